@@ -25,7 +25,7 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -120,12 +120,13 @@ def open_engine(models: Path, name: str, graph: str) -> tuple[Engine, Signature]
 def batched(models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Run requests in one batch."""
     engine, signature = open_engine(models, name, graph)
+    layout = layout_of(signature)
     works = [
-        Work(feeds=feeds, outputs=engine.outputs, batch=len(first), tokens=len(first) * first.shape[1])
+        Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
         for feeds in requests
-        for first in [next(iter(feeds.values()))]
+        for size, real_tokens in [measure(feeds, layout)]
     ]
-    return list(execute(engine, works, layout_of(signature)).outputs)
+    return list(execute(engine, works, layout).outputs)
 
 
 # ---- Export --------------------------------------------------------------------------------------

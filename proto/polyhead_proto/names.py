@@ -168,6 +168,8 @@ class Property(StrEnum):
     CAUSAL = "causal"
     POOLING = "pooling"
     PRECISION = "precision"
+    ACTIVATIONS = "activations"
+    """The axes of what layers compute: `B,T,D`, or `N,D` where that is no padding."""
     PARAMETERS = "parameters"
     VOCABULARY = "vocabulary"
     MAX_TOKENS = "max_tokens"

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
@@ -19,7 +19,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Iterations, Limits, Scheduler, layout_of
+from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, layout_of
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -321,7 +321,11 @@ class _Builder:
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
-                most_rows=partial(self._most_rows, signature),
+            ),
+            planner=Planner(
+                packed=signature.packed,
+                max_tokens=self.settings.max_batch_tokens,
+                most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
             ),
             wide=loaded.wide,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
@@ -341,7 +345,6 @@ class _Builder:
             statistics=statistics,
         )
 
-    def _most_rows(self, signature: Signature, tokens: int, at_once: int) -> int:
-        """Return the largest B of a batch of T tokens, of which so many run at once and share the memory."""
-        by_memory = self.settings.max_working_bytes // at_once // max(1, signature.working_bytes(1, tokens))
-        return max(1, min(self.settings.max_batch_tokens // tokens, by_memory))
+    def _most_rows(self, signature: Signature, longest: int, at_once: int) -> int:
+        """Return the largest B of a batch at T, of which so many run at once and share the memory."""
+        return self.settings.max_working_bytes // at_once // max(1, signature.working_bytes(1, longest))

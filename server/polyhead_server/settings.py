@@ -197,10 +197,10 @@ class Settings:
     """Most tokens (B × T, with padding) in one request; and 128 times as many bytes of text."""
 
     max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
-    """Most tokens that wait for one model. Requests over it are rejected at once."""
+    """Most tokens to compute that wait for one model. Requests over it are rejected at once."""
 
     max_batch_tokens: Annotated[int, _AtLeastOne] = 16_384
-    """Most tokens (B × T, with padding) in a batch of several requests."""
+    """Most tokens to compute in a batch of several requests."""
 
     max_wait_seconds: Annotated[float, _Positive] = 30.0
     """Longest time in the queue, unless the request sets a shorter timeout."""

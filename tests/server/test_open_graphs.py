@@ -22,7 +22,7 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
 D, H, L = 6, 2, 3
@@ -220,15 +220,16 @@ def together(models: Path, name: str, graph: str, requests: Sequence[Mapping[str
     signature = signature_of(manifest, graph)
     path = models / name / "1" / f"{graph}.onnx"
     engine = Engine(path, signature=signature, device=on_cpu(""), threads=1)
+    layout = layout_of(signature)
     works = [
-        Work(feeds=feeds, outputs=engine.outputs, batch=len(first), tokens=len(first) * first.shape[1])
+        Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
         for feeds in requests
-        for first in [next(iter(feeds.values()))]
+        for size, real_tokens in [measure(feeds, layout)]
     ]
-    result = execute(engine, works, layout_of(signature))
+    result = execute(engine, works, layout)
     assert (result.execution.requests, result.execution.sequences) == (
         len(works),
-        sum(work.batch for work in works),
+        sum(work.size.rows for work in works),
     )
     return result.outputs
 

@@ -21,7 +21,7 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
 L, H = 2, 2
@@ -281,11 +281,13 @@ def test_requests_with_other_rows_and_masks_share_a_batch(models: Path) -> None:
     manifest = read_manifest(models / "probed" / "1", family="probed", version=1)
     signature = signature_of(manifest, "rows")
     engine = Engine(models / "probed" / "1" / "rows.onnx", signature=signature, device=on_cpu(""), threads=1)
+    layout = layout_of(signature)
     works = [
-        Work(feeds=each, outputs=engine.outputs, batch=len(each["rows"]), tokens=each["input_ids"].size)
+        Work(feeds=each, outputs=engine.outputs, size=size, real_tokens=real_tokens)
         for each in requests
+        for size, real_tokens in [measure(each, layout)]
     ]
-    result = execute(engine, works, layout_of(signature))
+    result = execute(engine, works, layout)
 
     assert result.execution.requests == 3
     for each, outputs in zip(requests, result.outputs, strict=True):

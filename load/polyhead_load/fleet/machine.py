@@ -1,6 +1,6 @@
 """Simulate one machine: the server's own scheduling rule, and run times as a sweep has measured them.
 
-Shape letters: B batch, T tokens.
+Shape letters: B batch, T tokens, N tokens that a run computes.
 """
 
 import heapq
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
-from polyhead_server.scheduling.planning import WINDOW, joint
+from polyhead_server.scheduling.planning import WINDOW, Planner
 
 Seconds = NDArray[np.float64]
 DrawSize = Callable[[random.Random], Size]
-"""Return (B, T) of a request."""
+"""Return the size of a request."""
 
 _BATCH_TOKENS = 16_384
 """The server's default for --max-batch-tokens."""
@@ -70,6 +70,8 @@ class Machine:
     """How runs go beside others."""
     alone: Way
     """How a lone run goes."""
+    packed: bool = False
+    """Whether its graphs compute no padding, and so are batched by another rule."""
     gap: float = 0.0
     """Seconds for which each request holds up its lane after the run."""
 
@@ -133,9 +135,8 @@ class Simulation:
         self._chance = random.Random(seed)  # noqa: S311 - a simulation, no secret
         self._lanes = Lanes(engine=_NO_ENGINE, costs=machine.shared.costs, count=machine.lanes)
         wide = Lanes(engine=_NO_ENGINE, costs=machine.alone.costs) if machine.lanes > 1 else None
-        self._dispatch = Dispatch(
-            self._lanes, wide=wide, most_rows=lambda tokens, _at_once: max(1, _BATCH_TOKENS // tokens)
-        )
+        self._planner = Planner(packed=machine.packed, max_tokens=_BATCH_TOKENS)
+        self._dispatch = Dispatch(self._lanes, wide=wide, planner=self._planner)
 
     def open_loop(self, rate: float, requests: int) -> Outcome:
         """Send requests at Poisson times, `rate` a second on average."""
@@ -215,15 +216,15 @@ class Simulation:
         requests = [waiting[position] for position in positions]
         for position in sorted(positions, reverse=True):
             del waiting[position]
-        size = joint([sizes[each] for each in requests])
+        size = self._planner.joint([sizes[each] for each in requests])
         in_lane = lanes is self._lanes
         way = machine.shared if in_lane else machine.alone
-        price = way.costs.price(*size)
-        factor = chance.choice(way.times_at(size[1], chance.random()).factors)
+        price = way.costs.price(size)
+        factor = chance.choice(way.times_at(size.longest, chance.random()).factors)
         return _Run(
             requests=requests,
             way=way,
-            tokens=size[1],
+            tokens=size.longest,
             cores=1 if in_lane else machine.lanes,
             estimate=now + price,
             left=price * factor + machine.gap * len(requests),

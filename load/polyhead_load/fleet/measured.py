@@ -32,6 +32,8 @@ _SAME_RUN_SECONDS = 0.05
 _LANE_SLACK = 0.1
 """Runs that were under way at once on average, beyond a whole number, and still make no further lane."""
 _CPU = "CPUExecutionProvider"
+_PACKED = "N,D"
+"""The axes of activations of graphs that compute no padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +173,12 @@ def read_measured(
         family=labels["family"],
         batch=rows,
         attention=labels["attention"],
-        machine=Machine(lanes=max(1, lanes), shared=_way(shared, doubling), alone=_way(alone, doubling)),
+        machine=Machine(
+            lanes=max(1, lanes),
+            shared=_way(shared, doubling),
+            alone=_way(alone, doubling),
+            packed=facts.get("activations", {}).get(labels["family"]) == _PACKED,
+        ),
         capacities=capacities,
         callers=sweep.capacity_users,
         points=sorted(points, key=lambda point: (point.tokens, point.rate)),
@@ -243,10 +250,10 @@ def _way(runs: Mapping[int, Sequence[Runs]], doubling_tokens: float) -> Way:
     for tokens, each in runs.items():
         for one in each:
             for rows, seconds in zip(one.rows.tolist(), one.seconds.tolist(), strict=True):
-                times[rows, tokens].append(seconds)
+                times[Size.full(rows, tokens)].append(seconds)
     often: dict[Size, list[float]] = {}
     for tokens in runs:
-        here = {size: seconds for size, seconds in times.items() if size[1] == tokens}
+        here = {size: seconds for size, seconds in times.items() if size.longest == tokens}
         often |= {size: seconds for size, seconds in here.items() if len(seconds) >= _FEWEST_RUNS} or here
     costs = CostModel(
         {size: median(seconds) for size, seconds in sorted(often.items())}, doubling_tokens=doubling_tokens
@@ -256,9 +263,9 @@ def _way(runs: Mapping[int, Sequence[Runs]], doubling_tokens: float) -> Way:
         times={
             tokens: RunTimes(
                 factors=[
-                    seconds / costs.price(*size)
+                    seconds / costs.price(size)
                     for size, all_seconds in often.items()
-                    if size[1] == tokens
+                    if size.longest == tokens
                     for seconds in all_seconds
                 ],
                 rests=np.concatenate([one.rests for one in each]).tolist(),

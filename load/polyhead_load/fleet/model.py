@@ -193,7 +193,7 @@ def _weights(tokens: float, known: Sequence[int]) -> Mapping[int, float]:
 
 
 def _sizes(batch: int, lengths: Sequence[int]) -> Callable[[random.Random], Size]:
-    return lambda chance: (batch, chance.choice(lengths))
+    return lambda chance: Size.full(batch, chance.choice(lengths))
 
 
 def _at_length(measured: Measured, tokens: int, seed: int) -> Machine:

@@ -125,15 +125,22 @@ def _run(runner: SweepRunner, folder: RunFolder, progress: SweepProgress) -> Non
     finally:
         held = folder.read()[1]
         reported = {name: _reported(properties) for name, properties in runner.properties.items()}
-        providers = {
-            name: its.get(Property.EXECUTION_PROVIDER, "") for name, its in runner.properties.items()
+        facts = {
+            fact: {
+                **held.get(fact, {}),
+                **{name: its.get(key, "") for name, its in runner.properties.items()},
+            }
+            for fact, key in (
+                ("providers", Property.EXECUTION_PROVIDER),
+                ("activations", Property.ACTIVATIONS),
+            )
         }
         folder.note(
             {
                 "skipped": {**held.get("skipped", {}), **runner.skipped},
                 "families": {**reported, **held.get("families", {})},
-                "providers": {**held.get("providers", {}), **providers},
             }
+            | facts
         )
 
 

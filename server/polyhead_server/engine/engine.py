@@ -138,12 +138,15 @@ class Engine:
                 options.terminate = True
 
     def _working_bytes(self, feeds: Arrays) -> int:
-        batch, tokens = feeds[self._primary].shape[:2]
-        measures = self._signature.measures
+        signature, measures = self._signature, self._signature.measures
+        batch, longest = feeds[self._primary].shape[:2]
+        tokens = None
+        if signature.packed:
+            tokens = sum([sum(feeds[spec.name].tolist()) for spec in signature.lengths])
         if len(measures) == 1:
-            return self._signature.working_bytes(batch, tokens)
+            return signature.working_bytes(batch, longest, tokens=tokens)
         sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in measures.items()}
-        return self._signature.working_bytes(batch, max(sizes.values()), sizes)
+        return signature.working_bytes(batch, max(sizes.values()), sizes, tokens=tokens)
 
     def _try_shrinking(self) -> None:
         """Shrink the arena of a GPU once. If onnxruntime has no arena of that name, such runs fail."""

@@ -16,7 +16,7 @@ from polyhead_server.inference.parts import plan_parts
 from polyhead_server.inference.reply import InferReply, check_size, write_id
 from polyhead_server.inference.templates import RequestTemplate, check_work, make_template, plan_extent
 from polyhead_server.inference.wire import InferRequest, parse
-from polyhead_server.scheduling import Work
+from polyhead_server.scheduling import Work, measure
 from polyhead_server.serving.registry import Registry
 from polyhead_server.settings import Settings
 
@@ -103,11 +103,12 @@ def read(
         check_size(plan, id_field, settings.max_reply_bytes)
     work = None
     if plan.computed:
+        size, real_tokens = measure(feeds, template.layout)
         work = Work(
             feeds=feeds,
             outputs=plan.computed,
-            batch=extent.batch,
-            tokens=extent.tokens,
+            size=size,
+            real_tokens=real_tokens,
             deadline=account.deadline,
             timeout=parameters.timeout,
             priority=parameters.priority,

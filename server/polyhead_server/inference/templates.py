@@ -18,6 +18,7 @@ from polyhead_server.inference.parameters import RequestParameters, read_request
 from polyhead_server.inference.reply import ReplyPlan, plan_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.scheduling import Layout, layout_of
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
@@ -31,8 +32,6 @@ class Extent:
     """What follows from the sizes of a request's axes."""
 
     batch: int
-    tokens: int
-    """B × T, with the longest of the axes that vary for T."""
     plan: ReplyPlan
     room: int
     """The most bytes that what is computed and what is written take at once."""
@@ -43,6 +42,7 @@ class RequestTemplate:
     """What all requests with the same head ask for."""
 
     model: Model
+    layout: Layout
     parameters: RequestParameters
     prompt: str
     """What precedes each text."""
@@ -84,6 +84,7 @@ def make_template(
         effort = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
+        layout=layout_of(signature),
         parameters=parameters,
         prompt=_prompt(parameters.prompt_name, signature, is_text=TEXT in given),
         inputs=inputs,
@@ -121,7 +122,7 @@ def check_work(sizes: Mapping[str, int], signature: Signature, settings: Setting
     Raises:
         TooLargeError: There are too many tokens, or their attention takes too much memory.
     """
-    batch, tokens = sizes["B"], _longest(sizes)
+    batch, tokens = sizes["B"], max(size for letter, size in sizes.items() if letter != "B")
     letter = max(signature.sequences, key=sizes.__getitem__)
     check_total(batch, tokens, settings.max_request_tokens, letter)
     needed = signature.working_bytes(batch, tokens, sizes)
@@ -150,14 +151,9 @@ def plan_extent(
     plan = plan_reply(outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
     return Extent(
         batch=sizes["B"],
-        tokens=sizes["B"] * _longest(sizes),
         plan=plan,
         room=plan.computed_bytes + min(plan.size, settings.max_reply_bytes),
     )
-
-
-def _longest(sizes: Mapping[str, int]) -> int:
-    return max(size for letter, size in sizes.items() if letter != "B")
 
 
 class RequestTemplates:

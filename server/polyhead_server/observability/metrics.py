@@ -35,11 +35,11 @@ _HISTOGRAMS = {
 _COUNTERS = {
     "polyhead_sequences": (layout.SEQUENCES, "Sequences in answered requests."),
     "polyhead_tokens": (layout.TOKENS, "Tokens computed, without padding."),
-    "polyhead_padded_tokens": (layout.PADDED_TOKENS, "Tokens computed, with padding."),
+    "polyhead_padded_tokens": (layout.PADDED_TOKENS, "Tokens that layers computed, padding included."),
 }
 _GAUGES = {
     "polyhead_model_ready": (layout.READY, "Workers in which the model is ready."),
-    "polyhead_queued_tokens": (layout.QUEUED_TOKENS, "Tokens in the queue, with padding."),
+    "polyhead_queued_tokens": (layout.QUEUED_TOKENS, "Tokens to compute in the queue."),
 }
 
 _Models = Mapping[tuple[str, str], Sequence[int]]

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,6 +49,9 @@ LAYER_AXIS = re.compile("L|A")
 
 HEAD_AXIS = re.compile(r"H\d*")
 """The letters of an axis of heads: all of them, or those that pruning left in a layer, such as H5."""
+
+PADDED, PACKED = ("B", "T", "D"), ("N", "D")
+"""What layers compute: all of a batch, padding included, or the N tokens that exist. N is no input's axis."""
 
 IndexNumber = Annotated[int, Field(ge=0)]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
@@ -113,6 +116,8 @@ class Graph(_Model):
     file: FileName
     inputs: Annotated[list[Tensor], Field(min_length=1)]
     outputs: Annotated[list[Tensor], Field(min_length=1)]
+    activations: tuple[Letter, ...] | None = None
+    """The axes of what layers compute: `PADDED`, as if there is none, or `PACKED`."""
     maps: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """How many [T, T] values a run holds at once for each sequence, besides its outputs; None: 2 a head."""
     map_axes: Annotated[tuple[tuple[Letter, Letter], ...], Field(min_length=1)] | None = None
@@ -130,15 +135,32 @@ class Graph(_Model):
         if not any(tensor.fill is None and len(tensor.axes) > 1 for tensor in self.inputs):
             return "an input with an axis beside B must be needed"
         given = {letter for tensor in self.inputs for letter in tensor.axes} | set(sizes)
+        if (problem := self._activations_problem(given)) is not None:
+            return problem
         every = (*self.inputs, *self.outputs)
         used = {tensor.name: tensor.letters for tensor in every}
         for name, letters in (
-            {"map_axes": {letter for axes in self.map_axes or () for letter in axes}} | used
+            {
+                "map_axes": {letter for axes in self.map_axes or () for letter in axes},
+                "activations": {*(self.activations or ())} - {"N"},
+            }
+            | used
         ).items():
             if missing := letters - given:
                 return f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
         problems = ((tensor.name, tensor.names_problem(sizes)) for tensor in every)
         return next((f"{name}: {problem}" for name, problem in problems if problem), None)
+
+    def _activations_problem(self, given: Collection[str]) -> str | None:
+        if self.activations not in (None, PADDED, PACKED):
+            must = " or ".join(", ".join(axes) for axes in (PADDED, PACKED))
+            return f"activations must be {must}, were {listed(self.activations)}"
+        if self.activations == PACKED:
+            if "N" in given:
+                return "N must be no axis of an input, and have no size: it is the sum of all lengths"
+            if not any(isinstance(tensor.fill, str) and tensor.axes == ("B",) for tensor in self.inputs):
+                return "activations N, D need an input with the lengths of sequences"
+        return None
 
 
 class ManifestEncoder(_Model):

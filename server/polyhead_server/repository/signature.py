@@ -2,7 +2,8 @@
 
 Batching, padding, trimming, selection, sizes and metadata all follow from the axes of its tensors. B joins
 requests; letters with a fixed size (D, H, L, …) stay as they are; every other letter (T, S, …) is padded to
-the longest of a batch and trimmed again. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+the longest of a batch and trimmed again. Shape letters: B batch, T tokens, N tokens of a batch that exist,
+D d_model, H heads, L layers.
 """
 
 import math
@@ -32,7 +33,7 @@ from polyhead_proto.names import (
     TOKENS,
     TOP,
 )
-from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, GraphName, Manifest, Tensor
+from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, PACKED, GraphName, Manifest, Tensor
 
 SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
     HEADS: HEAD_AXIS,
@@ -170,6 +171,16 @@ class Signature:
         indices = {letter for spec in self.feeds if isinstance(spec.below, str) for letter in spec.axes[1:]}
         return tuple(letter for letter in self.letters if letter not in indices - {*self.primary.axes})
 
+    @cached_property
+    def lengths(self) -> tuple[TensorSpec, ...]:
+        """The inputs that hold the lengths of sequences, each one's letter as its fill."""
+        return tuple(spec for spec in self.feeds if isinstance(spec.fill, str) and spec.fill in self.letters)
+
+    @cached_property
+    def packed(self) -> bool:
+        """Whether layers compute the tokens that exist, and no padding."""
+        return self.manifest.graphs[self.graph].activations == PACKED
+
     def feed(self, role: str) -> TensorSpec | None:
         """Return the first of the graph's inputs that has a role."""
         return next((spec for spec in self.feeds if spec.role == role), None)
@@ -183,29 +194,39 @@ class Signature:
         """Return sizes of the axes that vary: T of all sequences, and 1 of what indexes them."""
         return {letter: tokens if letter in self.sequences else 1 for letter in self.letters} | {"B": batch}
 
-    def working_bytes(self, batch: int, tokens: int, sizes: Mapping[str, int] | None = None) -> int:
+    def working_bytes(
+        self, batch: int, longest: int, sizes: Mapping[str, int] | None = None, *, tokens: int | None = None
+    ) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
         Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] (or of
         other axes) that the manifest says, else one layer's scores and weights; and eight [B, T, D] values.
-        `tokens` is the longest of the sequences; without `sizes`, all axes that vary are as long.
+        In packed graphs these are [N, D], but no fewer than what attention takes and gives, four [B, T, D].
+
+        Args:
+            batch: B.
+            longest: T, or that of the longest sequences.
+            sizes: Of all axes that vary; without it, all are as long.
+            tokens: N; without it, all B · T.
         """
         outputs: int
         if sizes is None:
-            outputs = sum(fixed * tokens ** len(letters) for letters, fixed in self._output_bytes.items())
+            outputs = sum(fixed * longest ** len(letters) for letters, fixed in self._output_bytes.items())
         else:
             outputs = sum(
-                fixed * math.prod(sizes.get(letter, tokens) for letter in letters)
+                fixed * math.prod(sizes.get(letter, longest) for letter in letters)
                 for letters, fixed in self._output_bytes.items()
             )
         maps, width = self.manifest.graphs[self.graph].maps, self.manifest.sizes.get("D", 1)
         if maps is None:
             maps = 2 * self.manifest.sizes.get("H", 1)
-        area = tokens * tokens
+        area = longest * longest
         if sizes is not None:
             axes = self.manifest.graphs[self.graph].map_axes or ((self.length, self.length),)
-            area = max(sizes.get(first, tokens) * sizes.get(second, tokens) for first, second in axes)
-        return batch * (outputs + 4 * (maps * area + 8 * width * tokens))
+            area = max(sizes.get(first, longest) * sizes.get(second, longest) for first, second in axes)
+        padded = batch * longest
+        values = 8 * padded if tokens is None or not self.packed else max(8 * tokens, 4 * padded)
+        return batch * (outputs + 4 * maps * area) + 4 * width * values
 
     @cached_property
     def _output_bytes(self) -> Mapping[tuple[str, ...], int]:

@@ -22,8 +22,6 @@ class Limits:
     """The most tokens that may wait. A request is always accepted if none waits."""
     max_wait_seconds: float = 30.0
     """The longest that work may wait before it starts."""
-    most_rows: Callable[[int, int], int] = lambda _tokens, _at_once: 256
-    """The largest B of a batch of several requests, by T and how many such batches run at once."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -117,8 +115,8 @@ class Admission:
         """
         self._observer.on_drop(Drop.QUEUE_FULL)
         return UnavailableError(
-            f"{self._name}'s queue is full: {waiting} tokens wait, {work.tokens} more would pass {limit}; "
-            "try again later",
+            f"{self._name}'s queue is full: {waiting} tokens wait, {work.size.tokens} more would pass "
+            f"{limit}; try again later",
             retry_after_ms=self._retry_after_ms(work),
         )
 

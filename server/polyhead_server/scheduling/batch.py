@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.work import Work
 
 Axes = tuple[tuple[int, int], ...]
@@ -30,6 +31,8 @@ class Layout:
     """The inputs with the lengths of sequences without padding, and the index of each one's letter."""
     broadcasting: frozenset[str] = frozenset()
     """The inputs that have size 1 on the axes that vary where a request left them out."""
+    packed: bool = False
+    """Whether layers compute the tokens that exist, and no padding."""
 
     def sizes(self, works: Sequence[Work]) -> list[Sizes]:
         """Return the sizes of each request's letters."""
@@ -46,17 +49,27 @@ def layout_of(signature: Signature) -> Layout:
         inputs={spec.name: _axes(spec, letters) for spec in signature.feeds},
         outputs={spec.name: _axes(spec, letters) for spec in signature.results},
         measures=tuple(signature.measures.values()),
-        lengths=tuple(
-            (spec.name, letters[spec.fill])
-            for spec in signature.feeds
-            if isinstance(spec.fill, str) and spec.fill in letters
-        ),
+        lengths=tuple((spec.name, letters[str(spec.fill)]) for spec in signature.lengths),
         broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
+        packed=signature.packed,
     )
 
 
 def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
     return tuple((axis, letters[letter]) for axis, letter in enumerate(spec.axes) if letter in letters)
+
+
+def measure(feeds: Arrays, layout: Layout) -> tuple[Size, int]:
+    """Return the size of a request, and its tokens without padding."""
+    rows = len(feeds[layout.measures[0][0]])
+    longest = max([feeds[name].shape[axis] for name, axis in layout.measures])
+    tokens = real = rows * longest
+    if layout.lengths:
+        lengths = [feeds[name].tolist() for name, _ in layout.lengths]
+        real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
+        if layout.packed:  # an empty sequence is computed as one token
+            tokens = real + sum([each.count(0) for each in lengths])
+    return Size(rows, longest, tokens), real
 
 
 def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> Arrays:
@@ -138,7 +151,7 @@ def split(outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], layout
     parts: list[Arrays] = []
     row = 0
     for work, own in zip(works, sizes, strict=True):
-        rows = slice(row, row := row + work.batch)
+        rows = slice(row, row := row + work.size.rows)
         part = {name: outputs[name][rows] for name in work.outputs}
         if own != longest:
             part = {name: array[_trim(layout.outputs.get(name, ()), own)] for name, array in part.items()}
@@ -154,9 +167,12 @@ def _trim(axes: Axes, sizes: Sizes) -> tuple[slice, ...]:
     return tuple(cuts)
 
 
-def real_tokens(feeds: Arrays, layout: Layout, padded: int) -> int:
-    """Count the tokens without padding."""
-    if not layout.lengths:
-        return padded
-    # For so few numbers, NumPy's sum takes ten times as long.
-    return sum([sum(feeds[name].tolist()) for name, _ in layout.lengths])
+def computed_tokens(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> int:
+    """Return how many tokens layers compute for requests that run together."""
+    if layout.packed:
+        return sum([work.size.tokens for work in works])
+    rows = sum([work.size.rows for work in works])
+    if len(layout.lengths) < 2:
+        return rows * max([work.size.longest for work in works])
+    longest = longest_of(sizes)
+    return rows * sum([longest[letter] for _, letter in layout.lengths])

@@ -1,7 +1,8 @@
-"""The cost of a run of B sequences of T tokens, in seconds, learned from the runs that happen.
+"""The cost of a run, in seconds, learned from the runs that happen.
 
-A run costs a + b·B·T + c·B·T²: a fixed part, the projections, and attention. Times differ from this form by
-a few percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count
+A run of B sequences costs a + b·N + c·B·T²: a fixed part, the layers' work on each of N tokens, and
+attention, which is padded to the longest sequence. In graphs that pad, N is B·T. Times differ from this form
+by a few percent. A Kalman filter corrects the logarithms of a, b and c by every run, so that errors count
 relative to the price and no part becomes negative. The three change together, with the speed of the machine,
 and apart, with the shape of the costs. Where runs say nothing about the shape, because all have the same
 size, it goes back to the shape of the first runs, at the present speed.
@@ -10,12 +11,26 @@ size, it goes back to the shape of the first runs, at the present speed.
 from collections.abc import Mapping
 from math import copysign, exp, inf, log, sqrt
 from threading import Lock
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-Size: TypeAlias = tuple[int, int]
-"""(B, T) of a request or of a run."""
+
+class Size(NamedTuple):
+    """The size of a request or of a run."""
+
+    rows: int
+    """B, its sequences."""
+    longest: int
+    """T, padding included."""
+    tokens: int
+    """N, the tokens that layers compute: all B·T, or in packed graphs those that exist."""
+
+    @classmethod
+    def full(cls, rows: int, longest: int) -> "Size":
+        """Return the size of sequences that are all as long, or padded."""
+        return cls(rows, longest, rows * longest)
+
 
 DOUBLING_TOKENS = 40_000
 """How many tokens in a run double the cost of a token on CPUs, whose caches do not hold all activations.
@@ -60,48 +75,51 @@ class CostModel:
     """
 
     def __init__(self, prior: Mapping[Size, float], *, doubling_tokens: float = inf) -> None:
-        if not prior or not all(
-            batch > 0 and tokens > 0 and 0 < seconds < inf for (batch, tokens), seconds in prior.items()
-        ):
-            raise ValueError("a cost model needs at least one run, with B, T and seconds above 0")
+        if not prior or not all(min(size) > 0 and 0 < seconds < inf for size, seconds in prior.items()):
+            raise ValueError("a cost model needs at least one run, with B, T, N and seconds above 0")
         self._doubling_tokens = doubling_tokens
         self._lock = Lock()
         self._set(*_fitted(prior))
         self._first = self._logs
         self._covariances = _SHAPE**2, 0.0, 0.0, _SHAPE**2, 0.0, _SHAPE**2
         for size, seconds in prior.items():  # which makes the shape less uncertain
-            self.observe(*size, seconds)
+            self.observe(size, seconds)
         # Without a fixed part nothing is joined, and so nothing shows that joining saves time. So it is first
         # at least half of what is typical; where it is less, runs will show it.
         log_a, log_b, log_c = self._logs
         self._set(max(log_a, log_b + log(_TYPICAL[0] / 2)), log_b, log_c)
         self._first = self._logs
 
-    def price(self, batch: int, tokens: int) -> float:
-        """Return the seconds of one run of (B, T)."""
-        a, b, c = self._coefficients
-        return a + batch * tokens * (b + c * tokens)
+    @property
+    def fixed(self) -> float:
+        """What any run takes, in seconds."""
+        return self._coefficients[0]
 
-    def marginal(self, batch: int, tokens: int) -> float:
-        """Return the seconds of one run of (B, T) beyond the fixed cost of a run."""
+    def price(self, size: Size) -> float:
+        """Return the seconds of a run."""
+        return self.fixed + self.marginal(size)
+
+    def marginal(self, size: Size) -> float:
+        """Return the seconds of a run beyond the fixed cost of any."""
         _, b, c = self._coefficients
-        return batch * tokens * (b + c * tokens)
+        rows, longest, tokens = size
+        return b * tokens + c * rows * longest * longest
 
-    def best_rows(self, tokens: int) -> float:
-        """Return B of the batch at T in which a token costs least.
+    def best_tokens(self, size: Size) -> float:
+        """Return N of the run in which a token costs least, for tokens that cost as in a run of this size.
 
-        At a fixed cost a, a cost p of a token, and p · n / N more for n tokens in a run, n is √(a · N / p).
+        At a fixed cost a, a cost p of a token, and p · n / D more for n tokens in a run, n is √(a · D / p).
         """
-        return sqrt(self.price(0, 1) * self._doubling_tokens / (self.marginal(1, tokens) * tokens))
+        return sqrt(self.fixed * self._doubling_tokens * size.tokens / self.marginal(size))
 
-    def observe(self, batch: int, tokens: int, seconds: float) -> None:
-        """Correct the prices by a run of (B, T). A time that is not above 0, or not finite, is ignored."""
+    def observe(self, size: Size, seconds: float) -> None:
+        """Correct the prices by a run. A time that is not above 0, or not finite, is ignored."""
         if not 0 < seconds < inf:
             return
         with self._lock:
             a, b, c = self._coefficients
-            b *= batch * tokens
-            c *= batch * tokens * tokens
+            b *= size.tokens
+            c *= size.rows * size.longest**2
             price = a + b + c
             a, b, c = a / price, b / price, c / price
             # The covariances of each part's error with that of this price, and the variance of the latter.
@@ -145,7 +163,7 @@ class CostModel:
 
 def _fitted(prior: Mapping[Size, float]) -> list[float]:
     """Return log a, log b and log c with the least squared logarithms of price over time for some runs."""
-    parts = np.array([(1, batch * tokens, batch * tokens**2) for batch, tokens in prior])
+    parts = np.array([(1, size.tokens, size.rows * size.longest**2) for size in prior])
     seconds = np.array(list(prior.values()))
     typical = np.array(_TYPICAL)
     typical *= (seconds / (parts @ typical)).min()  # at about this machine's speed

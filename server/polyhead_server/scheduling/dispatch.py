@@ -6,12 +6,12 @@ processes take CPU time. So where several requests wait, CPUs are lanes: each ru
 thread. On a GPU, a lane is a run whose copies overlap with another run's kernels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.planning import cut, joint
+from polyhead_server.scheduling.planning import Planner
 
 if TYPE_CHECKING:
     from polyhead_server.engine.engine import Runner
@@ -36,20 +36,20 @@ class Dispatch:
     Args:
         lanes: Where batches run side by side.
         wide: A session whose runs have the threads of all lanes; None if there is none.
-        most_rows: Returns the largest B at a T, given how many such batches run at once.
+        planner: Cuts what waits into batches.
     """
 
-    def __init__(self, lanes: Lanes, *, wide: Lanes | None, most_rows: Callable[[int, int], int]) -> None:
+    def __init__(self, lanes: Lanes, *, wide: Lanes | None, planner: Planner) -> None:
         self._lanes = lanes
         self._wide = wide
-        self._most_rows = most_rows
+        self._planner = planner
         self._passed_over = 0
 
     def next(self, requests: Sequence[Size], running: int, free_in: float) -> tuple[list[int], Lanes] | None:
         """Choose the next batch.
 
         Args:
-            requests: (B, T) of all that wait, the most urgent first; at least one.
+            requests: The sizes of all that wait, the most urgent first; at least one.
             running: How many batches run now.
             free_in: In how many seconds the last of them ends, by estimate.
 
@@ -57,50 +57,46 @@ class Dispatch:
             The batch with the first request, as positions, and where it runs. None if it is better to wait
             until a running batch is done.
         """
-        lanes = self._lanes
+        lanes, planner = self._lanes, self._planner
         if running >= lanes.count:
             return None
         wide = self._wide
         # Lanes of a CPU leave the others their share, who would idle until new requests come. On a GPU, where
         # large batches cost little more than small ones, only free lanes share.
         sharing = lanes.count if wide else lanes.count - running
-        batches = cut(requests, lanes.costs, most_rows=self._most_in_lane, lanes=sharing)
+        batches = planner.cut(requests, lanes.costs, at_once=lanes.count, lanes=sharing)
+        first = next(batches)
         if wide is None:
-            return batches[0], lanes
-        if len(batches[0]) == 1:
-            rows, tokens = requests[batches[0][0]]
-            if rows > self._most_in_lane(tokens):
-                return None if running else (batches[0], wide)
+            return first, lanes
+        if len(first) == 1 and not planner.fits(requests[first[0]], lanes.count):
+            return None if running else (first, wide)
         if running + len(requests) < lanes.count:  # some lanes would stay empty
-            parts = [joint([requests[position] for position in batch]) for batch in batches]
-            if self._is_sooner(wide, joint(requests), parts, running, free_in):
+            parts = [planner.joint([requests[position] for position in batch]) for batch in (first, *batches)]
+            if self._is_sooner(wide, planner.joint(requests), parts, running, free_in):
                 return None if running else (list(range(len(requests))), wide)
-        return batches[0], lanes
+        return first, lanes
 
     def _is_sooner(
         self, wide: Lanes, whole: Size, parts: Sequence[Size], running: int, free_in: float
     ) -> bool:
         """Return whether all work should be one run with all threads, after what runs, not parts in lanes."""
         overdue = running and not free_in
-        if overdue or whole[0] > self._most_rows(whole[1], 1):
+        if overdue or not self._planner.fits(whole, 1):
             return False
-        if free_in + wide.costs.price(*whole) < max(self._lanes.costs.price(*part) for part in parts):
+        if free_in + wide.costs.price(whole) < max(self._lanes.costs.price(part) for part in parts):
             return True
         self._passed_over += not running
         return not running and self._passed_over % _RECONSIDER == 0
-
-    def _most_in_lane(self, tokens: int) -> int:
-        return self._most_rows(tokens, self._lanes.count)
 
     def starts(self, size: Size, running: int, free_in: float) -> bool:
         """Return whether a request that nothing waits before would start beside so many that run."""
         return self.next([size], running, free_in) is not None
 
     def price(self, size: Size) -> float:
-        """Estimate the seconds of (B, T) alone."""
-        price = self._lanes.costs.price(*size)
-        return price if self._wide is None else min(price, self._wide.costs.price(*size))
+        """Estimate the seconds of a request alone."""
+        price = self._lanes.costs.price(size)
+        return price if self._wide is None else min(price, self._wide.costs.price(size))
 
     def share(self, size: Size) -> float:
-        """Estimate the least seconds that (B, T) adds to the model's work: in a batch, all lanes busy."""
-        return self._lanes.costs.marginal(*size) / self._lanes.count
+        """Estimate the least seconds that a request adds to the model's work: in a batch, all lanes busy."""
+        return self._lanes.costs.marginal(size) / self._lanes.count

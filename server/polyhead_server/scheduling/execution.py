@@ -10,7 +10,7 @@ from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
-from polyhead_server.scheduling.batch import Layout, assemble, longest_of, outputs_of, real_tokens, split
+from polyhead_server.scheduling.batch import Layout, assemble, computed_tokens, outputs_of, split
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
 
@@ -84,17 +84,11 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
     values = engine.run(feeds, outputs_of(works))
     computed_ns = time.perf_counter_ns()
     outputs = split(values, works, sizes, layout)
-    sequences = sum([work.batch for work in works])
-    if len(layout.lengths) > 1:
-        longest = longest_of(sizes)
-        padded = sequences * sum([longest[letter] for _, letter in layout.lengths])
-    else:
-        padded = sequences * max([work.tokens // work.batch for work in works])
     execution = Execution(
-        sequences=sequences,
+        sequences=sum([work.size.rows for work in works]),
         requests=len(works),
-        tokens=real_tokens(feeds, layout, padded),
-        padded_tokens=padded,
+        tokens=sum([work.real_tokens for work in works]),
+        padded_tokens=computed_tokens(works, sizes, layout),
         input_ns=assembled_ns - started_ns,
         compute_ns=computed_ns - assembled_ns,
         output_ns=time.perf_counter_ns() - computed_ns,

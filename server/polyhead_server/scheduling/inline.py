@@ -7,14 +7,13 @@ no timers and no priorities: deadlines are checked when the work starts, which i
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import Layout
 from polyhead_server.scheduling.dispatch import Lanes
 from polyhead_server.scheduling.execution import answer, answer_broken, run_batch
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import cut, joint
+from polyhead_server.scheduling.planning import Planner
 from polyhead_server.scheduling.work import Done, Work
 
 _SMALL_SECONDS = 0.0003
@@ -81,7 +80,7 @@ class Inline:
         lanes: Run it; best with one thread each, as sharing such work takes longer than doing it.
         name: The model's name, for messages.
         layout: Which axes of its inputs and outputs vary.
-        most_rows: Returns the largest batch at a T.
+        planner: Cuts what came into batches.
         loop: The event loop that it runs on.
         iterations: Its iterations, which all models share.
         observer: Notified of every run and every drop.
@@ -93,7 +92,7 @@ class Inline:
         *,
         name: str,
         layout: Layout,
-        most_rows: Callable[[int], int],
+        planner: Planner,
         loop: asyncio.AbstractEventLoop,
         iterations: Iterations,
         observer: Observer,
@@ -102,7 +101,7 @@ class Inline:
         self._engine = lanes.engine
         self._costs = lanes.costs
         self._layout = layout
-        self._most_rows = most_rows
+        self._planner = planner
         self._loop = loop
         self._iterations = iterations
         self._observer = observer
@@ -110,11 +109,11 @@ class Inline:
         self._waiting: list[_Waiting] = []
         self._stopped = False
         self.tokens = 0
-        """B × T of all that wait."""
+        """N of all that wait."""
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
-        seconds = self._costs.price(*work.size)
+        seconds = self._costs.price(work.size)
         if seconds < _SMALL_SECONDS:
             return True
         return seconds < self._most_seconds and self._iterations.has_room(seconds)
@@ -134,9 +133,9 @@ class Inline:
         future: asyncio.Future[Done] = self._loop.create_future()
         if not self._waiting:
             self._iterations.add(self)
-        seconds = self._costs.marginal(*work.size)
+        seconds = self._costs.marginal(work.size)
         self._waiting.append(_Waiting(work, future, time.perf_counter_ns(), seconds))
-        self.tokens += work.tokens
+        self.tokens += work.size.tokens
         self._iterations.seconds += seconds
         return future
 
@@ -163,14 +162,14 @@ class Inline:
         if not items:
             return
         sizes = [item.work.size for item in items]
-        for positions in cut(sizes, self._costs, most_rows=self._most_rows):
+        for positions in self._planner.cut(sizes, self._costs):
             batch = [items[position] for position in positions]
             for some, result in run_batch(self._engine, batch, self._layout, self._wanted):
                 if not isinstance(result, Exception):
                     answer(some, result)
                     self._observer.on_execution(result.execution)
-                    size = joint([item.work.size for item in some])
-                    self._costs.observe(*size, result.execution.compute_ns / 1e9)
+                    size = self._planner.joint([item.work.size for item in some])
+                    self._costs.observe(size, result.execution.compute_ns / 1e9)
                 elif self._stopped:
                     self._drop(some[0], Drop.STOPPING, admission.stopping())
                 elif not some[0].answer.done():
@@ -190,7 +189,7 @@ class Inline:
         items = self._waiting[:count]
         del self._waiting[:count]
         for item in items:
-            self.tokens -= item.work.tokens
+            self.tokens -= item.work.size.tokens
             self._iterations.seconds -= item.seconds
         return items
 

@@ -32,7 +32,7 @@ class Execution:
     tokens: int
     """Tokens without padding."""
     padded_tokens: int
-    """B × T: what was computed, padding included."""
+    """What layers computed: with padding, or in packed graphs without. That of attention does not count."""
     input_ns: int
     """The time to join the requests."""
     compute_ns: int

@@ -1,104 +1,120 @@
-"""Cut a queue into the batches that cost the least.
+"""What decides which requests run together: one rule, for packed graphs in order of arrival.
 
-As TurboTransformers does it (Fang et al., PPoPP 2021): sorted by length, a cheapest cut has only batches of
-neighbours, so that a dynamic program over the sorted queue finds it. A batch costs what its longest request's
-T and all its sequences cost together. Joining saves the fixed cost of a run, and adds padding. It also makes
-each token cost more, because the activations of a large batch do not fit the caches. So no batch grows beyond
-the size at which a token costs least.
+Joining requests saves the fixed cost of a run. It also makes each token cost more, because the activations of
+a large batch do not fit the caches, and it pads. In packed graphs attention alone is padded, so nothing is
+sorted: first come, first served. Where layers compute padding, too, requests are sorted by length first, as
+TurboTransformers does it (Fang et al., PPoPP 2021).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
 WINDOW = 64
-"""How many requests a batch is chosen from. The time to plan grows with its square."""
+"""How many requests a batch is chosen from. Planning takes longer with more."""
 
 
-def joint(sizes: Sequence[Size]) -> Size:
-    """Return (B, T) of requests that run together."""
-    return sum(batch for batch, _ in sizes), max(tokens for _, tokens in sizes)
-
-
-def cut(
-    requests: Sequence[Size], costs: CostModel, *, most_rows: Callable[[int], int], lanes: int = 1
-) -> list[list[int]]:
-    """Cut requests into batches so that all of them together cost the least.
+class Planner:
+    """Cut what waits into batches.
 
     Args:
-        requests: (B, T) of each, the most urgent first; at least one.
-        costs: The prices.
-        most_rows: Returns the largest B of a batch at a T, by memory; never more at a larger T. A request
-            that is larger runs alone.
-        lanes: How many batches can start now. There are at least as many, if there are requests enough, and
-            none is larger than all work divided by the lanes, but for one request.
-
-    Returns:
-        The requests' positions, in batches, the batch with the most urgent request first. Inside a batch they
-        are in order of length.
+        packed: Whether layers compute the tokens that exist, and no padding.
+        max_tokens: The most tokens N of a batch of several requests.
+        most_rows: Returns the largest B of such a batch by memory, given T, and how many run at once; never
+            more at a larger T.
     """
-    count = len(requests)
-    if count == 1:
-        return [[0]]
-    if requests[0][0] == 1 and requests.count(requests[0]) == count:
-        tokens = requests[0][1]
-        rows = max(1, int(min(most_rows(tokens), costs.best_rows(tokens))))
-        return _cut_equal(count, max(-(-count // rows), min(lanes, count)))
-    order = sorted(range(count), key=lambda position: requests[position][1])
-    starts = _starts([requests[position] for position in order], costs, most_rows, lanes)
-    batches = []
-    end = count
-    while end:
-        batches.append(order[starts[end] : end])
-        end = starts[end]
-    while len(batches) < min(lanes, count):
-        largest = max(
-            (batch for batch in batches if len(batch) > 1),
-            key=lambda batch: costs.marginal(*joint([requests[position] for position in batch])),
+
+    def __init__(
+        self,
+        *,
+        packed: bool = False,
+        max_tokens: int = 2**63,
+        most_rows: Callable[[int, int], int] = lambda _longest, _at_once: 2**31,
+    ) -> None:
+        self._packed = packed
+        self._max_tokens = max_tokens
+        self._most_rows = most_rows
+
+    def joint(self, sizes: Sequence[Size]) -> Size:
+        """Return the size of a run of several requests."""
+        rows, longest, tokens = zip(*sizes, strict=True)
+        return self._size(sum(rows), max(longest), sum(tokens))
+
+    def fits(self, size: Size, at_once: int) -> bool:
+        """Return whether so many batches of this size may run at once; a single sequence always may."""
+        return size.rows == 1 or (
+            size.tokens <= self._max_tokens and size.rows <= self._most_rows(size.longest, at_once)
         )
-        batches.remove(largest)
-        half = len(largest) // 2
-        batches += [largest[half:], largest[:half]]
-    first = next(number for number, batch in enumerate(batches) if 0 in batch)
-    batches[0], batches[first] = batches[first], batches[0]
-    return batches
+
+    def cut(
+        self, requests: Sequence[Size], costs: CostModel, *, at_once: int = 1, lanes: int = 1
+    ) -> Iterator[list[int]]:
+        """Cut requests into batches, each of which grows as long as that saves time.
+
+        Args:
+            requests: The most urgent first; at least one.
+            costs: The prices.
+            at_once: How many batches may run at once and share the memory. A request that is too large for
+                that runs alone.
+            lanes: How many batches share the work. There are at least as many, if there are requests enough,
+                and none is larger than all work divided by the lanes, but for one request.
+
+        Yields:
+            The requests' positions, in batches, the batch with the most urgent request first.
+        """
+        count = len(requests)
+        if requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
+            rows = self._most_equal(requests[0], costs, at_once)
+            yield from _cut_evenly(count, max(-(-count // rows), min(lanes, count)))
+        elif self._packed:
+            yield from self._cut(requests, costs, at_once, lanes)
+        else:
+            order = sorted(range(count), key=lambda position: requests[position].longest)
+            ordered = [requests[position] for position in order]
+            batches = [
+                [order[place] for place in batch] for batch in self._cut(ordered, costs, at_once, lanes)
+            ]
+            yield from sorted(batches, key=lambda batch: 0 not in batch)
+
+    def _cut(
+        self, requests: Sequence[Size], costs: CostModel, at_once: int, lanes: int
+    ) -> Iterator[list[int]]:
+        """Cut requests into batches of neighbours."""
+        alone = [costs.marginal(request) for request in requests]
+        share = sum(alone) / lanes if lanes > 1 else inf
+        fixed, left = costs.fixed, len(requests)
+        batch, size, seconds = [0], requests[0], alone[0]
+        for position in range(1, len(requests)):
+            request, own = requests[position], alone[position]
+            rows, longest, tokens = request
+            joined = self._size(size.rows + rows, max(size.longest, longest), size.tokens + tokens)
+            together = costs.marginal(joined)
+            left -= 1
+            if (
+                together - seconds - own > fixed  # padding costs more than a run
+                or seconds + own / 2 > share
+                or left < lanes  # each of the other lanes gets a request
+                or joined.tokens > costs.best_tokens(joined)
+                or not self.fits(joined, at_once)
+            ):
+                yield batch
+                lanes -= 1
+                batch, joined, together = [], request, own
+            batch.append(position)
+            size, seconds = joined, together
+        yield batch
+
+    def _size(self, rows: int, longest: int, tokens: int) -> Size:
+        return Size(rows, longest, tokens if self._packed else rows * longest)
+
+    def _most_equal(self, size: Size, costs: CostModel, at_once: int) -> int:
+        """Return how many sequences of this size may run together, and pay."""
+        most = min(self._max_tokens, costs.best_tokens(size)) / size.tokens
+        return max(1, int(min(most, self._most_rows(size.longest, at_once))))
 
 
-def _cut_equal(count: int, batches: int) -> list[list[int]]:
-    """Cut single sequences of one length, the most common queue: batches are as equal as can be."""
+def _cut_evenly(count: int, batches: int) -> Iterator[list[int]]:
     ends = [count * number // batches for number in range(batches + 1)]
-    return [list(range(start, end)) for start, end in pairwise(ends)]
-
-
-def _starts(
-    ordered: Sequence[Size], costs: CostModel, most_rows: Callable[[int], int], lanes: int
-) -> list[int]:
-    """Return, for every n, where the last batch of the first n requests by length begins."""
-    fixed = costs.price(0, 1)
-    units = [costs.marginal(1, tokens) for _, tokens in ordered]  # seconds of a sequence
-    work = sum(batch * unit for (batch, _), unit in zip(ordered, units, strict=True))
-    share = work / lanes if lanes > 1 else inf
-    before = [0]  # sequences of the first n
-    best = [0.0]  # cost of the first n
-    starts = [0]
-    low = 0
-    for end, ((batch, tokens), unit) in enumerate(zip(ordered, units, strict=True), 1):
-        total = before[-1] + batch
-        before.append(total)
-        most = min(most_rows(tokens), costs.best_rows(tokens))
-        # What makes a batch too large makes it so for longer requests, too. A sequence whose padding costs
-        # more than a run is better off on its own, as are all shorter ones.
-        while low < end - 1 and (
-            total - before[low] > most
-            or (total - before[low + 1]) * unit >= share
-            or unit - units[low] >= fixed
-        ):
-            low += 1
-        # The cost of the batch grows with `before[end] - before[begin]`.
-        candidates = [cost - rows * unit for cost, rows in zip(best[low:end], before[low:end], strict=True)]
-        cheapest = min(candidates)
-        starts.append(low + candidates.index(cheapest))
-        best.append(cheapest + total * unit + fixed)
-    return starts
+    return (list(range(start, end)) for start, end in pairwise(ends))

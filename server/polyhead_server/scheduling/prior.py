@@ -6,7 +6,7 @@ from math import inf
 
 from polyhead_server.scheduling.costs import Size
 
-_SIZES: tuple[Size, ...] = ((1, 8), (8, 8), (1, 64), (1, 256), (8, 64))
+_SIZES = ((1, 8), (8, 8), (1, 64), (1, 256), (8, 64))
 """Small ones first: together they show the fixed cost, that of tokens, and that of attention."""
 _MOST_RUNS = 5
 """Runs of a size: so many that hardly all of them are disturbed."""
@@ -23,7 +23,7 @@ def measure_prior(
     """Time a few runs, and so warm the session up.
 
     Args:
-        run: Runs (B, T) once.
+        run: Runs (B, T) without padding once.
         max_tokens: The largest T of the graph, if it has one.
         fits: Whether a run of (B, T) is within the limits of memory.
         budget: About how long it may take in all, in seconds. The smallest size is run in any case, and twice
@@ -37,20 +37,21 @@ def measure_prior(
     times: dict[Size, float] = {}
     per_token = 0.0
     for batch, most in _SIZES:
-        size = batch, min(most, max_tokens or most)
+        longest = min(most, max_tokens or most)
+        size = Size.full(batch, longest)
         # At least two runs, since the first of a size also takes memory, and more if they are short. A token
         # takes no longer than in the runs before, as long as attention does not prevail.
-        expected = 2 * per_token * size[0] * size[1]
-        if times and (size in times or not fits(*size) or clock() + expected > end):
+        expected = 2 * per_token * size.tokens
+        if times and (size in times or not fits(batch, longest) or clock() + expected > end):
             continue
         started = clock()
         for number in range(_MOST_RUNS):
             begun = clock()
-            run(*size)
+            run(batch, longest)
             done = clock()
             # The fastest counts: what else happens at load only slows runs down.
             times[size] = min(times.get(size, inf), max(done - begun, 1e-9))
             if done > end or (number and done - started > budget / len(_SIZES)):
                 break
-        per_token = times[size] / (size[0] * size[1])
+        per_token = times[size] / size.tokens
     return times

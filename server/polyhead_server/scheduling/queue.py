@@ -47,7 +47,7 @@ class Queue:
         self._number = 0
         self._idle = 0  # threads that found nothing to run, and have to be woken
         self.tokens = 0
-        """B × T of all that wait."""
+        """N of all that wait."""
 
     def __len__(self) -> int:
         return sum(map(len, self._levels))
@@ -126,6 +126,6 @@ class Queue:
 
     def _count(self, entry: Entry, sign: int) -> None:
         level = entry.work.level
-        self.tokens += sign * entry.work.tokens
+        self.tokens += sign * entry.size.tokens
         # An empty level costs nothing, whatever rounding has left.
         self._seconds[level] = self._seconds[level] + sign * entry.seconds if self._levels[level] else 0.0

@@ -15,7 +15,7 @@ from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import WINDOW, joint
+from polyhead_server.scheduling.planning import WINDOW, Planner
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
 from polyhead_server.scheduling.work import Done, Work
@@ -35,6 +35,7 @@ class Scheduler:
         name: The model's name, for messages.
         layout: Which axes of its inputs and outputs vary.
         limits: What is accepted.
+        planner: Cuts what waits into batches.
         observer: Notified of every run and every drop.
         wide: A second session whose runs have the threads of all lanes, for a lone request. None leaves all
             work to the lanes.
@@ -51,6 +52,7 @@ class Scheduler:
         name: str,
         layout: Layout,
         limits: Limits,
+        planner: Planner,
         observer: Observer,
         wide: Lanes | None = None,
         iterations: Iterations | None = None,
@@ -65,7 +67,8 @@ class Scheduler:
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._queue = Queue()
-        self._dispatch = Dispatch(lanes, wide=wide, most_rows=limits.most_rows)
+        self._planner = planner
+        self._dispatch = Dispatch(lanes, wide=wide, planner=planner)
         self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
         self._planning = Lock()
         self._batches = 0
@@ -90,7 +93,7 @@ class Scheduler:
                 lanes,
                 name=name,
                 layout=layout,
-                most_rows=lambda tokens: limits.most_rows(tokens, 1),
+                planner=planner,
                 loop=self._loop,
                 iterations=iterations,
                 observer=observer,
@@ -114,7 +117,7 @@ class Scheduler:
         if self._broken:
             raise admission.broken(self._name)
         waiting = self.queued_tokens
-        if waiting and waiting + work.tokens > self._limits.max_queued_tokens:
+        if waiting and waiting + work.size.tokens > self._limits.max_queued_tokens:
             raise self._admission.queue_full(work, waiting, self._limits.max_queued_tokens)
         if self._inline is not None and self._inline.takes(work):
             return self._inline.submit(work)
@@ -136,7 +139,7 @@ class Scheduler:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens (B × T) that wait."""
+        """Tokens that wait."""
         return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
 
     def _stop(self) -> None:
@@ -273,7 +276,7 @@ class Scheduler:
             self._queue.mark_idle()
             return None
         positions, session = decision
-        seconds = session.costs.price(*joint([sizes[position] for position in positions]))
+        seconds = session.costs.price(self._planner.joint([sizes[position] for position in positions]))
         entries = [window[position] for position in positions]
         return RunningBatch(session=session, ends=now + seconds, entries=entries)
 
@@ -283,8 +286,8 @@ class Scheduler:
         try:
             for some, result in run_batch(session.engine, batch.entries, self._layout, self._wanted):
                 if isinstance(result, Result):
-                    size = joint([entry.size for entry in some])
-                    session.costs.observe(*size, result.execution.compute_ns / 1e9)
+                    size = self._planner.joint([entry.size for entry in some])
+                    session.costs.observe(size, result.execution.compute_ns / 1e9)
                 self._send(some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)

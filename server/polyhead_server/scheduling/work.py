@@ -9,6 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from polyhead_server.scheduling.costs import Size
+
 PRIORITIES = 5
 """Priorities go from 1, the highest, to this."""
 DEFAULT_PRIORITY = 3
@@ -22,21 +24,15 @@ class Work:
     feeds: Mapping[str, NDArray[Any]]
     """Every input of the graph, (B, …)."""
     outputs: Sequence[str]
-    batch: int
-    """B, at least 1."""
-    tokens: int
-    """B × T, padding included."""
+    size: Size
+    real_tokens: int
+    """Without padding."""
     deadline: float | None = None
     """When the caller stops waiting, in the event loop's time."""
     timeout: float | None = None
     """The longest that it may wait to start, in seconds. None is the server's limit."""
     priority: int = 0
     """1 is the highest; 0 is the default."""
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(B, T)."""
-        return self.batch, self.tokens // self.batch
 
     @property
     def level(self) -> int:

@@ -10,6 +10,7 @@ from polyhead_proto.datatypes import triton_type
 from polyhead_proto.names import Property
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.repository.manifest import PACKED, PADDED
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
 from polyhead_server.serving.budget import Budget
@@ -135,6 +136,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.CAUSAL: str(encoder.causal).lower(),
         Property.POOLING: f"{encoder.pooling} + dense" if encoder.dense else encoder.pooling,
         Property.PRECISION: manifest.precision,
+        Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
         Property.PARAMETERS: manifest.numbers.parameters,
         Property.VOCABULARY: encoder.vocabulary,
         Property.MAX_TOKENS: signature.max_tokens,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.server.scheduling.conftest import Bench, VirtualLoop
+from tests.server.scheduling.conftest import Bench, Prices, VirtualLoop
 
 from polyhead_load.contents import draw_lengths
 from polyhead_load.plan import Lengths
@@ -15,8 +15,6 @@ from polyhead_load.records import Records
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep
 from polyhead_server.scheduling.admission import RunningBatch
-from polyhead_server.scheduling.costs import CostModel
-from polyhead_server.scheduling.planning import joint
 
 LANES = 2
 CALLERS = 8
@@ -27,21 +25,11 @@ _INSTANT = 1e-9
 """Seconds below which a clock's rounding decides."""
 
 
-class KnownCosts(CostModel):
+class KnownCosts(Prices):
     """Prices that are true, and that no run changes."""
 
     def __init__(self, speed: float = 1.0) -> None:
-        self._speed = speed
-        super().__init__({(1, 1): 1.0}, doubling_tokens=40_000)
-
-    def price(self, batch: int, tokens: int) -> float:
-        return self._speed * 8e-4 + self.marginal(batch, tokens)
-
-    def marginal(self, batch: int, tokens: int) -> float:
-        return self._speed * batch * tokens * (5e-5 + 5e-8 * tokens)
-
-    def observe(self, batch: int, tokens: int, seconds: float) -> None:
-        """Nothing is learned."""
+        super().__init__(speed * 8e-4, speed * 5e-5, speed * 5e-8)
 
 
 class _Cpus:
@@ -93,7 +81,7 @@ class _KnownBench(Bench):
 
     async def _compute(self, batch: RunningBatch) -> None:
         costs = batch.session.costs
-        price = costs.price(*joint([one.size for one in batch.entries]))
+        price = costs.price(self.planner.joint([one.size for one in batch.entries]))
         seconds = price * float(np.exp(0.1 * self._random.standard_normal()))
         began = asyncio.get_running_loop().time()
         await self._cpus.run(seconds, LANES if costs is self._wide else 1)

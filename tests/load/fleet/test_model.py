@@ -18,6 +18,7 @@ from polyhead_load.fleet.report import Plan
 from polyhead_load.fleet.sizing import largest_rate, size_fleet
 from polyhead_load.records import Records
 from polyhead_load.sweep.folder import RunFolder
+from polyhead_server.scheduling.costs import Size
 
 WITHIN = 0.15
 
@@ -43,24 +44,32 @@ def between(measured: Measured) -> MachineModel:
     return MachineModel.fit(measured, 64)
 
 
+def test_graphs_pad_unless_the_sweep_has_noted_that_they_are_packed(folder: RunFolder) -> None:
+    """A sweep of a server that did not say so notes an empty text."""
+    for activations, packed in ((None, False), ("", False), ("B,T,D", False), ("N,D", True)):
+        folder.note({"activations": {} if activations is None else {"known": activations}})
+        assert read_measured(folder).machine.packed == packed
+    folder.note({"activations": {}})
+
+
 def test_runs_are_found_in_requests() -> None:
     runs = Runs.of(measure(32, 400, callers=CALLERS), 1)
 
     assert runs.rows.sum() == 400
     assert runs.rows.max() > 1
     assert runs.at_once == pytest.approx(LANES, rel=0.05)
-    prices = np.array([KnownCosts().price(rows, 32) for rows in runs.rows.tolist()])
+    prices = np.array([KnownCosts().price(Size.full(rows, 32)) for rows in runs.rows.tolist()])
     assert float(np.median(runs.seconds / prices)) == pytest.approx(1, abs=0.05)
 
 
 def test_lanes_and_costs_are_found(measured: Measured) -> None:
     assert measured.machine.lanes == LANES
     for tokens in (32, 64, 128):
-        assert measured.machine.shared.costs.price(1, tokens) == pytest.approx(
-            KnownCosts().price(1, tokens), rel=0.05
+        assert measured.machine.shared.costs.price(Size.full(1, tokens)) == pytest.approx(
+            KnownCosts().price(Size.full(1, tokens)), rel=0.05
         )
-        assert measured.machine.alone.costs.price(1, tokens) == pytest.approx(
-            KnownCosts(1.2 / LANES).price(1, tokens), rel=0.05
+        assert measured.machine.alone.costs.price(Size.full(1, tokens)) == pytest.approx(
+            KnownCosts(1.2 / LANES).price(Size.full(1, tokens)), rel=0.05
         )
 
 

@@ -173,6 +173,7 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert [row["valid_blocks"] for row in report["rows"]] == [1] * 8, report["void"]
     assert report["graphs"]["tiny"]["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
     assert report["providers"] == {"tiny": "CPUExecutionProvider", "tiny-tokens": "CPUExecutionProvider"}
+    assert report["activations"] == {"tiny": "N,D", "tiny-tokens": "N,D"}
     assert "Two small encoders" in capsys.readouterr().out
     before = (out / "cells.jsonl").read_bytes()
 

@@ -375,7 +375,7 @@ class Constant:
         self._number = number
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
-        batch, tokens = work.size
+        batch, tokens, _ = work.size
         outputs = {
             name: np.full(self._signature.outputs[name].at({"B": batch, "T": tokens}), self._number, "f4")
             for name in work.outputs

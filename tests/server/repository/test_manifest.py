@@ -144,6 +144,55 @@ def test_a_graph_that_cannot_be_described_is_left_out(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        ({"activations": ["N"]}, "activations must be B, T, D or N, D, were N"),
+        ({"activations": ["B", "N", "D"]}, "activations must be B, T, D or N, D, were B, N, D"),
+        ({"activations": ["n", "D"]}, "activations.0: String should match"),
+        ({"activations": "N,D"}, "activations: Input should be a valid array"),
+        (
+            {
+                "activations": ["N", "D"],
+                "inputs": [{"name": "x", "datatype": "FP32", "axes": ["B", "T", "D"]}],
+            },
+            "activations N, D need an input with the lengths of sequences",
+        ),
+        (
+            {
+                "activations": ["B", "T", "D"],
+                "inputs": [{"name": "i", "datatype": "INT64", "axes": ["B", "M"]}],
+            },
+            "activations: axis T must be that of an input, or have a size",
+        ),
+    ],
+)
+def test_a_graph_of_other_activations_is_left_out(
+    folder: Path, edit: Edit, change: dict[str, Any], problem: str
+) -> None:
+    output = {"name": "output", "datatype": "FP32", "axes": ["B", "D"]}
+    edit(lambda fields: fields["graphs"]["attention"].update({"outputs": [output]} | change))
+
+    manifest = read(folder)
+    assert list(manifest.graphs) == ["fast"]
+    assert problem in manifest.skipped["attention"]
+
+
+@pytest.mark.parametrize("change", ["input", "size"])
+def test_the_tokens_that_exist_are_no_axis_of_an_input(folder: Path, edit: Edit, change: str) -> None:
+    def spoil(fields: dict[str, Any]) -> None:
+        if change == "size":
+            fields["sizes"]["N"] = 7
+        for graph in fields["graphs"].values():
+            if change == "input":
+                graph["inputs"].append({"name": "n", "datatype": "FP32", "axes": ["B", "N"], "fill": 0.0})
+
+    edit(spoil)
+
+    with pytest.raises(RepositoryError, match="N must be no axis of an input, and have no size"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
         ({"fill": 0.0}, "an input with an axis beside B must be needed"),
         ({"axes": ["B"]}, "an input with an axis beside B must be needed"),
         ({"fill": "S"}, "axis S must be that of an input, or have a size"),

@@ -85,3 +85,28 @@ def test_working_memory_counts_the_maps_that_the_manifest_says(repository: Path)
 
     assert fast.maps == 2 * 4
     assert more - before == 4 * 3 * (11 - 2 * 4) * 100 * 100
+
+
+def with_activations(repository: Path, axes: tuple[str, ...] | None) -> Signature:
+    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    graph = manifest.graphs["fast"].model_copy(update={"activations": axes})
+    return signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast")
+
+
+def test_graphs_are_packed_where_the_manifest_says_so(repository: Path) -> None:
+    assert signature(repository, "tiny").packed
+    assert not signature(repository, "tiny-masked").packed
+    assert not with_activations(repository, ("B", "T", "D")).packed
+    assert not with_activations(repository, None).packed  # exported before there were others
+    assert [spec.name for spec in signature(repository, "tiny").lengths] == ["lengths"]
+
+
+def test_working_memory_of_packed_graphs_counts_the_tokens_that_exist(repository: Path) -> None:
+    packed, padded = (with_activations(repository, axes) for axes in (("N", "D"), ("B", "T", "D")))
+    whole = padded.working_bytes(3, 100)
+
+    assert packed.working_bytes(3, 100) == packed.working_bytes(3, 100, tokens=300) == whole
+    assert padded.working_bytes(3, 100, tokens=200) == whole
+    assert whole - packed.working_bytes(3, 100, tokens=200) == 4 * 8 * 16 * 100
+    # What attention takes and gives is padded.
+    assert whole - packed.working_bytes(3, 100, tokens=3) == 4 * 4 * 16 * 300

@@ -19,11 +19,12 @@ from polyhead_server.scheduling import (
     Lanes,
     Layout,
     Limits,
+    Planner,
     Scheduler,
+    Size,
     Work,
 )
 from polyhead_server.scheduling.admission import RunningBatch
-from polyhead_server.scheduling.planning import joint
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.threads import BatchSource
 
@@ -64,17 +65,11 @@ def run_virtually(test: Coroutine[Any, Any, None]) -> None:
 class Prices(CostModel):
     """Prices that no run changes: a virtual run takes no real time."""
 
-    def __init__(self, run: float, sequence: float = 0.0, token: float = 0.0) -> None:
-        self._run, self._sequence, self._token = run, sequence, token
-        super().__init__({(1, 1): run + sequence + token}, doubling_tokens=40_000)
+    def __init__(self, run: float, token: float = 0.0, attention: float = 0.0) -> None:
+        super().__init__({Size.full(1, 1): 1.0}, doubling_tokens=40_000)
+        self._coefficients = run, token, attention
 
-    def price(self, batch: int, tokens: int) -> float:
-        return self._run + self.marginal(batch, tokens)
-
-    def marginal(self, batch: int, tokens: int) -> float:
-        return batch * (self._sequence + self._token * tokens)
-
-    def observe(self, batch: int, tokens: int, seconds: float) -> None:
+    def observe(self, size: Size, seconds: float) -> None:
         """Nothing is learned."""
 
 
@@ -194,17 +189,20 @@ class Bench:
         inline: bool = True,
         iterations: Iterations | None = None,
         wide: CostModel | None = None,
+        packed: bool = False,
     ) -> None:
         self.engine = VirtualEngine()
         self.wide = VirtualEngine()
         """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
+        self.planner = Planner(packed=packed, most_rows=most_rows)
         self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
             Lanes(engine=self.engine, costs=costs, count=lanes),
             name="tiny",
             layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
-            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait, most_rows=most_rows),
+            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
+            planner=self.planner,
             wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
@@ -218,7 +216,8 @@ class Bench:
     ) -> asyncio.Future[Any]:
         """Submits a request that is known by its number; what is refused at once is so when awaited."""
         feeds = {"x": np.full((batch, length), number)}
-        work = Work(feeds=feeds, outputs=["y"], batch=batch, tokens=batch * length, **fields)
+        size = Size.full(batch, length)
+        work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=size.tokens, **fields)
         try:
             return self.scheduler.submit(work)
         except Exception as error:
@@ -228,8 +227,8 @@ class Bench:
 
     async def _compute(self, batch: RunningBatch) -> None:
         self.taken.append((asyncio.get_running_loop().time(), batch.entries))
-        size = joint([entry.size for entry in batch.entries])
-        await asyncio.sleep(batch.session.costs.price(*size))
+        size = self.planner.joint([entry.size for entry in batch.entries])
+        await asyncio.sleep(batch.session.costs.price(size))
 
 
 @pytest.fixture

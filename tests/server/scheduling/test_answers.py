@@ -61,6 +61,7 @@ callers = st.builds(
     closes=st.none() | seconds,
     lanes=st.sampled_from([1, 2, 3]),
     wide=st.booleans(),
+    packed=st.booleans(),
 )
 def test_every_caller_gets_exactly_one_answer(
     bench: Any,
@@ -71,6 +72,7 @@ def test_every_caller_gets_exactly_one_answer(
     closes: float | None,
     lanes: int,
     wide: bool,
+    packed: bool,
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
@@ -81,6 +83,7 @@ def test_every_caller_gets_exactly_one_answer(
             wait=0.3,
             lanes=lanes,
             wide=WIDE if wide else None,
+            packed=packed,
         )
         one.engine.guilty = one.wide.guilty = {
             number for number, caller in enumerate(schedule) if caller.guilty
@@ -172,8 +175,8 @@ def check_batches(one: Any, left: dict[int, float]) -> None:
     """Nothing ran twice, too late, after its caller had left, or in too large a batch."""
     taken: set[int] = set()
     for time, entries in one.taken:
-        rows = sum(entry.size[0] for entry in entries)
-        longest = max(entry.size[1] for entry in entries)
+        rows = sum(entry.size.rows for entry in entries)
+        longest = max(entry.size.longest for entry in entries)
         assert len(entries) == 1 or rows <= most_rows(longest)
         for entry in entries:
             number = int(entry.work.feeds["x"][0, 0])

@@ -1,5 +1,6 @@
 """Requests are put together and taken apart again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Layout, Work
-from polyhead_server.scheduling.batch import assemble, layout_of, outputs_of, real_tokens, split
+from polyhead_server.scheduling import Layout, Size, Work
+from polyhead_server.scheduling.batch import assemble, computed_tokens, layout_of, measure, outputs_of, split
 
 LAYOUT = Layout(
     inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
@@ -26,7 +27,8 @@ def work(batch: int, tokens: int, outputs: tuple[str, ...] = ("output",)) -> Wor
         "mask": np.ones((batch, tokens, tokens), np.bool_),
         "lengths": np.full(batch, tokens, np.int32),
     }
-    return Work(feeds=feeds, outputs=outputs, batch=batch, tokens=batch * tokens)
+    size, real_tokens = measure(feeds, LAYOUT)
+    return Work(feeds=feeds, outputs=outputs, size=size, real_tokens=real_tokens)
 
 
 def test_one_request_is_passed_on_untouched() -> None:
@@ -51,7 +53,8 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"][0].sum() == 4
     assert feeds["x"].dtype == np.float32
     assert feeds["mask"].dtype == np.bool_
-    assert real_tokens(feeds, LAYOUT, 16) == 11
+    assert computed_tokens(works, LAYOUT.sizes(works), LAYOUT) == 16
+    assert sum(one.real_tokens for one in works) == 11
 
 
 def test_equal_lengths_are_only_put_together() -> None:
@@ -85,8 +88,42 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
     assert all(value.base is not None for part in (first, second, third) for value in part.values())
 
 
+def test_a_request_is_as_large_as_its_padding_unless_that_is_not_computed() -> None:
+    feeds = {"x": np.zeros((3, 5, 2)), "lengths": np.array([5, 0, 2])}
+
+    assert measure(feeds, LAYOUT) == (Size(3, 5, 15), 7)
+    # An empty sequence is computed as one token.
+    assert measure(feeds, replace(LAYOUT, packed=True)) == (Size(3, 5, 8), 7)
+
+
+def test_two_sequences_have_the_lengths_of_both() -> None:
+    layout = Layout(
+        inputs={"x": T, "memory": ((1, 1),)},
+        outputs={},
+        measures=(("x", 1), ("memory", 1)),
+        lengths=(("lengths", 0), ("memory_lengths", 1)),
+    )
+    works = []
+    for tokens, memory in ((3, 4), (2, 9)):
+        feeds = {
+            "x": np.zeros((2, tokens)),
+            "memory": np.zeros((2, memory)),
+            "lengths": np.array([tokens, 1]),
+            "memory_lengths": np.array([memory, 2]),
+        }
+        assert measure(feeds, layout) == (Size.full(2, memory), tokens + memory + 3)
+        size, real_tokens = measure(feeds, packed := replace(layout, packed=True))
+        assert size == Size(2, memory, tokens + memory + 3)
+        works.append(Work(feeds=feeds, outputs=[], size=size, real_tokens=real_tokens))
+
+    assert computed_tokens(works, layout.sizes(works), layout) == 4 * (3 + 9)
+    assert computed_tokens(works, layout.sizes(works), packed) == 10 + 14
+
+
 def test_without_lengths_all_tokens_count() -> None:
-    assert real_tokens({"x": np.zeros((2, 3))}, Layout(inputs={}, outputs={}), 6) == 6
+    layout = Layout(inputs={"x": T}, outputs={}, measures=(("x", 1),))
+
+    assert measure({"x": np.zeros((2, 3))}, layout) == (Size(2, 3, 6), 6)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import asyncio
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import HealthCheck, given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
@@ -175,6 +177,34 @@ def test_the_oldest_of_a_priority_is_never_passed_over(bench: Any, virtually: An
         await asyncio.gather(first, long, *rest)
 
         assert 999 in one.engine.runs[1]
+
+    virtually(test())
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    arrivals=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.0, 0.05]), st.sampled_from([1, 3, 5]), st.integers(1, 200)),
+        max_size=60,
+    ),
+    lanes=st.sampled_from([1, 2]),
+    attention=st.sampled_from([0.0, 1e-7, 1e-5]),
+)
+def test_in_packed_graphs_nobody_overtakes_within_a_priority(
+    bench: Any, virtually: Any, arrivals: list[tuple[float, int, int]], lanes: int, attention: float
+) -> None:
+    async def test() -> None:
+        one = bench(Prices(0.01, 1e-4, attention), lanes=lanes, packed=True, inline=False)
+        answers = []
+        for number, (pause, priority, length) in enumerate(arrivals):
+            await asyncio.sleep(pause)
+            answers.append(one.submit(number, length=length, priority=priority))
+        await asyncio.gather(*answers)
+
+        taken = [entry.work for _, entries in one.taken for entry in entries]
+        for priority in (1, 3, 5):
+            numbers = [int(work.feeds["x"][0, 0]) for work in taken if work.priority == priority]
+            assert numbers == sorted(numbers)
 
     virtually(test())
 

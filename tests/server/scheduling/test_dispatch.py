@@ -6,7 +6,7 @@ import pytest
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.scheduling import Lanes
+from polyhead_server.scheduling import Lanes, Planner, Size
 from polyhead_server.scheduling.dispatch import Dispatch
 
 
@@ -40,12 +40,12 @@ def dispatch(count: int = 2, *, speedup: float = 1.6, most_rows: int = 256, wide
     return Dispatch(
         Lanes(engine=LANE, costs=Prices(1e-5, token=SECONDS), count=count),
         wide=Lanes(engine=WIDE, costs=Prices(1e-5, token=SECONDS / speedup)) if wide else None,
-        most_rows=lambda _, at_once: max(1, most_rows // at_once),
+        planner=Planner(most_rows=lambda _, at_once: most_rows // at_once),
     )
 
 
 def test_a_lone_request_gets_all_threads() -> None:
-    decision = dispatch().next([(1, 10)], 0, 0.0)
+    decision = dispatch().next([Size.full(1, 10)], 0, 0.0)
 
     assert decision is not None
     assert (decision[0], decision[1].engine) == ([0], WIDE)
@@ -53,13 +53,16 @@ def test_a_lone_request_gets_all_threads() -> None:
 
 def test_unless_one_thread_is_sooner_but_all_threads_are_tried_again() -> None:
     slow = dispatch(speedup=0.9)
-    decisions = [slow.next([(1, 10)], 0, 0.0) for _ in range(16)]
+    decisions = [slow.next([Size.full(1, 10)], 0, 0.0) for _ in range(16)]
 
     assert [decision is not None and decision[1].engine is LANE for decision in decisions].count(True) == 14
 
 
-@pytest.mark.parametrize(("requests", "running"), [([(1, 10)] * 2, 0), ([(1, 10)], 1), ([(1, 10)] * 9, 1)])
-def test_work_for_every_lane_goes_to_lanes(requests: list[tuple[int, int]], running: int) -> None:
+@pytest.mark.parametrize(
+    ("requests", "running"),
+    [([Size.full(1, 10)] * 2, 0), ([Size.full(1, 10)], 1), ([Size.full(1, 10)] * 9, 1)],
+)
+def test_work_for_every_lane_goes_to_lanes(requests: list[Size], running: int) -> None:
     decision = dispatch().next(requests, running, 0.01)
 
     assert decision is not None
@@ -73,23 +76,23 @@ def test_a_lane_leaves_the_others_their_share_on_a_cpu(wide: bool, most: int) ->
     two = Dispatch(
         Lanes(engine=LANE, costs=costs, count=2),
         wide=Lanes(engine=WIDE, costs=costs) if wide else None,
-        most_rows=lambda _, at_once: 256 // at_once,
+        planner=Planner(most_rows=lambda _, at_once: 256 // at_once),
     )
-    decision = two.next([(1, 10)] * 6, 1, 0.01)
+    decision = two.next([Size.full(1, 10)] * 6, 1, 0.01)
 
     assert decision is not None
     assert len(decision[0]) == most
 
 
 def test_nothing_starts_when_every_lane_runs() -> None:
-    assert dispatch().next([(1, 10)] * 4, 2, 0.1) is None
-    assert not dispatch().starts((1, 10), 2, 0.1)
-    assert dispatch().starts((1, 10), 1, 0.1)
+    assert dispatch().next([Size.full(1, 10)] * 4, 2, 0.1) is None
+    assert not dispatch().starts(Size.full(1, 10), 2, 0.1)
+    assert dispatch().starts(Size.full(1, 10), 1, 0.1)
 
 
 def test_few_requests_for_many_lanes_are_one_run_with_all_threads() -> None:
     eight = dispatch(8, speedup=6.0)
-    few, many = eight.next([(1, 10)] * 3, 0, 0.0), eight.next([(1, 10)] * 7, 0, 0.0)
+    few, many = eight.next([Size.full(1, 10)] * 3, 0, 0.0), eight.next([Size.full(1, 10)] * 7, 0, 0.0)
 
     assert few is not None
     assert many is not None
@@ -99,16 +102,16 @@ def test_few_requests_for_many_lanes_are_one_run_with_all_threads() -> None:
 
 def test_all_threads_are_waited_for_where_that_is_sooner_than_one() -> None:
     eight = dispatch(8, speedup=6.0)
-    later, now = eight.next([(1, 10)], 1, 0.05), eight.next([(1, 10)], 1, 0.09)
+    later, now = eight.next([Size.full(1, 10)], 1, 0.05), eight.next([Size.full(1, 10)], 1, 0.09)
 
     assert later is None
-    assert not eight.starts((1, 10), 1, 0.05)
+    assert not eight.starts(Size.full(1, 10), 1, 0.05)
     assert now is not None
     assert now[1].engine is LANE
 
 
 def test_one_run_with_all_threads_is_within_the_memory_limit() -> None:
-    decision = dispatch(8, speedup=6.0, most_rows=2).next([(1, 10)] * 3, 0, 0.0)
+    decision = dispatch(8, speedup=6.0, most_rows=2).next([Size.full(1, 10)] * 3, 0, 0.0)
 
     assert decision is not None
     assert decision[1].engine is LANE
@@ -116,13 +119,16 @@ def test_one_run_with_all_threads_is_within_the_memory_limit() -> None:
 
 def test_a_request_larger_than_the_share_of_a_lane_runs_alone_with_all_threads() -> None:
     two = dispatch(2, most_rows=8)
-    alone, behind = two.next([(5, 10), (1, 10)], 0, 0.0), two.next([(5, 10), (1, 10)], 1, 0.0)
+    alone, behind = (
+        two.next([Size.full(5, 10), Size.full(1, 10)], 0, 0.0),
+        two.next([Size.full(5, 10), Size.full(1, 10)], 1, 0.0),
+    )
 
     assert alone is not None
     assert (alone[0], alone[1].engine) == ([0], WIDE)
     assert behind is None
-    assert not two.starts((5, 10), 1, 0.1)
-    beyond = two.next([(100, 10)], 0, 0.0)  # a batch of several may not be so large
+    assert not two.starts(Size.full(5, 10), 1, 0.1)
+    beyond = two.next([Size.full(100, 10)], 0, 0.0)  # a batch of several may not be so large
     assert beyond is not None
     assert beyond[1].engine is WIDE
 
@@ -131,22 +137,22 @@ def test_an_overdue_run_is_not_waited_for() -> None:
     eight = dispatch(8, speedup=6.0)
 
     for _ in range(20):
-        decision = eight.next([(1, 10)], 1, 0.0)
+        decision = eight.next([Size.full(1, 10)], 1, 0.0)
         assert decision is not None
         assert decision[1].engine is LANE
 
 
 def test_one_session_serves_alone() -> None:
     alone = dispatch(1, wide=False)
-    decision = alone.next([(1, 10)], 0, 0.0)
+    decision = alone.next([Size.full(1, 10)], 0, 0.0)
 
     assert decision is not None
     assert decision[1].engine is LANE
-    assert alone.next([(1, 10)], 1, 0.0) is None
-    assert alone.price((1, 10)) == pytest.approx(10 * SECONDS, rel=0.01)
+    assert alone.next([Size.full(1, 10)], 1, 0.0) is None
+    assert alone.price(Size.full(1, 10)) == pytest.approx(10 * SECONDS, rel=0.01)
 
 
 def test_the_estimates_of_a_request() -> None:
-    assert dispatch().price((1, 10)) == pytest.approx(10 * SECONDS / 1.6, rel=0.01)
-    assert dispatch().share((1, 10)) == pytest.approx(10 * SECONDS / 2)
-    assert dispatch(4, wide=False).share((2, 10)) == pytest.approx(20 * SECONDS / 4)
+    assert dispatch().price(Size.full(1, 10)) == pytest.approx(10 * SECONDS / 1.6, rel=0.01)
+    assert dispatch().share(Size.full(1, 10)) == pytest.approx(10 * SECONDS / 2)
+    assert dispatch(4, wide=False).share(Size.full(2, 10)) == pytest.approx(20 * SECONDS / 4)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 from tests.conftest import build_encoder
 from tests.server.conftest import running
 from tests.servers import quick_settings
@@ -20,7 +22,7 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, layout_of
+from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
 TOLERANCE = 2e-6
@@ -39,12 +41,19 @@ class Graph:
         self.layout = layout_of(self.signature)
         self.random = np.random.default_rng(3)
 
-    def work(self, batch: int, tokens: int, hostile: float | None = None) -> Work:
+    def work(
+        self,
+        batch: int,
+        tokens: int,
+        hostile: float | None = None,
+        lengths: np.ndarray | None = None,
+    ) -> Work:
         """A random request, its sequences of different lengths; or one full of a hostile value."""
         feeds = self.engine.example(batch, tokens)
-        lengths = self.random.integers(1, tokens + 1, batch).astype(np.int32)
-        lengths[0] = tokens
-        feeds["lengths"] = lengths
+        if lengths is None:
+            lengths = self.random.integers(1, tokens + 1, batch)
+            lengths[0] = tokens
+        feeds["lengths"] = lengths.astype(np.int32)
         if "x" in feeds:
             feeds["x"] = self.random.standard_normal(feeds["x"].shape).astype(np.float32)
             if hostile is not None:
@@ -53,7 +62,8 @@ class Graph:
             feeds["input_ids"] = self.random.integers(0, 32, (batch, tokens))
         if "mask" in feeds:
             feeds["mask"] = self.random.random((batch, tokens, tokens)) < 0.7
-        return Work(feeds=feeds, outputs=self.engine.outputs, batch=batch, tokens=batch * tokens)
+        size, real_tokens = measure(feeds, self.layout)
+        return Work(feeds=feeds, outputs=self.engine.outputs, size=size, real_tokens=real_tokens)
 
     def run(self, works: Sequence[Work]) -> list[dict[str, np.ndarray]]:
         return [dict(part) for part in execute(self.engine, works, self.layout).outputs]
@@ -98,6 +108,44 @@ def test_the_same_request_alone_and_at_every_place_of_a_batch(
                 assert together[output].shape == value.shape
                 bound = TOLERANCE * np.maximum(1, np.abs(value))
                 assert (np.abs(together[output] - value) <= bound).all(), output
+
+
+requests = st.tuples(st.integers(1, 32), st.lists(st.integers(0, 32), min_size=1, max_size=4))
+"""T, and lengths of at most that."""
+
+
+@pytest.fixture(scope="module")
+def packed(families: Path) -> list[Graph]:
+    """Graphs that compute the tokens that exist."""
+    names: list[tuple[str, GraphName]] = [
+        ("tiny", "fast"),
+        ("tiny-int8", "attention"),
+        ("tiny-tokens-int8", "fast"),
+    ]
+    graphs = [Graph(families, *name) for name in names]
+    assert all(graph.layout.packed for graph in graphs)
+    return graphs
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(which=st.integers(0, 2), ragged=st.lists(requests, min_size=2, max_size=5))
+def test_ragged_batches_change_no_answer(
+    packed: list[Graph], which: int, ragged: list[tuple[int, list[int]]]
+) -> None:
+    """Lengths of 0 and 1 among others, and requests longer than any of their sequences."""
+    graph = packed[which]
+    works = [
+        graph.work(len(lengths), tokens, lengths=np.minimum(lengths, tokens)) for tokens, lengths in ragged
+    ]
+    result = execute(graph.engine, works, graph.layout).execution
+
+    assert result.tokens == sum(int(work.feeds["lengths"].sum()) for work in works)
+    assert result.padded_tokens == sum(int(np.maximum(work.feeds["lengths"], 1).sum()) for work in works)
+    for work, together in zip(works, graph.run(works), strict=True):
+        (alone,) = graph.run([work])
+        for output, value in alone.items():
+            bound = TOLERANCE * np.maximum(1, np.abs(value))
+            assert (np.abs(together[output] - value) <= bound).all(), output
 
 
 @pytest.mark.parametrize("hostile", [float("nan"), float("inf"), -float("inf"), 3e38])

@@ -30,7 +30,7 @@ def test_larger_work_goes_to_the_threads(bench: Any, virtually: Any, lanes: int,
     """Each sequence takes 10 µs."""
 
     async def test() -> None:
-        one = bench(Prices(0.0, sequence=1e-5), lanes=lanes)
+        one = bench(Prices(0.0, token=1e-5), lanes=lanes)
         await one.submit(batch=int(100 * most) - 1)
         assert not one.scheduler._started
         await one.submit(batch=int(100 * most) + 1)
@@ -45,7 +45,7 @@ def test_work_that_is_not_small_stays_on_the_loop_only_if_it_need_not_wait(
     """So the lanes get what one iteration cannot do, and small work waits for one iteration at most."""
 
     async def test() -> None:
-        one = bench(Prices(1e-5, sequence=4.8e-4), lanes=2)
+        one = bench(Prices(1e-5, token=4.8e-4), lanes=2)
         answers = [one.submit(number) for number in range(8)]
         await asyncio.gather(*answers)
 
@@ -111,7 +111,7 @@ def test_a_fault_of_ours_leaves_no_caller_without_an_answer(
         one = bench(bench.TINY, most_rows=lambda _tokens, _at_once: 2)
         with monkeypatch.context() as patch:
             if where == "cut":
-                patch.setattr("polyhead_server.scheduling.inline.cut", None)
+                patch.setattr(one.planner, "cut", None)
             else:
                 patch.setattr(one.counter, where, None)
             answers = [one.submit(number) for number in range(4)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead_server.scheduling.costs import CostModel
+from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.prior import measure_prior
 
 
@@ -25,7 +25,7 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
-    def prior(self, max_tokens: int | None = None, most: int = 10_000) -> dict[tuple[int, int], float]:
+    def prior(self, max_tokens: int | None = None, most: int = 10_000) -> dict[Size, float]:
         """Measure runs of up to so many tokens (B × T)."""
         return measure_prior(
             self.run,
@@ -42,27 +42,27 @@ def test_it_keeps_to_its_budget(per_token: float) -> None:
 
     assert machine.now < 100 + max(0.11, 2.1 * 18 * per_token)
     assert prior
-    assert CostModel(prior).price(1, 8) == pytest.approx(18 * per_token, rel=0.1)
+    assert CostModel(prior).price(Size.full(1, 8)) == pytest.approx(18 * per_token, rel=0.1)
 
 
 def test_a_fast_machine_shows_all_parts_of_its_costs() -> None:
     prior = Machine(1e-4, 1e-6).prior()
 
-    assert len({batch for batch, _ in prior}) > 1
-    assert len({tokens for _, tokens in prior}) > 2
+    assert len({size.rows for size in prior}) > 1
+    assert len({size.longest for size in prior}) > 2
 
 
 def test_a_slow_machine_runs_once() -> None:
     machine = Machine(1.0, 0.0)
 
-    assert machine.prior() == {(1, 8): pytest.approx(1.0)}
+    assert machine.prior() == {Size.full(1, 8): pytest.approx(1.0)}
     assert len(machine.runs) == 1
 
 
 def test_what_disturbs_a_run_does_not_count() -> None:
     prior = Machine(1e-4, 1e-6, first=5e-3).prior()
 
-    assert prior[1, 8] == pytest.approx(1e-4 + 8e-6)
+    assert prior[Size.full(1, 8)] == pytest.approx(1e-4 + 8e-6)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5, 8, 64, None])
@@ -72,8 +72,8 @@ def test_limits_are_kept_but_one_run_is_made(max_tokens: int | None, most: int) 
     prior = machine.prior(max_tokens, most)
 
     assert max(tokens for _, tokens in machine.runs) <= (max_tokens or 10_000)
-    assert (1, min(8, max_tokens or 8)) in prior
-    assert all(batch * tokens <= most for batch, tokens in list(prior)[1:])
+    assert Size.full(1, min(8, max_tokens or 8)) in prior
+    assert all(size.tokens <= most for size in list(prior)[1:])
 
 
 def test_a_clock_that_stands_still_is_no_error() -> None:
@@ -81,7 +81,7 @@ def test_a_clock_that_stands_still_is_no_error() -> None:
         lambda _batch, _tokens: None, max_tokens=None, fits=lambda _batch, _tokens: True, clock=lambda: 1.0
     )
 
-    assert CostModel(prior).price(1, 8) > 0
+    assert CostModel(prior).price(Size.full(1, 8)) > 0
 
 
 def test_what_a_run_raises_is_raised() -> None:

@@ -22,7 +22,7 @@ from statistics import fmean, median
 import pytest
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.planning import cut, joint
+from polyhead_server.scheduling.planning import Planner
 from polyhead_server.scheduling.prior import measure_prior
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_runs.json").read_text())
@@ -50,7 +50,7 @@ class Machine:
             }
             for tokens, row in runs["microseconds"].items()
         }
-        self._prices: dict[Size, float] = {}
+        self._prices: dict[tuple[int, int], float] = {}
 
     def price(self, batch: int, tokens: int) -> float:
         """Return the usual time: between recorded sizes and beyond them by token, along log B and log T."""
@@ -78,13 +78,13 @@ def _between(place: int, values: dict[int, float]) -> float:
     return values[low] * (1 - share) + values[high] * share
 
 
-def most_rows(tokens: int) -> int:
-    return 16_384 // tokens
+MOST_TOKENS = 16_384
+PLANNER = Planner(max_tokens=MOST_TOKENS)
 
 
 def priced(batches: Sequence[Sequence[int]], requests: Sequence[Size], machine: Machine) -> float:
     """What a plan really costs."""
-    return sum(machine.price(*joint([requests[n] for n in batch])) for batch in batches)
+    return sum(machine.price(*PLANNER.joint([requests[n] for n in batch])[:2]) for batch in batches)
 
 
 class Oracle:
@@ -104,7 +104,7 @@ class Oracle:
         share = sum(lengths) / lanes if lanes > 1 else float("inf")
         best = [0.0]
         for end, tokens in enumerate(lengths, 1):
-            most = min(end, most_rows(tokens))
+            most = min(end, MOST_TOKENS // tokens)
             sizes = (size for size in range(1, most + 1) if size == 1 or (size - 1) * tokens < share)
             best.append(min(best[end - size] + self._machine.price(size, tokens) for size in sizes))
         return best[-1]
@@ -163,23 +163,23 @@ def simulate(
             waiting.append(chance.choice(lengths))
         else:
             free += 1
-            costs.observe(*done[0], done[1])
+            costs.observe(*done)
             for _ in range(number):
                 back = now + think * (0.5 + chance.random())
                 heapq.heappush(events, (back, next(tickets), None, 1))
         while free and waiting and runs < RUNS:
             machine = machines(runs)
-            requests = [(1, tokens) for tokens in waiting[:64]]
+            requests = [Size.full(1, tokens) for tokens in waiting[:64]]
             batches = plan(requests, free)
             if runs >= LEARNT:
                 outcome.cost += priced(batches, requests, machine)
                 outcome.least += oracles(machine).least(waiting[:64], free)
-            size = len(batches[0]), max(waiting[n] for n in batches[0])
-            outcome.errors.append(abs(costs.price(*size) / machine.price(*size) - 1))
+            size = Size.full(len(batches[0]), max(waiting[n] for n in batches[0]))
+            outcome.errors.append(abs(costs.price(size) / machine.price(*size[:2]) - 1))
             taken = set(batches[0])
             waiting = [tokens for n, tokens in enumerate(waiting) if n not in taken]
-            seconds = machine.run(*size, chance)
-            heapq.heappush(events, (now + seconds, next(tickets), (size, seconds), size[0]))
+            seconds = machine.run(*size[:2], chance)
+            heapq.heappush(events, (now + seconds, next(tickets), (size, seconds), size.rows))
             free -= 1
             runs += 1
     return outcome
@@ -201,14 +201,17 @@ def scaled(factor: float) -> Callable[[Machine], dict[Size, float]]:
     return lambda machine: {size: factor * seconds for size, seconds in measured(machine).items()}
 
 
+FEW = [Size.full(*size) for size in ((1, 8), (8, 8), (1, 64))]
+
+
 def without_fixed_cost(machine: Machine) -> dict[Size, float]:
-    seconds = measured(machine)[1, 8]
-    return {(1, 8): seconds, (8, 8): 8 * seconds, (1, 64): 8 * seconds}
+    seconds = measured(machine)[Size.full(1, 8)]
+    return {size: seconds * size.tokens / 8 for size in FEW}
 
 
 def with_little_but_fixed_cost(machine: Machine) -> dict[Size, float]:
-    seconds = measured(machine)[1, 8]
-    return {(1, 8): seconds, (8, 8): 1.2 * seconds, (1, 64): 1.2 * seconds}
+    seconds = measured(machine)[Size.full(1, 8)]
+    return {size: seconds * (1 if size.tokens == 8 else 1.2) for size in FEW}
 
 
 def outcomes(
@@ -222,7 +225,7 @@ def outcomes(
         costs = CostModel(start(before), doubling_tokens=40_000)
 
         def plan(requests: Sequence[Size], free: int, costs: CostModel = costs) -> list[list[int]]:
-            return cut(requests, costs, most_rows=most_rows, lanes=free)
+            return list(PLANNER.cut(requests, costs, lanes=free))
 
         yield (
             f"T of {lengths}, {callers} callers",

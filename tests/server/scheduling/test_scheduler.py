@@ -20,7 +20,9 @@ from polyhead_server.scheduling import (
     Lanes,
     Layout,
     Limits,
+    Planner,
     Scheduler,
+    Size,
     Work,
 )
 
@@ -60,7 +62,10 @@ class FakeEngine:
 
 
 def work(value: int = 1, *, tokens: int = 1, deadline: float | None = None) -> Work:
-    return Work(feeds={"x": np.array([value])}, outputs=["y"], batch=1, tokens=tokens, deadline=deadline)
+    size = Size.full(1, tokens)
+    return Work(
+        feeds={"x": np.array([value])}, outputs=["y"], size=size, real_tokens=tokens, deadline=deadline
+    )
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -85,6 +90,7 @@ def schedule(
         name="tiny",
         layout=Layout(inputs={}, outputs={}),
         limits=Limits(max_queued_tokens=limit),
+        planner=Planner(),
         observer=Counter(),
         **more,
     )
@@ -107,22 +113,23 @@ def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
 @pytest.mark.parametrize("inline", [True, False])
 def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
     async def test() -> None:
-        costs = CostModel({(1, 1): 1e-4})
+        costs = CostModel({Size.full(1, 1): 1e-4})
         scheduler = Scheduler(
             Lanes(engine=engine, costs=costs),
             name="tiny",
             layout=Layout(inputs={}, outputs={}),
             limits=Limits(max_queued_tokens=100),
+            planner=Planner(),
             observer=Counter(),
             iterations=Iterations() if inline else None,
         )
         engine.let(1)
         await scheduler.submit(work(1))
-        first = costs.price(1, 1)
+        first = costs.price(Size.full(1, 1))
         assert first != pytest.approx(1e-4, rel=1e-6)
         engine.let(1)
         await scheduler.submit(work(2))
-        assert costs.price(1, 1) != first
+        assert costs.price(Size.full(1, 1)) != first
         await scheduler.close()
 
     run(test())
@@ -153,11 +160,11 @@ def test_a_fault_in_one_lane_ends_all_with_the_batch_that_runs(
     class Faulty(Prices):
         fails = False
 
-        def price(self, batch: int, tokens: int) -> float:
+        def price(self, size: Size) -> float:
             if self.fails and threading.current_thread() is not threading.main_thread():
                 self.fails = False
                 raise ZeroDivisionError
-            return super().price(batch, tokens)
+            return super().price(size)
 
     async def test() -> None:
         broken: list[bool] = []

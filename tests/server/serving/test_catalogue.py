@@ -83,6 +83,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
         "causal": "false",
         "pooling": "mean",
         "precision": "fp32",
+        "activations": "N,D",
         "max_tokens": "32",
         "text_max_tokens": "16",
         "max_request_bytes": str(64 * 2**20),

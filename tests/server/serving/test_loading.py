@@ -17,6 +17,7 @@ from polyhead_server.engine.devices import Device, on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import VersionFolder, scan
+from polyhead_server.scheduling import Size
 from polyhead_server.serving.loading import Failed, Loaded, Loader, start
 
 
@@ -61,7 +62,9 @@ def test_all_threads_are_tried_before_anything_is_known_of_them(models: Path) ->
     for one in results(models, threads=4).values():
         assert isinstance(one, Loaded)
         assert one.wide is not None
-        assert one.wide.costs.price(2, 8) == pytest.approx(one.lanes.costs.price(2, 8) / 4)
+        assert one.wide.costs.price(Size.full(2, 8)) == pytest.approx(
+            one.lanes.costs.price(Size.full(2, 8)) / 4
+        )
 
 
 def test_weights_are_held_twice_only_where_they_are_few_or_shared_or_lanes_are_wanted(

@@ -1,49 +1,57 @@
-"""The cheapest cut, held to all cuts there are."""
+"""Batches of like length where padding is computed, held to all cuts there are."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.planning import cut
+from polyhead_server.scheduling.planning import Planner
 
 
-class Form(CostModel):
+def form(fixed: float, attention: float = 1e-3) -> Prices:
     """Known prices, in seconds: fixed + B·T + attention·B·T²."""
-
-    def __init__(self, fixed: float, attention: float = 1e-3) -> None:
-        self._fixed = fixed
-        self._attention = attention
-        super().__init__({(1, 1): 1.0}, doubling_tokens=40_000)
-
-    def price(self, batch: int, tokens: int) -> float:
-        return self._fixed + self.marginal(batch, tokens)
-
-    def marginal(self, batch: int, tokens: int) -> float:
-        return batch * tokens * (1 + self._attention * tokens)
+    return Prices(fixed, 1.0, attention)
 
 
-FLAT = Form(1e6)
+FLAT = form(1e6)
 """As on a GPU: a run costs about the same, whatever is in it."""
-BY_TOKENS = Form(1e-3)
+BY_TOKENS = form(1e-3)
 """As on a CPU: padding costs, batching gains nothing."""
-BETWEEN = Form(32)
+BETWEEN = form(32)
+
+
+Request = tuple[int, int]
+"""(B, T)."""
 
 
 def no_limit(_tokens: int) -> int:
     return 10**9
 
 
+def cut(
+    requests: Sequence[Request],
+    costs: CostModel,
+    *,
+    most_rows: Callable[[int], int] = no_limit,
+    lanes: int = 1,
+) -> list[list[int]]:
+    planner = Planner(most_rows=lambda longest, _at_once: most_rows(longest))
+    return list(planner.cut([Size.full(*request) for request in requests], costs, lanes=lanes))
+
+
 def best_tokens(costs: CostModel, tokens: int) -> float:
     """Where fixed / n + token · n / 40,000, what a token costs beyond its own price, is least."""
-    return math.sqrt(costs.price(0, 1) * 40_000 / costs.marginal(1, tokens) * tokens)
+    return math.sqrt(costs.fixed * 40_000 / costs.marginal(Size.full(1, tokens)) * tokens)
 
 
-def price(batches: Sequence[Sequence[Size]], costs: CostModel, most_rows: Callable[[int], int]) -> float:
+def price(batches: Sequence[Sequence[Request]], costs: CostModel, most_rows: Callable[[int], int]) -> float:
     """What a cut costs; infinite if a batch of several requests is larger than it may or pays."""
     total = 0.0
     for batch in batches:
@@ -51,36 +59,36 @@ def price(batches: Sequence[Sequence[Size]], costs: CostModel, most_rows: Callab
         longest = max(tokens for _, tokens in batch)
         if len(batch) > 1 and (rows > most_rows(longest) or rows * longest > best_tokens(costs, longest)):
             return float("inf")
-        total += costs.price(rows, longest)
+        total += costs.price(Size.full(rows, longest))
     return total
 
 
 def test_everything_runs_together_where_runs_cost_the_same() -> None:
-    (batch,) = cut([(1, 100), (3, 8), (1, 50), (2, 100)], FLAT, most_rows=no_limit)
+    (batch,) = cut([(1, 100), (3, 8), (1, 50), (2, 100)], FLAT)
 
     assert sorted(batch) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("requests", [[(1, 8), (1, 8), (4, 9), (1, 200)], [(1, 8)] * 4])
-def test_everything_runs_alone_where_next_to_nothing_is_gained(requests: list[Size]) -> None:
-    assert sorted(cut(requests, BY_TOKENS, most_rows=no_limit)) == [[0], [1], [2], [3]]
+def test_everything_runs_alone_where_next_to_nothing_is_gained(requests: list[Request]) -> None:
+    assert sorted(cut(requests, BY_TOKENS)) == [[0], [1], [2], [3]]
 
 
 def test_a_batch_is_no_larger_than_pays() -> None:
-    fixed, token = BETWEEN.price(0, 64), BETWEEN.marginal(1, 64) / 64
+    fixed, token = BETWEEN.fixed, BETWEEN.marginal(Size.full(1, 64)) / 64
 
     def beyond_its_price(rows: int) -> float:
         return fixed / (64 * rows) + token * 64 * rows / 40_000
 
     best = min(range(1, 100), key=beyond_its_price)
     for requests in ([(1, 64)] * 100, [(1, 64)] * 99 + [(1, 63)]):
-        largest = max(len(batch) for batch in cut(requests, BETWEEN, most_rows=no_limit))
+        largest = max(len(batch) for batch in cut(requests, BETWEEN))
 
         assert largest in (best - 1, best)
 
 
 def test_equal_lengths_are_batched_and_short_ones_are_not_padded_to_long_ones() -> None:
-    batches = cut([(1, 8), (1, 256), (1, 8), (1, 256), (1, 9)], BETWEEN, most_rows=no_limit)
+    batches = cut([(1, 8), (1, 256), (1, 8), (1, 256), (1, 9)], BETWEEN)
 
     assert sorted(sorted(batch) for batch in batches) == [[0, 2, 4], [1, 3]]
 
@@ -90,7 +98,7 @@ def test_the_most_urgent_is_in_the_first_batch() -> None:
         requests = [(1, urgent), (1, 8), (1, 100), (1, 512), (1, 8), (1, 512)]
         for costs in (BY_TOKENS, FLAT):
             for lanes in (1, 2, 4):
-                assert 0 in cut(requests, costs, most_rows=no_limit, lanes=lanes)[0]
+                assert 0 in cut(requests, costs, lanes=lanes)[0]
 
 
 def test_a_batch_keeps_to_its_limit_and_one_request_may_be_above_it() -> None:
@@ -114,17 +122,17 @@ def test_a_batch_keeps_to_its_limit_and_one_request_may_be_above_it() -> None:
         [(5, 8), (1, 7), (1, 7), (1, 7), (1, 7)],
     ],
 )
-def test_every_free_lane_gets_its_share(lanes: int, costs: CostModel, requests: list[Size]) -> None:
-    batches = cut(requests, costs, most_rows=no_limit, lanes=lanes)
-    work = [sum(costs.marginal(*requests[position]) for position in batch) for batch in batches]
-    largest = max(costs.marginal(*request) for request in requests)
+def test_every_free_lane_gets_its_share(lanes: int, costs: CostModel, requests: list[Request]) -> None:
+    batches = cut(requests, costs, lanes=lanes)
+    work = [sum(costs.marginal(Size.full(*requests[position])) for position in batch) for batch in batches]
+    largest = max(costs.marginal(Size.full(*request)) for request in requests)
 
     assert len(batches) >= min(lanes, len(requests))
     assert max(work) <= sum(work) / lanes + largest
 
 
 def test_equal_requests_are_divided_evenly() -> None:
-    batches = cut([(1, 8)] * 9, FLAT, most_rows=no_limit, lanes=2)
+    batches = cut([(1, 8)] * 9, FLAT, lanes=2)
 
     assert sorted(map(len, batches)) == [4, 5]
     assert sorted(map(len, cut([(1, 8)] * 12, FLAT, most_rows=lambda _tokens: 5))) == [4, 4, 4]
@@ -145,7 +153,7 @@ def test_equal_lengths_are_cut_as_well_as_any(costs: CostModel, most: int) -> No
 
 
 requests_of_several = st.lists(
-    st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=7
+    st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=30
 )
 
 
@@ -156,20 +164,42 @@ requests_of_several = st.lists(
     st.sampled_from([1e-4, 1e-2, 1.0]),
     st.sampled_from([30, 100, 10_000]),
 )
-def test_no_cut_is_cheaper(requests: list[Size], fixed: float, attention: float, limit: int) -> None:
-    costs = Form(fixed, attention)
+def test_batches_are_of_neighbours_within_the_limits_and_cost_no_more_than_each_alone(
+    requests: list[Request], fixed: float, attention: float, limit: int
+) -> None:
+    costs = form(fixed, attention)
 
     def most_rows(tokens: int) -> int:
         return limit // tokens
 
     batches = [[requests[n] for n in batch] for batch in cut(requests, costs, most_rows=most_rows)]
-    cheapest = min(price(partition, costs, most_rows) for partition in contiguous(requests))
 
     assert sorted(request for batch in batches for request in batch) == sorted(requests)
-    assert price(batches, costs, most_rows) == pytest.approx(cheapest)
+    spans = sorted(
+        (min(tokens), max(tokens)) for batch in batches for tokens in [[each for _, each in batch]]
+    )
+    assert all(shorter <= longer for (_, shorter), (longer, _) in pairwise(spans))
+    alone = sum(costs.price(Size.full(*request)) for request in requests)
+    assert price(batches, costs, most_rows) <= alone * (1 + 1e-9)
 
 
-def contiguous(requests: Sequence[Size]) -> list[list[list[Size]]]:
+def test_hardly_any_cut_is_cheaper() -> None:
+    """That the rule looks no further ahead costs little; `test_regret` has what it costs on recorded runs."""
+    chance = random.Random(0)
+    regrets = []
+    for number in range(60):
+        costs = form((4.0, 16.0, 100.0)[number % 3], 1 / 1024)
+        requests: list[Request] = [(1, chance.choice((8, 16, 32, 64, 128))) for _ in range(8)]
+        batches = [[requests[n] for n in batch] for batch in cut(requests, costs)]
+        cheapest = min(price(each, costs, no_limit) for each in contiguous(requests))
+        regrets.append(price(batches, costs, no_limit) / cheapest - 1)
+
+    assert min(regrets) >= -1e-9
+    assert fmean(regrets) < 0.01
+    assert max(regrets) < 0.1
+
+
+def contiguous(requests: Sequence[Request]) -> list[list[list[Request]]]:
     """Every way to cut the requests, sorted by length, into neighbours."""
     ordered = sorted(requests, key=lambda request: request[1])
     cuts = []
@@ -177,26 +207,3 @@ def contiguous(requests: Sequence[Size]) -> list[list[list[Size]]]:
         ends = [n + 1 for n in range(len(ordered) - 1) if mask >> n & 1]
         cuts.append([list(ordered[a:b]) for a, b in pairwise([0, *ends, len(ordered)])])
     return cuts
-
-
-def every_partition(requests: Sequence[Size]) -> list[list[list[Size]]]:
-    if not requests:
-        return [[]]
-    first, *rest = requests
-    partitions = []
-    for partition in every_partition(rest):
-        partitions.append([[first], *partition])
-        for position, group in enumerate(partition):
-            partitions.append([*partition[:position], [first, *group], *partition[position + 1 :]])
-    return partitions
-
-
-@settings(max_examples=50)
-@given(st.lists(st.tuples(st.just(1), st.integers(1, 40)), min_size=1, max_size=6), st.integers(1, 9))
-def test_neighbours_are_enough_for_single_sequences(requests: list[Size], fixed: int) -> None:
-    """Where batches may grow, no cut at all is cheaper than the best of neighbours."""
-    costs = Form(10.0 * fixed)
-    batches = [[requests[n] for n in batch] for batch in cut(requests, costs, most_rows=no_limit)]
-
-    cheapest = min(price(partition, costs, no_limit) for partition in every_partition(requests))
-    assert price(batches, costs, no_limit) == pytest.approx(cheapest)
