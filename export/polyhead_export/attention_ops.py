@@ -9,7 +9,7 @@ from torch import Tensor
 from polyhead_export.blocks import Blocks
 from polyhead_model import Attend, attend_explicitly, masks
 from polyhead_model.attention import PADDED, masked_softmax
-from polyhead_model.packing import Layout, Packed
+from polyhead_model.packing import TokenLayout, Packed
 
 _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""
@@ -55,7 +55,7 @@ def fused_attention(
         /,
         *,
         bias: Tensor | None = None,
-        layouts: tuple[Layout, Layout] = PADDED,
+        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, None]:
         layout = layouts[0]
         if window is not None and width is not None and bias is None and isinstance(layout, Packed):
@@ -94,7 +94,7 @@ def fused_masked_attention() -> Attend:
         /,
         *,
         bias: Tensor | None = None,
-        layouts: tuple[Layout, Layout] = PADDED,
+        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, None]:
         if mask is None:
             raise ValueError("masked attention needs a mask")
@@ -118,7 +118,7 @@ def _fused(
     k: Tensor,
     v: Tensor,
     heads: int,
-    layouts: tuple[Layout, Layout],
+    layouts: tuple[TokenLayout, TokenLayout],
     *,
     lengths: Tensor | None = None,
     bias: Tensor | None = None,
@@ -181,7 +181,7 @@ def explicit_masked_attention() -> Attend:
         /,
         *,
         bias: Tensor | None = None,
-        layouts: tuple[Layout, Layout] = PADDED,
+        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, Tensor]:
         queries, keys = layouts
         scores = _scores(queries.by_head(query, heads), keys.by_head(key, heads), bias)
@@ -229,7 +229,7 @@ def biased_attention(
         /,
         *,
         bias: Tensor | None = None,
-        layouts: tuple[Layout, Layout] = PADDED,
+        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, Tensor]:
         queries, keys = layouts
         logits.append(_scores(queries.by_head(query, heads), keys.by_head(key, heads), bias) + hidden)
@@ -273,7 +273,7 @@ def _attend_in_half_precision(
     /,
     *,
     bias: Tensor | None = None,
-    layouts: tuple[Layout, Layout] = PADDED,
+    layouts: tuple[TokenLayout, TokenLayout] = PADDED,
 ) -> tuple[Tensor, Tensor]:
     queries, keys = layouts
     weights = attention_weights(queries.by_head(query, heads), keys.by_head(key, heads), mask, bias=bias)

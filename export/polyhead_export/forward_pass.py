@@ -20,7 +20,7 @@ from polyhead_export.attention_ops import (
 )
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
-from polyhead_model.packing import Layout
+from polyhead_model.packing import TokenLayout
 
 Made = TypeVar("Made")
 
@@ -34,7 +34,7 @@ class AttentionPass:
     keys: Sequence[Tensor]
     """[B, T or S, H·K], likewise."""
     values: Sequence[Tensor]
-    layouts: tuple[Layout, Layout]
+    layouts: tuple[TokenLayout, TokenLayout]
     """Of the queries, and of keys and values."""
     weights: Mapping[int, Tensor]
     """[B, H, T, T or S] in fp32, by layer, of the layers whose attention is explicit.
@@ -167,7 +167,7 @@ def run_forward(
         /,
         *,
         bias: Tensor | None = None,
-        layouts: tuple[Layout, Layout] = PADDED,
+        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, Tensor | None]:
         return next(turns)(query, key, value, heads, visible, bias=bias, layouts=layouts)
 
@@ -273,7 +273,7 @@ class _Recorder:
         /,
         *,
         bias: Tensor | None,
-        layouts: tuple[Layout, Layout],
+        layouts: tuple[TokenLayout, TokenLayout],
     ) -> tuple[Tensor, Tensor | None]:
         layer = len(self._seen)
         self._seen.append((query, key, value))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
-from polyhead_model.packing import Layout, Padded
+from polyhead_model.packing import TokenLayout, Padded
 from polyhead_model.positions import Rotation, rotate
 from polyhead_model.projections import FusibleModule
 
@@ -62,7 +62,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return weights.masked_fill(~mask, 0.0)
 
 
-PADDED: tuple[Layout, Layout] = (Padded(), Padded())
+PADDED: tuple[TokenLayout, TokenLayout] = (Padded(), Padded())
 """The layouts of queries and of keys, where nothing else is said."""
 
 
@@ -79,7 +79,7 @@ class Attend(Protocol):
         /,
         *,
         bias: Tensor | None = None,
-        layouts: tuple[Layout, Layout] = PADDED,
+        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with all heads at once.
 
@@ -106,7 +106,7 @@ def attend_explicitly(
     /,
     *,
     bias: Tensor | None = None,
-    layouts: tuple[Layout, Layout] = PADDED,
+    layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attend with explicit operations, and return the weights; an `Attend`.

@@ -11,7 +11,7 @@ from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
-from polyhead_model.packing import Layout, Packed, Padded
+from polyhead_model.packing import TokenLayout, Packed, Padded
 from polyhead_model.pooling import ClassifierHead, Pooler
 from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
@@ -59,7 +59,7 @@ class Embeddings(nn.Module):
         input_ids: Tensor,
         token_type_ids: Tensor | None = None,
         valid: Tensor | None = None,
-        layout: Layout | None = None,
+        layout: TokenLayout | None = None,
     ) -> Tensor:
         """Embed ids as vectors.
 
@@ -260,7 +260,7 @@ class Encoder(FusibleModule):
         )
 
     def _embed(
-        self, x: Tensor, token_type_ids: Tensor | None, valid: Tensor | None, layout: Layout
+        self, x: Tensor, token_type_ids: Tensor | None, valid: Tensor | None, layout: TokenLayout
     ) -> Tensor:
         """Return the vectors of tokens, laid out."""
         if self.embeddings is None:
@@ -404,11 +404,11 @@ class Encoder(FusibleModule):
         return type(self)(dataclasses.replace(self.config, fused=fused))
 
 
-def _layout_of(lengths: Tensor | None, tokens: int, *, pack: bool) -> Layout:
+def _layout_of(lengths: Tensor | None, tokens: int, *, pack: bool) -> TokenLayout:
     return Packed(lengths, tokens) if pack and lengths is not None else Padded()
 
 
-def _zero_padding(x: Tensor, valid: Tensor | None, layout: Layout | None = None) -> Tensor:
+def _zero_padding(x: Tensor, valid: Tensor | None, layout: TokenLayout | None = None) -> Tensor:
     """Set the padding of x [B, T] or [B, T, D] to zero, and lay x out."""
     if layout is not None:
         x, valid = layout.pack(x), None if valid is None else layout.pack(valid)

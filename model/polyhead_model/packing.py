@@ -14,7 +14,7 @@ from torch import Tensor
 from polyhead_model import masks
 
 
-class Layout(Protocol):
+class TokenLayout(Protocol):
     """How tokens lie between attentions."""
 
     def pack(self, x: Tensor) -> Tensor:
