@@ -9,7 +9,7 @@ from torch import Tensor
 from polyhead_export.blocks import Blocks
 from polyhead_model import Attend, attend_explicitly, masks
 from polyhead_model.attention import PADDED, masked_softmax
-from polyhead_model.packing import TokenLayout, Packed
+from polyhead_model.packing import Packed, TokenLayout
 
 _MASKED_SCORE = -3.0e38
 """The score of a masked key. Large activations can reach the operator's default of −10,000."""

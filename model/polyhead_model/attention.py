@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
-from polyhead_model.packing import TokenLayout, Padded
+from polyhead_model.packing import Padded, TokenLayout
 from polyhead_model.positions import Rotation, rotate
 from polyhead_model.projections import FusibleModule
 

@@ -11,7 +11,7 @@ from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
-from polyhead_model.packing import TokenLayout, Packed, Padded
+from polyhead_model.packing import Packed, Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler
 from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
