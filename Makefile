@@ -40,8 +40,7 @@ test: $(VENV)/dev  ## Run the tests that need one environment and little time
 	$(PYTEST) -m 'not slow'
 
 test-all: environments  ## Run the whole test suite, and its numbers again without wide vector instructions
-	$(PYTEST)
-	$(MAKE) test-numerics
+	$(PYTEST); suite=$$?; $(MAKE) test-numerics && exit $$suite
 
 # A machine whose PyTorch sums in wide vectors must not hide that a tolerance is too narrow for others.
 test-numerics: $(VENV)/dev
