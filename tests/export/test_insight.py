@@ -22,8 +22,6 @@ from polyhead_export.samples import sample_inputs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LENGTHS = [40, 12, 1]
 ERRORS = ("rms", "largest")
 POSITIONS = ("previous", "next", "current", "first")
