@@ -244,6 +244,7 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     assert off("thumbnails", np.where(picture > 1, picture - 2, 2)) == pytest.approx(2 / 255)
 
 
+@pytest.mark.slow
 def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
     torch.manual_seed(56)
     encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40))

@@ -4,10 +4,10 @@ At another size, kernels may add in another order, and nothing else: in every pr
 the one that the request gets alone. The export measures 16 bits, by emulation.
 """
 
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,29 +59,43 @@ class Graph:
 
 
 @pytest.fixture(scope="module")
-def families(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The families of the repository, and two of them in int8."""
-    folder = tmp_path_factory.mktemp("families") / "models"
-    shutil.copytree(repository, folder)
+def in_int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two families of the repository in int8."""
+    folder = tmp_path_factory.mktemp("int8")
     for name in ("tiny", "tiny-tokens"):
         export_family(build_encoder(name), f"{name}-int8", folder, precision="int8")
     return folder
 
 
-GRAPHS: list[tuple[str, GraphName]] = [
+@pytest.fixture
+def families(request: pytest.FixtureRequest, family: str) -> Path:
+    """The repository that holds the family of a test."""
+    folder: Path = request.getfixturevalue("in_int8" if family.endswith("-int8") else "repository")
+    return folder
+
+
+FP32: list[tuple[str, GraphName]] = [
     ("tiny", "fast"),
-    ("tiny-int8", "fast"),
-    ("tiny-int8", "attention"),
-    ("tiny-tokens-int8", "fast"),
     ("tiny", "attention"),
     ("tiny-tokens", "fast"),
     ("tiny-tokens", "attention"),
     ("tiny-masked", "fast"),
     ("tiny-masked", "attention"),
 ]
+INT8: list[tuple[str, GraphName]] = [
+    ("tiny-int8", "fast"),
+    ("tiny-int8", "attention"),
+    ("tiny-tokens-int8", "fast"),
+]
 
 
-@pytest.mark.parametrize(("family", "name"), GRAPHS)
+def graphs(*, tokens: bool = True) -> list[Any]:
+    """The graphs to test, with or without those of token ids. To export those in int8 is slow."""
+    every = [*FP32, *(pytest.param(*graph, marks=pytest.mark.slow) for graph in INT8)]
+    return [graph for graph in every if tokens or "tokens" not in str(graph)]
+
+
+@pytest.mark.parametrize(("family", "name"), graphs())
 def test_the_same_request_alone_and_at_every_place_of_a_batch(
     families: Path, family: str, name: GraphName
 ) -> None:
@@ -98,7 +112,7 @@ def test_the_same_request_alone_and_at_every_place_of_a_batch(
 
 
 @pytest.mark.parametrize("hostile", [float("nan"), float("inf"), -float("inf"), 3e38])
-@pytest.mark.parametrize(("family", "name"), [graph for graph in GRAPHS if "tokens" not in graph[0]])
+@pytest.mark.parametrize(("family", "name"), graphs(tokens=False))
 def test_hostile_neighbours_change_nothing(
     families: Path, family: str, name: GraphName, hostile: float
 ) -> None:
@@ -115,7 +129,7 @@ def test_hostile_neighbours_change_nothing(
 
 
 @pytest.mark.parametrize("lanes", [{"threads": 1}, {"threads": 2, "lanes": 1}, {"threads": 2, "lanes": 2}])
-@pytest.mark.parametrize("family", ["tiny", "tiny-int8"])
+@pytest.mark.parametrize("family", ["tiny", pytest.param("tiny-int8", marks=pytest.mark.slow)])
 def test_a_reply_is_the_same_in_company_however_the_server_runs(
     families: Path, family: str, lanes: dict[str, int]
 ) -> None:
