@@ -110,6 +110,7 @@ SLOW = (
     "test_distribution.py",
     "test_mpnet_served.py",
     "test_pruned_served.py",
+    "test_sentences.py",
     "view/explorer/test_browser.py",
 )
 """What `make test` leaves to `make test-all`: it takes long, or an environment of its own."""
