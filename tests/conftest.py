@@ -28,6 +28,9 @@ from polyhead_model import Encoder, EncoderConfig
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
+# Threads of small encoders only wait for each other: an export takes half as long again with two.
+torch.set_num_threads(1)
+
 # The same examples in each run, however long each takes.
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -107,6 +110,7 @@ SLOW = (
     "test_distribution.py",
     "test_mpnet_served.py",
     "test_pruned_served.py",
+    "test_sentences.py",
     "view/explorer/test_browser.py",
 )
 """What `make test` leaves to `make test-all`: it takes long, or an environment of its own."""
@@ -225,12 +229,3 @@ def minilm_address(minilm_models: Path, tmp_path_factory: pytest.TempPathFactory
     with started_server(minilm_models, ["--http-port", "off"], log=log) as server:
         yield server.address
     assert log.read_text().endswith("INFO stopped\n")
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """PyTorch with one thread: small encoders' threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

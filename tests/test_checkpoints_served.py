@@ -29,8 +29,6 @@ from polyhead_client import Client, InvalidRequest
 from polyhead_export import Built, export_family, from_checkpoint
 from polyhead_model.config import Activation, Pooling
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
     (None, "mean", "last", "cls"),
     (None, "max", "weighted_mean", "mean_sqrt_len"),

@@ -17,8 +17,6 @@ from polyhead_export import export_family
 from polyhead_model import Classifier, Dense, Encoder, EncoderConfig
 from polyhead_model.config import Activation, Norm, Pooling
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
     (None, "mean", "cls", "max"),
     (None, "last", "weighted_mean", "mean_sqrt_len"),

@@ -28,8 +28,6 @@ from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 D, H, L = 16, 2, 2
 DECODER = EncoderConfig(
     d_model=D,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.numerics import TRAINED, close
 
 from polyhead_client import Client
 from polyhead_load.sweep.server import started_server
@@ -111,12 +112,11 @@ def test_embeddings_are_those_of_sentence_transformers(client: Client) -> None:
 
     expected = SentenceTransformer(str(CHECKPOINT), device="cpu").encode(SENTENCES)
 
-    # Of length 1: the digits beyond 1e-6 of its coordinates are rounding over twelve layers.
-    np.testing.assert_allclose(pooled(client, SENTENCES, "mpnet"), expected, rtol=0, atol=2e-6)
+    close(pooled(client, SENTENCES, "mpnet"), expected, roundings=TRAINED)
 
 
-@pytest.mark.parametrize(("model", "most"), [("mpnet", 2e-6), ("mpnet-int8", 1e-3)])
-def test_batch_mates_change_next_to_nothing(client: Client, model: str, most: float) -> None:
+@pytest.mark.parametrize(("model", "steps"), [("mpnet", 0), ("mpnet-int8", 1e-3)])
+def test_batch_mates_change_next_to_nothing(client: Client, model: str, steps: float) -> None:
     """In fp32 the last digits, as kernels for larger sizes may add in another order.
 
     In int8 such a digit, of attention, can decide how a number is rounded, which moves a token by a step.
@@ -124,4 +124,4 @@ def test_batch_mates_change_next_to_nothing(client: Client, model: str, most: fl
     together = pooled(client, SENTENCES, model)
     alone = np.concatenate([pooled(client, [sentence], model) for sentence in SENTENCES])
 
-    np.testing.assert_allclose(together, alone, rtol=0, atol=most)
+    close(together, alone, roundings=TRAINED, extra=steps)

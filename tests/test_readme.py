@@ -41,6 +41,7 @@ def test_python_runs(code: str, minilm_address: str) -> None:
 EXPORTS = [command for command in COMMANDS if command.startswith("polyhead export ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", EXPORTS)
 def test_exports_work(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one layer. The image that compose builds holds them in full."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.interop.conftest import OPENAI_PYTHON, needs_openai
+from tests.numerics import TRAINED, close
 from tests.server.http.conftest import over_http
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
@@ -46,7 +47,7 @@ def test_embeddings_are_those_of_sentence_transformers(client: Client, sentence_
     pooled = client.encode(SENTENCES).pooled
 
     assert pooled is not None
-    np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-6)
+    close(pooled, expected, roundings=TRAINED)
 
 
 @needs_openai
@@ -74,7 +75,8 @@ def test_openai_s_package_gets_these_embeddings_too(
     got = {name: np.array(vectors, np.float32) for name, vectors in json.loads(done.stdout).items()}
     expected = sentence_transformer.encode(SENTENCES)
     for name, vectors in got.items():
-        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6, err_msg=name)
+        assert vectors.shape == expected.shape, name
+        close(vectors, expected, roundings=TRAINED)
     for name in ("texts", "floats", "base64"):
         np.testing.assert_array_equal(got[name], over_grpc)
 
@@ -87,7 +89,7 @@ def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transfo
     pooled = client.encode([long], truncate=True).pooled
 
     assert pooled is not None
-    np.testing.assert_allclose(pooled, sentence_transformer.encode([long]), atol=1e-5)
+    close(pooled, sentence_transformer.encode([long]), roundings=TRAINED)
 
 
 def test_outputs_and_attention_are_those_of_transformers(client: Client, minilm_checkpoint: Path) -> None:
@@ -106,13 +108,10 @@ def test_outputs_and_attention_are_those_of_transformers(client: Client, minilm_
     assert sorted(encoding.attention) == list(range(6))
     for index, length in enumerate(lengths):
         assert encoding.tokens[index] == tokenizer.convert_ids_to_tokens(batch["input_ids"][index, :length])
-        np.testing.assert_allclose(
-            encoding.output[index], expected.last_hidden_state[index, :length].numpy(), atol=1e-5
-        )
+        close(encoding.output[index], expected.last_hidden_state[index, :length], roundings=TRAINED)
         for layer, weights in encoding.attention.items():
-            np.testing.assert_allclose(
-                weights[index], expected.attentions[layer][index, :, :length, :length].numpy(), atol=1e-5
-            )
+            theirs = expected.attentions[layer][index, :, :length, :length]
+            close(weights[index], theirs, roundings=TRAINED, scale=1)
 
 
 def test_token_ids_give_what_text_gives(client: Client, minilm_checkpoint: Path) -> None:
@@ -125,7 +124,7 @@ def test_token_ids_give_what_text_gives(client: Client, minilm_checkpoint: Path)
     np.testing.assert_array_equal(by_ids.pooled, by_text.pooled)
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("FP16", 5e-4), ("UINT8", 1 / 510 + 1e-6)])
+@pytest.mark.parametrize(("dtype", "error"), [("FP16", 2**-12), ("UINT8", 1 / 510)])
 def test_attention_in_fewer_bytes(client: Client, dtype: Literal["FP16", "UINT8"], error: float) -> None:
     exact = client.encode(SENTENCES[0], attention=[5])
     reduced = client.encode(SENTENCES[0], attention=[5], heads=[11, 0], queries=[1], dtype=dtype)
@@ -133,7 +132,8 @@ def test_attention_in_fewer_bytes(client: Client, dtype: Literal["FP16", "UINT8"
     assert exact.attention is not None
     assert reduced.attention is not None
     assert reduced.attention[5].shape == (2, 1, 13)
-    np.testing.assert_allclose(reduced.attention[5], exact.attention[5][[11, 0]][:, [1]], atol=error)
+    chosen = exact.attention[5][[11, 0]][:, [1]]
+    close(reduced.attention[5], chosen, roundings=TRAINED, scale=1, extra=error)
 
 
 async def _encode(address: str) -> Any:

@@ -1,5 +1,6 @@
 """The command as it is started, on the CPU with tiny encoders."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,12 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 
 def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, SCRIPT, *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, SCRIPT, *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # PyTorch's threads only wait for each other
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -19,7 +19,7 @@ from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread", "_traced_once")
+pytestmark = pytest.mark.usefixtures("_traced_once")
 
 MODERN = EncoderConfig(
     d_model=12,

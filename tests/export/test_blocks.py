@@ -1,5 +1,7 @@
 """Local attention in blocks sees what a window lets it see, and takes memory in proportion to T."""
 
+from functools import cache
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -52,30 +54,36 @@ def test_blocks_compute_what_a_window_does(lengths: list[int], width: int, causa
         close(padded[row, :length], expected.transpose(1, 2).flatten(2)[row, :length])
 
 
+LOCAL = EncoderConfig(
+    d_model=16,
+    heads=2,
+    layers=3,
+    feed_forward=24,
+    local_window=128,
+    global_every=3,
+    rotary_base=160_000.0,
+    local_rotary_base=10_000.0,
+    norm="pre",
+)
+
+
+@cache
+def local() -> tuple[Encoder, ort.InferenceSession]:
+    """An encoder with local layers, and its graph."""
+    torch.manual_seed(2)
+    encoder = Encoder(LOCAL).eval()
+    graph = ir.to_proto(build_graph(encoder, FastGraph(), pack=True)).SerializeToString()
+    return encoder, ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+
+
 @pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (3, 50), (4, 150), (2, 333)])
 def test_a_graph_with_local_layers_is_what_pytorch_gives(batch: int, tokens: int) -> None:
-    config = EncoderConfig(
-        d_model=16,
-        heads=2,
-        layers=3,
-        feed_forward=24,
-        local_window=128,
-        global_every=3,
-        rotary_base=160_000.0,
-        local_rotary_base=10_000.0,
-        norm="pre",
-    )
-    torch.manual_seed(2)
-    encoder, kind = Encoder(config).eval(), FastGraph()
-    session = ort.InferenceSession(
-        ir.to_proto(build_graph(encoder, kind, pack=True)).SerializeToString(),
-        providers=["CPUExecutionProvider"],
-    )
-    inputs = sample_inputs(config, kind, batch, tokens, seed=4)
+    encoder, session = local()
+    inputs = sample_inputs(LOCAL, FastGraph(), batch, tokens, seed=4)
 
     (output,) = session.run(["output"], {name: value.numpy() for name, value in inputs.items()})
 
-    close(output, reference_outputs(encoder, kind, inputs)["output"])
+    close(output, reference_outputs(encoder, FastGraph(), inputs)["output"])
 
 
 def test_no_value_of_a_local_layer_grows_with_the_square_of_its_tokens() -> None:

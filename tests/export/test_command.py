@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.checkpoints import OTHER_PROMPTS, sentence_transformer, write_checkpoint
 
-from polyhead_export import ExportError, ParityError
-from polyhead_export.command import app
-from polyhead_model import CheckpointError, DescriptionError
+from polyhead_export import Built, ExportError, ParityError, TokenizerFile, export_family
+from polyhead_export.command import app, print_exported
+from polyhead_export.options import ExportOptions
+from polyhead_model import CheckpointError, DescriptionError, Encoder, EncoderConfig
 
 
 def export(*arguments: str | Path) -> None:
@@ -136,16 +137,39 @@ def test_a_classifier_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [([], "[query] "), (["--no-prompt"], ""), (["--prompt", "passage"], "a passage: ")],
 )
 def test_a_default_prompt_is_said(
-    flags: list[str], prompt: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str],
+    prompt: str,
+    saved: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It is said before the export, which ends there."""
+    given: list[TokenizerFile | None] = []
+
+    def end(_: ExportOptions, built: Built, *__: Any, **___: Any) -> None:
+        given.append(built.tokenizer)
+        raise ExportError("ended here")
+
+    monkeypatch.setattr(ExportOptions, "export", end)
     capsys.readouterr()
 
-    export("--checkpoint", saved, "--name", "mine", "--models", tmp_path / "models", *flags)
+    with pytest.raises(ExportError, match="ended here"):
+        export("--checkpoint", saved, "--name", "mine", "--models", tmp_path / "models", *flags)
 
     said = f"mine: each text gets the checkpoint's prompt before it: {prompt!r}" in capsys.readouterr().err
-    tokenizer = json.loads((tmp_path / "models" / "mine" / "1" / "manifest.json").read_text())["tokenizer"]
     assert said == bool(prompt)
-    assert tokenizer["prompt"] == prompt
+    (tokenizer,) = given
+    assert tokenizer is not None
+    assert tokenizer.prompt == prompt
+    assert {"mine": "[query] ", **OTHER_PROMPTS}.items() <= tokenizer.prompts.items()
+
+
+def test_prompts_are_in_the_manifest(saved: Path, tmp_path: Path) -> None:
+    export("--checkpoint", saved, "--name", "mine", "--models", tmp_path)
+
+    tokenizer = json.loads((tmp_path / "mine" / "1" / "manifest.json").read_text())["tokenizer"]
+    assert tokenizer["prompt"] == "[query] "
     assert {"mine": "[query] ", **OTHER_PROMPTS}.items() <= tokenizer["prompts"].items()
 
 
@@ -179,21 +203,22 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "saved"
 
 
-@pytest.mark.parametrize("columns", ["40", "80"])
 def test_no_name_is_cut(
-    columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
     name = "an-encoder-with-a-rather-long-name"
+    family = export_family(Encoder(EncoderConfig(d_model=8, heads=2, layers=1)), name, tmp_path)
 
-    export("--preset", "teaching", "--layers", "1", "--name", name, "--models", tmp_path)
+    for columns in ("40", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        print_exported([family], [])
 
-    printed = capsys.readouterr().out
-    assert "…" not in printed
-    rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
-    cells = ["".join(cell.strip() for cell in column) for column in zip(*rows, strict=True)]
-    assert cells[0] == name
-    assert cells[2] == str(tmp_path / name / "1")
+        printed = capsys.readouterr().out
+        assert "…" not in printed
+        rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
+        cells = ["".join(cell.strip() for cell in column) for column in zip(*rows, strict=True)]
+        assert cells[0] == name
+        assert cells[2] == str(tmp_path / name / "1")
 
 
 def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

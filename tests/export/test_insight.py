@@ -22,8 +22,6 @@ from polyhead_export.samples import sample_inputs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LENGTHS = [40, 12, 1]
 ERRORS = ("rms", "largest")
 POSITIONS = ("previous", "next", "current", "first")
@@ -246,6 +244,7 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     assert off("thumbnails", np.where(picture > 1, picture - 2, 2)) == pytest.approx(2 / 255)
 
 
+@pytest.mark.slow
 def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
     torch.manual_seed(56)
     encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40))

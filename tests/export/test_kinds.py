@@ -20,7 +20,7 @@ from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder, EncoderConfig
 
-CONFIG = EncoderConfig(d_model=16, heads=2, layers=3, feed_forward=16)
+CONFIG = EncoderConfig(d_model=16, heads=2, layers=3)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,7 @@ def test_rows_are_rows_of_the_attention_graph(folders: dict[str, Path]) -> None:
     assert not rows["attention_rows"].transpose(0, 3, 1, 2, 4)[beyond].any()
 
 
+@pytest.mark.slow
 def test_rows_in_16_bits(tmp_path: Path) -> None:
     """The export itself compares them with PyTorch. Only the layer that is asked for stays in parts."""
     encoder = Encoder(dataclasses.replace(CONFIG, head_mask_input=True))

@@ -20,8 +20,6 @@ from polyhead_export.signature import GraphKind
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 Weights = NDArray[np.float32]
 Plant = Callable[[ir.Model], None]
 

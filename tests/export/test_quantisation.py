@@ -20,8 +20,6 @@ from polyhead_export import ExportError, ParityError, Precision, TokenizerFile, 
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
 from polyhead_model import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CONFIGS = {
     # Separate projections, GELU, token ids, a table that is large enough; everything is served.
     "tokens": EncoderConfig(

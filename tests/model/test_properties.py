@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +11,6 @@ from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
 from polyhead_model.config import Activation, Norm, Pooling
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 examples = settings(max_examples=40)
 

@@ -3,7 +3,7 @@
 What comes out of export and server for them is tested in tests/test_checkpoints_served.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,15 +18,6 @@ from polyhead_model.config import Pooling
 from polyhead_model.huggingface import ACTIVATIONS
 
 TEXTS = ["The cat sat.", "", "a b c d e f g h i j", "Yes"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These models are so small that threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 DENSE = (
