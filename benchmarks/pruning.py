@@ -23,10 +23,10 @@ from peers.graph import open_graph
 from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_export.batches import batches_of_sentences
-from polyhead_export.family import TokenizerFile
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.pruning import measure_pruning_drift
+from polyhead_export.tokenizers import TokenizerFile
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads

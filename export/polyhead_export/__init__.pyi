@@ -5,7 +5,6 @@ from .errors import FamilyExistsError as FamilyExistsError
 from .errors import IncompleteExportError as IncompleteExportError
 from .errors import ParityError as ParityError
 from .family import ExportedFamily as ExportedFamily
-from .family import TokenizerFile as TokenizerFile
 from .family import export_family as export_family
 from .parity import Drift as Drift
 from .parity import Parity as Parity
@@ -15,3 +14,4 @@ from .sources import Source as Source
 from .sources import from_checkpoint as from_checkpoint
 from .sources import from_description as from_description
 from .sources import from_preset as from_preset
+from .tokenizers import TokenizerFile as TokenizerFile

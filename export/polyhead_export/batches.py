@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from polyhead_export.family import TokenizerFile
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.samples import sample_inputs
 from polyhead_export.sentences import token_ids
+from polyhead_export.tokenizers import TokenizerFile
 from polyhead_model import EncoderConfig
 
 _TOKENS_AT_ONCE = 1024

@@ -64,13 +64,8 @@ def export(
         options.check_free(names, "--if-exists skip, replace or add")
     sources = options.sources(heads=heads, layers=layers, mask=mask)
     wanted = [source for source in sources if if_exists != "skip" or not options.is_complete(source.name)]
-    if if_exists == "skip" and (
-        partial := [source.name for source in wanted if options.is_there(source.name)]
-    ):
-        raise ExportError(
-            f"version {options.version} of {', '.join(partial)} in {options.models} has no manifest.json, so "
-            "it is not complete: give --if-exists replace"
-        )
+    if if_exists == "skip":
+        options.check_complete([source.name for source in wanted if options.is_there(source.name)])
     texts = () if sentences is None else lines_of(sentences)
     exported: list[ExportedFamily] = []
     incomplete: list[IncompleteExportError] = []
@@ -106,12 +101,7 @@ def export(
             exported.append(family)
     print_exported(exported, [source.name for source in sources if source not in wanted])
     if incomplete:
-        rest = ", ".join(sorted({graph for error in incomplete for graph in error.failures}))
-        raise ExportError(
-            "\n".join(map(str, incomplete))
-            + f"\nThe same command with --if-exists add exports only {rest}, and keeps the others: with "
-            "another release of polyhead or onnxruntime, or on another machine."
-        )
+        raise ExportError("\n".join(map(str, incomplete)))
 
 
 def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:
@@ -123,7 +113,7 @@ def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:
 
 def remarks(built: "Built") -> list[str]:
     """Return what the user of a checkpoint may not expect, in words."""
-    from polyhead_export.family import takes_pairs
+    from polyhead_export.tokenizers import takes_pairs
 
     sentences = list(built.left_out)
     if built.tokenizer is not None and built.tokenizer.prompt:
@@ -147,7 +137,7 @@ def _describe(drift: "Drift") -> str:
     """Return the mean cosine with fp32, where it was measured, otherwise the largest deviation."""
     if drift.cosines is None:
         return f"{drift.worst:.1e}"
-    outputs = drift.cosines["fast"]
+    outputs = next(iter(drift.cosines.values()))  # of the fast graph, unless that could not be verified
     return f"cosine {outputs.get('pooled', outputs['output']).mean:.4f}"
 
 

@@ -4,7 +4,7 @@
 ExportError
 ├── FamilyExistsError       the version is already in the repository
 ├── ParityError             a graph disagrees with PyTorch
-└── IncompleteExportError   some graphs do; the others were exported
+└── IncompleteExportError   some graphs could not be verified; the others were exported
 ```
 """
 
@@ -31,11 +31,12 @@ class IncompleteExportError(ExportError):
     """Some graphs could not be verified; the others were exported, and can be served."""
 
     def __init__(self, exported: "ExportedFamily", failures: Mapping[str, ExportError]) -> None:
-        works = ", ".join(exported.parity.outputs)
+        works, rest = ", ".join(exported.parity.outputs), ", ".join(failures)
         super().__init__(
             "\n".join(str(error) for error in failures.values())
-            + f"\n{exported.folder} was written without {', '.join(failures)}: {works} agree with "
-            "PyTorch, and can be served"
+            + f"\n{exported.folder} was written without {rest}: {works} agree with PyTorch, and can be served"
+            f'. The same export with --if-exists add, or if_exists="add", tries only {rest}, and keeps the '
+            "others: with another release of polyhead or onnxruntime, or on another machine"
         )
         self.exported = exported
         self.failures = failures

@@ -85,6 +85,7 @@ def write_manifest(
     kinds: Collection[GraphKind],
     operators: Mapping[str, Mapping[str, int]],
     parity: Parity,
+    failures: Mapping[str, Exception],
 ) -> None:
     """Write the manifest for the files in `folder`.
 
@@ -94,6 +95,7 @@ def write_manifest(
         kinds: The graphs.
         operators: The number of nodes of each type, by the graph's name.
         parity: The measured parity.
+        failures: Why graphs that were asked for are not there, by name.
     """
     config = identity.config
     manifest: dict[str, Any] = identity.describe() | {
@@ -114,6 +116,7 @@ def write_manifest(
                 graph: {output: each._asdict() for output, each in changes.items()}
                 for graph, changes in parity.neighbours.items()
             },
+            "failed": {graph: str(error) for graph, error in failures.items()},
         },
         "tools": {tool: metadata.version(tool) for tool in _TOOLS} | {"onnxruntime": _onnxruntime_version()},
     }

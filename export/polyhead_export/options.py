@@ -1,5 +1,6 @@
 """The options that commands which export have in common. Needs neither torch nor onnx to import."""
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -158,8 +159,38 @@ class ExportOptions:
         return (self.models / name / str(self.version)).exists()
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the version of a family is complete; its manifest is written last."""
-        return (self.models / name / str(self.version) / "manifest.json").is_file()
+        """Return whether the version of a family is there with every graph that it was exported for."""
+        return self._failed(name) == []
+
+    def check_complete(self, names: Sequence[str]) -> None:
+        """Check that the version of these families, which has been begun, is complete.
+
+        Raises:
+            ExportError: It is not.
+        """
+        from polyhead_export.errors import ExportError
+
+        where = f"in {self.models}"
+        if partial := [name for name in names if self._failed(name) is None]:
+            raise ExportError(
+                f"version {self.version} of {', '.join(partial)} {where} has no manifest.json that can be "
+                "read, so it is not complete: give --if-exists replace"
+            )
+        for name in names:
+            if failed := self._failed(name):
+                raise ExportError(
+                    f"version {self.version} of {name} {where} is without {', '.join(failed)}, which could "
+                    "not be verified (its manifest.json says why): the others can be served; give "
+                    "--if-exists add to try again"
+                )
+
+    def _failed(self, name: str) -> list[str] | None:
+        """Return the graphs that could not be verified; None without a manifest, which is written last."""
+        try:
+            manifest = json.loads((self.models / name / str(self.version) / "manifest.json").read_bytes())
+            return list(manifest["parity"].get("failed", ()))  # which older releases did not write
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
 
     def export(
         self,

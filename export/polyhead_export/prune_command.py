@@ -24,7 +24,7 @@ def prune(
     heads: str | None = None,
     scores: Path | None = None,
     sentences: Path | None = None,
-    if_exists: Literal["fail", "replace"] = "fail",
+    if_exists: Literal["fail", "replace", "add"] = "fail",
 ) -> None:
     """Export an encoder without some of its attention heads: its projections become smaller.
 
@@ -46,12 +46,12 @@ def prune(
         A text file with a sentence on each line, such as the encoder will be used for: importance by gradient
         and drift are measured on them. Default: some English sentences; random inputs without a tokenizer.
     if_exists
-        What to do if the version exists already.
+        What to do if the version exists already; add keeps its graphs, and exports those that it lacks.
     """
     from rich.console import Console
 
     from polyhead_export.batches import batches_of_sentences, random_batches
-    from polyhead_export.errors import ExportError
+    from polyhead_export.errors import ExportError, IncompleteExportError
     from polyhead_export.parity import RANDOM_INPUTS
     from polyhead_export.pruning import parse_heads, prune_encoder
     from polyhead_export.sentences import SENTENCES
@@ -64,7 +64,7 @@ def prune(
     given = () if sentences is None else lines_of(sentences)
     (source,) = options.sources()
     if if_exists == "fail":
-        options.check_free([source.name], "--if-exists replace")
+        options.check_free([source.name], "--if-exists replace or add")
     console = Console(stderr=True)
 
     def say(sentence: str) -> None:
@@ -88,14 +88,18 @@ def prune(
     for sentence in _sentences(pruning, spared, sum(len(config.heads_of(at)) for at in range(config.layers))):
         say(sentence)
     built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
-    exported = options.export(
-        built,
-        source.name,
-        sentences=given if options.precision == "int8" else (),
-        if_exists=if_exists,
-        on_step=console.print,
-        pruning=pruning,
-    )
+    try:
+        exported = options.export(
+            built,
+            source.name,
+            sentences=given if options.precision == "int8" else (),
+            if_exists=if_exists,
+            on_step=console.print,
+            pruning=pruning,
+        )
+    except IncompleteExportError as error:
+        print_exported([error.exported], [])
+        raise
     print_exported([exported], [])
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from polyhead_export.errors import ExportError
-from polyhead_export.family import TokenizerFile, check_name
+from polyhead_export.family import check_name
 from polyhead_export.memory import check_memory
+from polyhead_export.tokenizers import TokenizerFile
 from polyhead_model import (
     PRESETS,
     Encoder,

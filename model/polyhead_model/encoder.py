@@ -13,7 +13,7 @@ from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
 from polyhead_model.packing import Packed, Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler
-from polyhead_model.positions import RelativeBias, Rotation, rotary_frequencies, rotation_of
+from polyhead_model.positions import RelativeBias, Rotation, in_fp32, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
 
 
@@ -92,8 +92,8 @@ class Embeddings(nn.Module):
         return x if self.projection is None else self.projection(x)
 
 
-TRAINED_WITHOUT_MASK = 1 - 0.15 * 0.8
-"""The share of tokens that were not masked when ESM was trained."""
+TRAINED_WITHOUT_MASK = torch.tensor(1 - 0.15 * 0.8, dtype=torch.float32).item()
+"""The share of tokens that were not masked when ESM was trained, in the precision of fp32."""
 
 
 def dropout_factors(dropped: Tensor, valid: Tensor | None) -> Tensor:
@@ -108,7 +108,8 @@ def dropout_factors(dropped: Tensor, valid: Tensor | None) -> Tensor:
     """
     tokens = torch.ones_like(dropped) if valid is None else valid
     kept = (tokens & ~dropped).sum(1)
-    scale = TRAINED_WITHOUT_MASK * tokens.sum(1) / kept.clamp(min=1)  # all are zero where none is kept
+    # All are zero where none is kept.
+    scale = TRAINED_WITHOUT_MASK * tokens.sum(1).float() / kept.clamp(min=1)
     return torch.where(dropped, 0, scale[:, None])
 
 
@@ -140,6 +141,8 @@ class Encoder(FusibleModule):
             else Pooler(config, config.pooling, config.dense, normalise=config.normalise)
         )
         self.classifier = None if config.classifier is None else ClassifierHead(config, config.classifier)
+        # Not in the forward pass: a constant stays the same whatever precision that computes in.
+        self._frequencies, self._local_frequencies = _frequencies_of(config)
 
     def layer(self, number: int) -> nn.Module:
         """Return layer `number`, which may be all of them."""
@@ -299,15 +302,12 @@ class Encoder(FusibleModule):
 
     def _rotations(self, tokens: int, device: torch.device) -> tuple[Rotation | None, Rotation | None]:
         """Return the rotations of layers that see everything, and of local ones."""
-        config = self.config
-        if config.rotary_base is None:
+        if self._frequencies is None:
             return None, None
-        frequencies = config.rotary_frequencies or rotary_frequencies(config.rotary_base, config.head_size)
-        rotation = rotation_of(frequencies, tokens, device=device)
-        if config.local_rotary_base is None:
+        rotation = rotation_of(self._frequencies, tokens, device=device)
+        if self._local_frequencies is None:
             return rotation, rotation
-        local = rotary_frequencies(config.local_rotary_base, config.head_size)
-        return rotation, rotation_of(local, tokens, device=device)
+        return rotation, rotation_of(self._local_frequencies, tokens, device=device)
 
     def _check(
         self,
@@ -402,6 +402,18 @@ class Encoder(FusibleModule):
 
     def _like(self, *, fused: bool) -> Self:
         return type(self)(dataclasses.replace(self.config, fused=fused))
+
+
+Frequencies = tuple[float, ...] | None
+
+
+def _frequencies_of(config: EncoderConfig) -> tuple[Frequencies, Frequencies]:
+    """Return the frequencies of layers that see everything, and those of local ones where they differ."""
+    if config.rotary_base is None:
+        return None, None
+    frequencies = config.rotary_frequencies or rotary_frequencies(config.rotary_base, config.head_size)
+    local = config.local_rotary_base
+    return in_fp32(frequencies), None if local is None else rotary_frequencies(local, config.head_size)
 
 
 def _layout_of(lengths: Tensor | None, tokens: int, *, pack: bool) -> TokenLayout:

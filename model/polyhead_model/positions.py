@@ -20,8 +20,16 @@ def rotary_frequencies(base: float, width: int) -> tuple[float, ...]:
     return tuple((1.0 / base**exponents).tolist())
 
 
+def in_fp32(numbers: Sequence[float]) -> tuple[float, ...]:
+    """Round numbers to the precision of fp32."""
+    return tuple(torch.tensor(numbers, dtype=torch.float32, device="cpu").tolist())
+
+
 def rotation_of(frequencies: Sequence[float], tokens: int, *, device: torch.device) -> Rotation:
-    """Return the rotation of positions 0 … T − 1, in fp32: angles of long sequences need all digits."""
+    """Return the rotation of positions 0 … T − 1, in fp32: angles of long sequences need all digits.
+
+    The frequencies should have no more digits than fp32, which they are computed with.
+    """
     positions = torch.arange(tokens, device=device).float()
     angles = positions[:, None] * torch.tensor(frequencies, dtype=torch.float32, device=device)
     cosines, sines = angles.cos(), angles.sin()

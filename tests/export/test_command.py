@@ -293,15 +293,20 @@ def test_what_could_not_be_verified_is_added_later(tmp_path: Path, monkeypatch: 
 
     arguments = ("--preset", "teaching", "--heads", "1,2", "--layers", "1", "--models", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("polyhead_export.family.measure_neighbours", fails_for_attention)
+        patch.setattr("polyhead_export.version.measure_neighbours", fails_for_attention)
         with pytest.raises(ExportError) as caught:
             export(*arguments)
     incomplete = {path.parent.parent.name for path in tmp_path.glob("*/1/model.onnx")}
+    with pytest.raises(
+        ExportError, match=r"version 1 of teaching-h1 in .* is without attention, .* give --if-exists add"
+    ):
+        export(*arguments, "--if-exists", "skip")
     export(*arguments, "--if-exists", "add")
+    export(*arguments, "--if-exists", "skip")
 
     assert incomplete == {"teaching-h1", "teaching-h2"}
     assert "teaching-h2/1 was written without attention: fast agree with PyTorch" in str(caught.value)
-    assert "The same command with --if-exists add exports only attention, and keeps the others" in str(
+    assert 'with --if-exists add, or if_exists="add", tries only attention, and keeps the others' in str(
         caught.value
     )
     for name in incomplete:

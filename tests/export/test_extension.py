@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polyhead_export import ExportError, export_family
+from polyhead_export import ExportError, IncompleteExportError, ParityError, export_family
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig
 
@@ -48,6 +48,50 @@ def test_an_incomplete_version_is_completed(tmp_path: Path) -> None:
 
     assert [step for step in steps if "tracing" in step] == ["small: tracing the attention graph"]
     assert set(manifest_of(folder)["graphs"]) == {"fast", "attention"}
+
+
+def refuse(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a graph fail its comparison."""
+
+    def fails(*arguments: Any) -> dict[str, Any]:
+        if arguments[1].name == graph:
+            raise ParityError(f"{graph}.onnx: planted")
+        return {}
+
+    monkeypatch.setattr("polyhead_export.version.measure_neighbours", fails)
+
+
+def test_what_could_be_verified_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(SMALL)
+    folder = export_family(encoder, "small", tmp_path).folder
+
+    refuse("insight", monkeypatch)
+    with pytest.raises(
+        IncompleteExportError, match=r"planted\n.*was written without insight: fast, attention,"
+    ):
+        export_family(encoder, "small", tmp_path, graphs=["rows", "insight"], if_exists="add")
+
+    assert set(manifest_of(folder)["graphs"]) == {"fast", "attention", "rows"}
+    assert manifest_of(folder)["parity"]["failed"] == {"insight": "insight.onnx: planted"}
+    assert (folder / "rows.onnx").is_file()
+    assert not (folder / "insight.onnx").exists()
+
+
+def test_nothing_is_added_where_a_graph_would_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder(SMALL)
+    folder = export_family(encoder, "small", tmp_path).folder
+    before = manifest_of(folder)
+
+    refuse("attention", monkeypatch)
+    with pytest.raises(
+        ParityError, match=r"small/1 stays as it was, as it would lose attention\. All graphs are"
+    ):
+        export_family(encoder, "small", tmp_path, graphs=["rows"], if_exists="add")
+
+    assert manifest_of(folder) == before
+    assert (folder / "attention.onnx").is_file()
 
 
 @pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.slow), "int8"])

@@ -414,11 +414,13 @@ def test_graphs_that_agree_are_kept_where_others_fail(tmp_path: Path) -> None:
 
     message = str(caught.value)
     assert re.search(r"^attention\.onnx: '\S+' must be what PyTorch gives where both compute", message)
-    assert message.endswith(
-        "small/1 was written without attention: fast, rows agree with PyTorch, and can be served"
+    assert (
+        "small/1 was written without attention: fast, rows agree with PyTorch, and can be served" in message
     )
+    assert 'The same export with --if-exists add, or if_exists="add", tries only attention' in message
     folder = caught.value.exported.folder
     assert set(manifest_of(folder)["graphs"]) == {"fast", "rows"}
+    assert list(manifest_of(folder)["parity"]["failed"]) == ["attention"]
     assert not (folder / "attention.onnx").exists()
     assert set(manifest_of(folder)["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
 
@@ -427,7 +429,11 @@ def test_an_incomplete_version_replaces_none(repository: Path, tmp_path: Path) -
     shutil.copytree(repository / "tiny", tmp_path / "tiny")
     before = manifest_of(tmp_path / "tiny" / "1")
 
-    with pytest.raises(ParityError):
+    with pytest.raises(
+        ParityError,
+        match=r"(?s)attention\.onnx: .*tiny/1 stays as it was, as it would lose attention\. fast agree with "
+        "PyTorch: under another --version, .* --if-exists add",
+    ):
         export_family(_TracesWrongWeights(SMALL), "tiny", tmp_path, if_exists="replace")
 
     assert manifest_of(tmp_path / "tiny" / "1") == before

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -9,7 +10,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from polyhead_export import ExportError, export_family
+from polyhead_export import ExportError, IncompleteExportError, Precision, export_family
 from polyhead_export.fusion import fuse
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import kinds_of
@@ -138,12 +139,39 @@ def test_norms_write_a_sum_only_where_it_is_read() -> None:
 
 
 def test_a_lost_fusion_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyhead_export.family.fuse", lambda _: None)
+    monkeypatch.setattr("polyhead_export.version.fuse", lambda _: None)
 
     with pytest.raises(ExportError, match=r"model\.onnx must have 2 Attention, has 0: torch or onnxscript"):
         export_family(build("post-norm"), "lost", tmp_path, precision="fp16")
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "check", "message"),
+    [
+        ("fp32", "check_operators", "rows.onnx must have more"),
+        ("int8", "check_products", "rows.onnx must have more"),
+    ],
+)
+def test_a_graph_with_a_lost_fusion_is_left_out(
+    precision: Precision, check: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loses(*arguments: Any) -> None:
+        if arguments[-1] == "rows.onnx":
+            raise ExportError(message)
+
+    monkeypatch.setattr(f"polyhead_export.version.{check}", loses)
+
+    with pytest.raises(IncompleteExportError, match=message):
+        export_family(
+            build("attention only, fused before"), "lost", tmp_path, precision=precision, graphs=["rows"]
+        )
+
+    assert {path.name for path in (tmp_path / "lost" / "1").glob("*.onnx")} == {
+        "model.onnx",
+        "attention.onnx",
+    }
 
 
 def test_a_fast_graph_in_fp32_must_be_fused_too() -> None:

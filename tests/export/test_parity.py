@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
@@ -12,7 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export import export_family
-from polyhead_export.parity import cosines_of, deviation
+from polyhead_export.comparison import check_parity
+from polyhead_export.graphs import build_graph
+from polyhead_export.kinds.attention import AttentionGraph
+from polyhead_export.parity import Reference, cosines_of, deviation
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.attention import MultiHeadAttention
 
@@ -94,6 +99,55 @@ def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
                 chosen = torch.stack([weights[:, :, row] for weights, row in zip(whole, rows, strict=True)])
                 np.testing.assert_allclose(actual.pop("attention_rows"), chosen.numpy(), rtol=1e-5, atol=1e-5)
             assert not actual
+
+
+ROTARY = {
+    "ESM-2": {"rotary_base": 10_000.0, "token_dropout_id": 3, "norm": "pre", "final_norm": True},
+    "ModernBERT": {
+        "rotary_base": 160_000.0,
+        "local_rotary_base": 10_000.0,
+        "local_window": 32,
+        "global_every": 2,
+        "gated": True,
+    },
+    # Longer sequences than in training: frequencies of a checkpoint's own, with more digits than fp32.
+    "scaled frequencies": {
+        "rotary_base": 10_000.0,
+        "rotary_frequencies": tuple(1.3 ** (-place) / 3 for place in range(32)),
+    },
+}
+
+
+@pytest.mark.parametrize("kind_of", ROTARY)
+def test_float64_has_the_frequencies_of_the_encoder(kind_of: str, tmp_path: Path) -> None:
+    """Angles grow with positions, and so would the difference of frequencies with more digits."""
+    encoder = of_trained_scale(
+        EncoderConfig(
+            d_model=128, heads=2, layers=2, feed_forward=64, vocabulary=32, **cast(Any, ROTARY[kind_of])
+        )
+    )
+    kind, file = AttentionGraph(), tmp_path / "attention.onnx"
+    model = build_graph(encoder, kind, pack=True)
+    ir.save(model, file)
+
+    compared = Reference(encoder).compare(file, kind, model)
+
+    check_parity(compared, kind.file)
+    weights = [each for name, each in compared.items() if name.startswith("attention")]
+    assert all(each.wiring is not None and each.wiring.largest < 1e-12 for each in weights)
+    assert all(each.pytorch.largest > 1e-6 for each in weights)
+
+
+def of_trained_scale(config: EncoderConfig) -> Encoder:
+    """An encoder whose heads prefer some keys, as those of trained ones do."""
+    with torch.random.fork_rng():
+        torch.manual_seed(61)
+        encoder = Encoder(config).eval()
+        with torch.no_grad():
+            for name, parameter in encoder.named_parameters():
+                if name.endswith(("w_q.weight", "w_k.weight")):
+                    parameter.mul_(3)
+    return encoder
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def blocks(lengths: Tensor, tokens: int) -> Tensor:
     member = (block[:, :, None] == torch.arange(SIDE, device=lengths.device)) & (position < length)[
         :, :, None
     ]
-    return member / member.sum(1, keepdim=True).clamp(min=1)
+    return member.float() / member.sum(1, keepdim=True).clamp(min=1)
 
 
 def shrink(attention: Tensor, means: Tensor) -> Tensor:
