@@ -64,7 +64,7 @@ def measure_neighbours(
             ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
             measured = _measure(open_session(file), config, kind)
     changes = {
-        name: Change(value, max(each.limit.largest for each in parts_of(name, compared)))
+        name: Change(value, max(each.change_limit for each in parts_of(name, compared)))
         for name, value in measured.items()
     }
     output, worst = max(changes.items(), key=lambda item: item[1].largest / item[1].limit)
