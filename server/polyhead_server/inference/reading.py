@@ -116,9 +116,7 @@ def read(
     reply = InferReply(
         signature=signature, plan=plan, id_field=id_field, parts=parts, streamed=streamed, arrays=extras
     )
-    # What raw contents take is counted as the request's own bytes.
-    typed = sum(feeds[one.name].nbytes for one in template.inputs if one.contents and one.name in feeds)
-    return Job(template=template, work=work, reply=reply, room=extent.room + typed)
+    return Job(template=template, work=work, reply=reply, room=extent.room)
 
 
 def _tokenise(

@@ -21,7 +21,7 @@ DEFAULTS: Mapping[str, int] = MappingProxyType(
         # A connection on which nothing is said takes one of those that are allowed.
         "grpc.server_handshake_timeout_ms": 5_000,
         # So does one without calls. Its client connects again with the next call.
-        "grpc.max_connection_idle_ms": 15_000,
+        "grpc.max_connection_idle_ms": 60_000,
         # Calls that gRPC has and the event loop has not taken yet. gRPC cancels further ones by itself. An
         # honest burst exceeds its own limits (1,000 to 3,000). Each call takes some 10 KB and 0.2 ms.
         "grpc.server.max_pending_requests": 16_384,
