@@ -10,16 +10,31 @@ from typing import NamedTuple, cast
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from polyhead_proto import messages as pb
 from polyhead_proto.wire import fields_of
 
 MOST_FIELDS = 65_536
 """The largest number of fields in a message and all messages inside it."""
 
 MOST_NUMBERS = 2**21
-"""The largest number of packed numbers. Each becomes an object when it is read."""
+"""The largest number of numbers in the contents of tensors."""
 
-_SMALL_BYTES = 16_384
-"""What a message of this size expands to does not matter."""
+MOST_DIMENSIONS = 64
+"""The largest number of numbers in all other fields of one message inside it: in its `shape`."""
+
+SMALL_BYTES = 16_384
+"""A message of this size is not worth counting: reading it takes little time, and not much memory."""
+
+# What reading takes in memory, in bytes, as objects of protobuf, of Python and of NumPy together.
+_BYTES_OF_A_SMALL_MESSAGE = 64
+"""For each byte of a small message."""
+_BYTES_OF_A_BYTE = 2
+_BYTES_OF_A_FIELD = 128
+_BYTES_OF_A_NUMBER = 24
+
+_LONGEST_NUMBER = 10
+"""The most bytes of a number of varying size."""
+_CONTENTS = pb.InferTensorContents.DESCRIPTOR.name
 
 _WIDTHS = {
     FieldDescriptor.TYPE_FIXED32: 4,
@@ -38,19 +53,24 @@ class ExpansionError(Exception):
     """The message holds too many fields or numbers; the text says which, and what to do."""
 
 
-def check_expansion(message: bytes, kind: type[Message]) -> None:
-    """Check that parsing a message takes little more memory than the message, and little time.
+def check_expansion(message: bytes, kind: type[Message]) -> int:
+    """Return at most how much memory reading a message takes, in bytes, and check that it takes little time.
 
     Args:
         message: The message's bytes.
         kind: Its type.
 
     Raises:
-        ExpansionError: It has more than `MOST_FIELDS` fields, or more than `MOST_NUMBERS` packed numbers.
+        ExpansionError: It has more than `MOST_FIELDS` fields, `MOST_NUMBERS` numbers in tensors, or
+            `MOST_DIMENSIONS` in a shape.
         DecodeError: The bytes are not a message.
     """
-    if len(message) > _SMALL_BYTES:
-        _Count().add(memoryview(message), cast(Descriptor, kind.DESCRIPTOR))
+    size = len(message)
+    if size <= SMALL_BYTES:
+        return size * _BYTES_OF_A_SMALL_MESSAGE
+    count = _Count()
+    count.add(memoryview(message), cast(Descriptor, kind.DESCRIPTOR))
+    return size * _BYTES_OF_A_BYTE + count.fields * _BYTES_OF_A_FIELD + count.numbers * _BYTES_OF_A_NUMBER
 
 
 class _Kind(NamedTuple):
@@ -81,8 +101,9 @@ class _Count:
     """Counts fields and numbers over nested messages."""
 
     def __init__(self) -> None:
-        self._fields = 0
-        self._numbers = 0
+        self.fields = 0
+        self.numbers = 0
+        """Those in the contents of tensors."""
 
     def add(self, message: memoryview, descriptor: Descriptor) -> None:
         """Count what is in a message; types that nest in themselves are not expected.
@@ -91,11 +112,11 @@ class _Count:
             ExpansionError: It is too much.
             DecodeError: The bytes are not a message.
         """
-        kinds = _kinds_of(descriptor)
+        kinds, dimensions = _kinds_of(descriptor), 0
         for number, content in fields_of(message):
-            self._fields += 1
+            self.fields += 1
             kind = kinds.get(number)
-            if self._fields > MOST_FIELDS:
+            if self.fields > MOST_FIELDS:
                 last = descriptor.name if kind is None else kind.name
                 raise ExpansionError(
                     f"the message must have at most {MOST_FIELDS:,} fields in all, has more, the last of "
@@ -105,13 +126,26 @@ class _Count:
                 continue
             if kind.message is not None:
                 self.add(content, kind.message)
-            elif kind.is_packed:
-                if kind.width is None:  # each has one byte below 0x80, its last
-                    self._numbers += len(content) - len(bytes(content).translate(None, _LAST_BYTES))
-                else:
-                    self._numbers += len(content) // kind.width
-                if self._numbers > MOST_NUMBERS:
+            elif kind.is_packed and descriptor.name == _CONTENTS:
+                self.numbers += _numbers_in(content, kind.width, MOST_NUMBERS)
+                if self.numbers > MOST_NUMBERS:
                     raise ExpansionError(
                         f"the message must have at most {MOST_NUMBERS:,} numbers, has more, the last of "
                         f"them in {kind.name}: send tensors as raw contents"
                     )
+            elif kind.is_packed:
+                dimensions += _numbers_in(content, kind.width, MOST_DIMENSIONS)
+                if dimensions > MOST_DIMENSIONS:
+                    raise ExpansionError(
+                        f"{kind.name} must have at most {MOST_DIMENSIONS} numbers, has more: "
+                        "give one for each dimension"
+                    )
+
+
+def _numbers_in(content: memoryview, width: int | None, most: int) -> int:
+    """Return how many packed numbers there are, or more than `most` if there are more."""
+    if width is not None:
+        return len(content) // width
+    if len(content) > most * _LONGEST_NUMBER:
+        return most + 1
+    return len(content) - len(bytes(content).translate(None, _LAST_BYTES))  # each ends with a byte below 0x80

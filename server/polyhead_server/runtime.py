@@ -13,7 +13,7 @@ from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import Device, choose_device
 from polyhead_server.errors import StartError
 from polyhead_server.inference.inference import Inference, Send
-from polyhead_server.inference.wire import LARGE, parse
+from polyhead_server.inference.wire import LARGE, parse_small
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
@@ -213,7 +213,7 @@ class Runtime:
             RequestError: The caller gets the reason.
         """
         answer = self._procedures.find(procedure)
-        return (await answer(parse(RPCS[procedure].request, request))).SerializeToString()
+        return (await answer(parse_small(RPCS[procedure].request, request))).SerializeToString()
 
     def deadline(self, deadline: float = math.inf) -> float:
         """Return when a request that arrives now must be answered: `deadline`, or our limit if earlier."""

@@ -1,64 +1,17 @@
 """Messages that would take many times their size in memory are refused before they are parsed."""
 
-from collections.abc import Iterator
-from typing import cast
-
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tests.repeated_fields import CASES, is_varint, message, one, sized
 
 from polyhead_proto import messages as pb
-from polyhead_proto.expansion import MOST_FIELDS, MOST_NUMBERS, ExpansionError, check_expansion
-from polyhead_proto.rpcs import RPCS
-from polyhead_proto.wire import write_varint
-
-SIZED, VARINT, FOUR_BYTES, EIGHT_BYTES = 2, 0, 5, 1
-FIXED = {FieldDescriptor.TYPE_FLOAT: (FOUR_BYTES, 4), FieldDescriptor.TYPE_DOUBLE: (EIGHT_BYTES, 8)}
-
-
-def sized(number: int, content: bytes) -> bytes:
-    return write_varint(number << 3 | SIZED) + write_varint(len(content)) + content
-
-
-def repeated_fields(
-    descriptor: Descriptor, path: tuple[FieldDescriptor, ...] = ()
-) -> Iterator[tuple[FieldDescriptor, ...]]:
-    """The way to every field of a message, at any depth, that may be there many times."""
-    for field in descriptor.fields:
-        if field.is_repeated:
-            yield (*path, field)
-        if field.message_type is not None:
-            yield from repeated_fields(field.message_type, (*path, field))
-
-
-CASES = {
-    f"{name}: {'.'.join(field.name for field in path)}": (rpc.request, path)
-    for name, rpc in RPCS.items()
-    for path in repeated_fields(cast(Descriptor, rpc.request.DESCRIPTOR))
-}
-
-
-def message(path: tuple[FieldDescriptor, ...], elements: bytes) -> bytes:
-    for field in reversed(path[:-1]):
-        elements = sized(field.number, elements)
-    return elements
-
-
-def is_varint(field: FieldDescriptor) -> bool:
-    return (
-        field.message_type is None
-        and field.type not in FIXED
-        and field.type not in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
-    )
-
-
-def one(field: FieldDescriptor) -> bytes:
-    """The least bytes of one element."""
-    if field.type in FIXED:
-        wire_type, width = FIXED[field.type]
-        return write_varint(field.number << 3 | wire_type) + bytes(width)
-    return (
-        write_varint(field.number << 3 | VARINT) + b"\x01" if is_varint(field) else sized(field.number, b"")
-    )
+from polyhead_proto.expansion import (
+    MOST_DIMENSIONS,
+    MOST_FIELDS,
+    MOST_NUMBERS,
+    SMALL_BYTES,
+    ExpansionError,
+    check_expansion,
+)
 
 
 @pytest.mark.parametrize("field", CASES)
@@ -75,7 +28,10 @@ def test_every_field_that_repeats_is_counted(field: str) -> None:
         check_expansion(above, kind)
 
 
-@pytest.mark.parametrize("field", [name for name, (_, path) in CASES.items() if is_varint(path[-1])])
+VARINTS = [name for name, (_, path) in CASES.items() if is_varint(path[-1])]
+
+
+@pytest.mark.parametrize("field", [name for name in VARINTS if not name.endswith(".shape")])
 def test_packed_integers_are_counted(field: str) -> None:
     """Of two bytes each, or of one; in one piece, or in several."""
     kind, path = CASES[field]
@@ -86,6 +42,33 @@ def test_packed_integers_are_counted(field: str) -> None:
     check_expansion(below, kind)
     with pytest.raises(ExpansionError, match=rf"at most 2,097,152 numbers, .* in \w+\.{path[-1].name}: send"):
         check_expansion(above, kind)
+
+
+@pytest.mark.parametrize("field", [name for name in VARINTS if name.endswith(".shape")])
+def test_a_shape_has_few_numbers(field: str) -> None:
+    """In each tensor, also in several pieces; of two bytes each, or of one."""
+    kind, (*way, shape) = CASES[field]
+    other = bytes(SMALL_BYTES)  # of which each byte would be a number
+    half = MOST_DIMENSIONS // 2
+    pieces = sized(shape.number, b"\x80\x01" * half) + sized(shape.number, b"\x01" * half)
+    below = message((*way, shape), pieces) * 3 + sized(way[0].number, sized(1, other))
+    packed, one_more = pieces + sized(shape.number, b"\x01"), sized(shape.number, other)
+
+    assert len(kind.FromString(below).inputs[0].shape) == MOST_DIMENSIONS
+    check_expansion(below, kind)
+    for above in (packed, one_more):
+        with pytest.raises(ExpansionError, match=r"InferInputTensor.shape must have at most 64 numbers"):
+            check_expansion(below + message((*way, shape), above), kind)
+
+
+def test_what_reading_takes_follows_from_what_there_is() -> None:
+    """Numbers as objects of protobuf and NumPy: 8 bytes in either."""
+    numbers = 2**20
+    message = sized(5, sized(5, sized(3, b"\x01" * numbers)))
+
+    assert 16 * numbers < check_expansion(message, pb.ModelInferRequest) < 32 * numbers
+    assert check_expansion(sized(5, b"") * 1000, pb.ModelInferRequest) >= 50 * 1000
+    assert check_expansion(b"", pb.ModelInferRequest) == 0
 
 
 def test_raw_contents_are_not_limited_so() -> None:

@@ -25,6 +25,8 @@ class RequestAccount:
     """When the caller stops waiting, in the event loop's time."""
     model: Model | None = None
     batch: int = 0
+    dropped: str = LOADING
+    """Why the request is rejected if it is before its model is known."""
     started_ns: int = field(default_factory=time.perf_counter_ns)
     parse_ns: int = 0
     tokenise_ns: int | None = None
@@ -43,6 +45,10 @@ class RequestAccount:
         """Return the reply's parameters about time, given the time that writing took."""
         values = (self.parse_ns, self.tokenise_ns, self.queue_ns, self.compute_ns, write_ns)
         return {name: value for name, value in zip(TIMINGS, values, strict=True) if value is not None}
+
+    def on_drop(self, reason: str) -> None:
+        """Note why the request is about to be rejected."""
+        self.dropped = reason
 
     def __enter__(self) -> "RequestAccount":
         return self
@@ -84,4 +90,4 @@ class RequestAccount:
         statistics = self.unattributed if model is None else model.statistics
         statistics.failed(total_ns=total_ns, error=error)
         if model is None and isinstance(error, UnavailableError) and error.retry_after_ms is not None:
-            statistics.on_drop(LOADING)
+            statistics.on_drop(self.dropped)

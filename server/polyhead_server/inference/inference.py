@@ -7,17 +7,20 @@ worker thread, so that the event loop never waits for a large message.
 
 import asyncio
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from polyhead_proto.expansion import SMALL_BYTES
+from polyhead_server.errors import RequestError
 from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.parts import PartWriter
 from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, write_reply
 from polyhead_server.inference.templates import RequestTemplates
-from polyhead_server.inference.wire import LARGE, split_infer
+from polyhead_server.inference.wire import LARGE, expansion_of, split_infer
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
@@ -98,7 +101,7 @@ class Inference:
         self, payload: bytes, account: RequestAccount, held: Reservation, *, streamed: bool
     ) -> InferReply:
         """Read a request and run its model. What only the engine needs is freed on return."""
-        job = await self._read(payload, account, streamed=streamed)
+        job = await self._read(payload, account, held, streamed=streamed)
         model, reply = job.template.model, job.reply
         with model.lease:  # no await since the model was seen to be in service
             held.add(job.room, model.statistics)
@@ -109,18 +112,31 @@ class Inference:
                 account.queue_ns, account.compute_ns = done.queue_ns, done.compute_ns
         return reply
 
-    async def _read(self, payload: bytes, account: RequestAccount, *, streamed: bool) -> Job:
+    async def _read(
+        self, payload: bytes, account: RequestAccount, held: Reservation, *, streamed: bool
+    ) -> Job:
         """Read a request, for a model that is in service when this returns."""
-        request = split_infer(payload)
+        request, room = split_infer(payload), 0
         while True:
             changes = self._registry.changes
             account.model = None
             template = self._templates.find(request)
+            if template is None and not room:
+                room = await self._off_loop(
+                    LARGE if len(request.head) > SMALL_BYTES else 0, expansion_of, request
+                )
+                held.add(room, account)
             # A head may hold much to check, so one that is new never is on the event loop.
             effort = LARGE if template is None else max(len(payload), template.effort)
-            job = await self._off_loop(effort, self._reader, request, template, account, streamed)
+            try:
+                job = await self._off_loop(effort, self._reader, request, template, account, streamed)
+            except RequestError as error:
+                traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
+                raise
             if self._registry.changes == changes:
                 break  # otherwise a thread may have read it for a model that has been replaced meanwhile
+        if not job.template.holds_data:
+            held.add(-room)
         if template is None:
             self._templates.remember(request, job.template)
         return job

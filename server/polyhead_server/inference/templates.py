@@ -61,6 +61,11 @@ class RequestTemplate:
     effort: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
 
+    @property
+    def holds_data(self) -> bool:
+        """Whether it has typed contents, and so is of one request only."""
+        return any(one.contents is not None for one in self.inputs)
+
 
 def make_template(
     message: pb.ModelInferRequest, raw_count: int, model: Model, settings: Settings
@@ -177,7 +182,7 @@ class RequestTemplates:
 
     def remember(self, request: InferRequest, template: RequestTemplate) -> None:
         """Keep a template whose model is in service now, unless it holds data or its head is too long."""
-        if len(request.head) > _MAX_HEAD_BYTES or any(one.contents is not None for one in template.inputs):
+        if len(request.head) > _MAX_HEAD_BYTES or template.holds_data:
             return
         while len(self._known) >= _MAX_TEMPLATES:
             del self._known[next(iter(self._known))]

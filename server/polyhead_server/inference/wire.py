@@ -11,9 +11,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from polyhead_proto import messages as pb
-from polyhead_proto.expansion import ExpansionError, check_expansion
+from polyhead_proto.expansion import SMALL_BYTES, ExpansionError, check_expansion
 from polyhead_proto.wire import MOST_FIELDS, split
-from polyhead_server.errors import InvalidRequestError
+from polyhead_server.errors import InvalidRequestError, TooLargeError
 
 LARGE = 512 * 1024
 """Bytes from which copying them takes longer than a hop to another thread and back, about 0.1 ms."""
@@ -54,17 +54,52 @@ def split_infer(payload: bytes) -> InferRequest:
     return InferRequest(head=head, request_id=request_id, raw=raw)
 
 
-def parse(kind: type[M], payload: bytes) -> M:
-    """Parse a whole message.
+def expansion_of(request: InferRequest) -> int:
+    """Return at most how many bytes of memory reading the head of a request takes. Takes long for a long one.
 
     Raises:
-        InvalidRequestError: The bytes are not such a message, or parsing them takes too much memory.
+        InvalidRequestError: The bytes are not such a message, or reading them takes too much time.
     """
     try:
-        check_expansion(payload, kind)
-        return kind.FromString(payload)
+        return check_expansion(request.head, pb.ModelInferRequest)
     except ExpansionError as error:
         raise InvalidRequestError(str(error)) from error
+    except DecodeError as error:
+        raise _not_a_message(pb.ModelInferRequest, request.head) from error
+
+
+def parse_small(kind: type[M], payload: bytes) -> M:
+    """Parse a message of a procedure that takes no tensors.
+
+    Raises:
+        TooLargeError: It is not small.
+        InvalidRequestError: The bytes are not such a message.
+    """
+    check_small(payload)
+    return parse(kind, payload)
+
+
+def check_small(payload: bytes) -> None:
+    """Check that a message is one that may be parsed on the event loop, whatever it holds.
+
+    Raises:
+        TooLargeError: It is not.
+    """
+    if len(payload) > SMALL_BYTES:
+        raise TooLargeError(
+            f"the request must have at most {SMALL_BYTES} bytes, had {len(payload)}: "
+            "only inference takes longer ones"
+        )
+
+
+def parse(kind: type[M], payload: bytes) -> M:
+    """Parse a message that is known to be small, or whose expansion has been checked.
+
+    Raises:
+        InvalidRequestError: The bytes are not such a message.
+    """
+    try:
+        return kind.FromString(payload)
     except DecodeError as error:
         raise _not_a_message(kind, payload) from error
 

@@ -13,6 +13,7 @@ from ray import serve
 from ray.serve import Application
 
 from polyhead_server.errors import StartError
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.ray.ingress import Ingress
 from polyhead_server.ray.replica import FamilyReplica
 from polyhead_server.repository import list_families, no_models
@@ -72,6 +73,7 @@ def build(arguments: Arguments) -> Application:
     """
     settings = _settings(arguments.models, arguments.settings)
     check(settings)
+    _warn_if_open(settings)
     if settings.device == "cuda" and not arguments.gpus:
         raise StartError("gpus must be more than 0 with device cuda, was 0: Ray gives a replica its GPUs")
     families = arguments.families or list_families(settings.models)
@@ -138,6 +140,14 @@ def check(settings: Settings, *, taken: Collection[str] = ()) -> None:
     if settings.device not in {"auto", "cpu", "cuda"}:
         raise StartError(
             f"--device must be auto, cpu or cuda on Ray, was {settings.device}: Ray gives a replica its GPUs"
+        )
+
+
+def _warn_if_open(settings: Settings) -> None:
+    """Warn about an application that everybody may call: Serve's gRPC server listens on every interface."""
+    if settings.token_file is None:
+        LOGGER.warning(
+            "Ray Serve listens on every interface, without a token (token_file in settings), so everybody may call"
         )
 
 

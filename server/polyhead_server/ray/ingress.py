@@ -23,7 +23,7 @@ from polyhead_server.errors import (
     listed,
     quoted,
 )
-from polyhead_server.inference.wire import parse, split_infer
+from polyhead_server.inference.wire import parse_small, split_infer
 from polyhead_server.observability.logs import configure
 from polyhead_server.observability.request_log import request_id
 from polyhead_server.ray.merging import merge_indexes, merge_statistics
@@ -177,22 +177,22 @@ class Ingress:
         return server_metadata(self._settings).SerializeToString()
 
     async def _model_ready(self, request: bytes, context: Any) -> Answer:
-        name = parse(pb.ModelReadyRequest, request).name
+        name = parse_small(pb.ModelReadyRequest, request).name
         replies = await self._ask_all("ModelReady", request, context, [_family_of(name)])
         ready = any(pb.ModelReadyResponse.FromString(reply).ready for reply in replies)
         return pb.ModelReadyResponse(ready=ready).SerializeToString()
 
     async def _model_metadata(self, request: bytes, context: Any) -> Answer:
-        name = parse(pb.ModelMetadataRequest, request).name
+        name = parse_small(pb.ModelMetadataRequest, request).name
         return await self._ask_one("ModelMetadata", name, request, context)
 
     async def _model_config(self, request: bytes, context: Any) -> Answer:
-        name = parse(pb.ModelConfigRequest, request).name
+        name = parse_small(pb.ModelConfigRequest, request).name
         return await self._ask_one("ModelConfig", name, request, context)
 
     async def _model_statistics(self, request: bytes, context: Any) -> Answer:
         """Sum up the counters of all replicas that run now."""
-        name = parse(pb.ModelStatisticsRequest, request).name
+        name = parse_small(pb.ModelStatisticsRequest, request).name
         if name:
             self._family(name)
         families = [_family_of(name)] if name else list(self._families)
@@ -202,7 +202,7 @@ class Ingress:
         return merge_statistics(map(pb.ModelStatisticsResponse.FromString, replies)).SerializeToString()
 
     async def _repository_index(self, request: bytes, context: Any) -> Answer:
-        ready_only = parse(pb.RepositoryIndexRequest, request).ready
+        ready_only = parse_small(pb.RepositoryIndexRequest, request).ready
         # All at once: where a node has vanished, each family takes as long as replicas may take.
         asked = (self._ask_all("RepositoryIndex", request, context, [family]) for family in self._families)
         indexes = {
@@ -213,7 +213,7 @@ class Ingress:
 
     async def _check(self, request: bytes, context: Any) -> Answer:
         """Answer a health check of `grpc.health.v1`."""
-        name = parse(health_pb2.HealthCheckRequest, request).service
+        name = parse_small(health_pb2.HealthCheckRequest, request).service
         serving = await self._serving("" if name == SERVICE else name)
         if serving is None:
             raise UnknownModelError(f"no service {quoted(name)} is known here")

@@ -70,7 +70,7 @@ def run(settings: Settings) -> int:
         threading.Event().wait()  # for a signal
     except KeyboardInterrupt:
         LOGGER.info("stopping")
-    except RuntimeError as error:  # with what a replica has raised
+    except (RuntimeError, TimeoutError) as error:  # with what a replica has raised, or Serve's limit
         raise StartError(f"the application could not start on Ray: {error}") from error
     finally:
         serve.shutdown()

@@ -20,8 +20,9 @@ DEFAULTS: Mapping[str, int] = MappingProxyType(
         "grpc.max_connection_age_grace_ms": 30_000,
         # A connection on which nothing is said takes one of those that are allowed.
         "grpc.server_handshake_timeout_ms": 5_000,
-        # So does one without calls. Its client connects again with the next call.
-        "grpc.max_connection_idle_ms": 60_000,
+        # So does one without calls, and gRPC cannot be told to close the one that is idle the longest. Its
+        # client connects again with the next call. Shorter than what probes may fail for.
+        "grpc.max_connection_idle_ms": 5_000,
         # Calls that gRPC has and the event loop has not taken yet. gRPC cancels further ones by itself. An
         # honest burst exceeds its own limits (1,000 to 3,000). Each call takes some 10 KB and 0.2 ms.
         "grpc.server.max_pending_requests": 16_384,

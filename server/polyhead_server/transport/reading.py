@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from inspect import isasyncgen
 from typing import Any, TypeAlias
 
@@ -23,10 +24,11 @@ from polyhead_server.errors import (
     UnavailableError,
     scattered_retry_ms,
 )
+from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFER, Context, Handler, StreamContext, abort, reject
+from polyhead_server.transport.call import INFER, STREAM_INFER, Context, Handler, StreamContext, abort, reject
 
 End: TypeAlias = Callable[[RequestError], None]
 
@@ -249,6 +251,12 @@ class StreamRequests:
         return self.in_progress > 0
 
 
+def _small(deserialise: Callable[[bytes], Any] | None, message: bytes) -> Any:
+    """Return a message that has no tensors, if it is small: it is read on the event loop."""
+    check_small(message)
+    return message if deserialise is None else deserialise(message)
+
+
 class ReadingInterceptor(grpc.aio.ServerInterceptor):
     """Make every handler read through a `BoundedReader`. Must be the last of a server's interceptors.
 
@@ -278,7 +286,10 @@ class ReadingInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap(self, method: str, handler: Any) -> Handler:
         """Return a handler that reads its messages itself."""
-        serialisers = handler.request_deserializer, handler.response_serializer
+        deserialiser = handler.request_deserializer
+        if method not in {INFER, STREAM_INFER}:
+            deserialiser = partial(_small, deserialiser)
+        serialisers = deserialiser, handler.response_serializer
         if handler.unary_unary is not None:
             answer = handler.unary_unary
 

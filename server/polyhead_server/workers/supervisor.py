@@ -29,6 +29,8 @@ _SETTLED_SECONDS = 30.0
 # A worker that has not reported for so many ticks in a row stands still. Not time but ticks are counted, so
 # that nobody is killed because the machine was suspended or the supervisor stood still itself.
 _MOST_SILENT_TICKS = 30
+# Before its first report it is imported and chooses its device, during which nothing of it could report.
+_MOST_STARTING_TICKS = 300
 # What a worker may take on top of its time to drain.
 _LAST_STEPS_SECONDS = 5.0
 
@@ -74,7 +76,7 @@ class Supervisor:
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
         self._silent: dict[int, int] = {}
-        """The ticks since each worker's last report, from its first one on."""
+        """The ticks since each worker's last report; before the first, from a negative number on."""
         self._tick = tick
         self._started = False
         """All of them have been ready."""
@@ -158,7 +160,7 @@ class Supervisor:
         code = await process.wait()
         reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         if self._silent.get(worker, 0) >= _MOST_SILENT_TICKS:
-            reason += f", as it stood still for {_MOST_SILENT_TICKS * REPORT_SECONDS:g} s"
+            reason += ", as it stood still"
         self._forget(worker)
         return _Ended(
             code=code,
@@ -177,6 +179,7 @@ class Supervisor:
             start_new_session=True,
         )
         self._running[worker] = process
+        self._silent[worker] = _MOST_SILENT_TICKS - _MOST_STARTING_TICKS
         LOGGER.debug("worker %d is process %d", worker, process.pid)
         assignment = Assignment(
             settings=settings_of(worker, self._settings, self._gpus),

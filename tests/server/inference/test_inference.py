@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.numerics import close
-from tests.server.conftest import Result, Running
+from tests.server.conftest import Gate, Result, Running
 from tokenizers import Tokenizer
 
 from polyhead_proto import messages as pb
@@ -502,3 +502,52 @@ def test_a_model_that_leaves_while_a_request_is_read_answers_nothing(local: Loca
 
     unattributed = local.registry.unattributed.page
     assert (unattributed[at.FAILED], unattributed[at.CODE[at.GRPC]["UNAVAILABLE"]]) == (1, 1)
+
+
+# ---- Memory of typed contents ----------------------------------------------------------------------
+
+
+def typed(count: int) -> pb.ModelInferRequest:
+    """A request with so many tokens of 16 numbers each, as typed contents."""
+    contents = pb.InferTensorContents(fp32_contents=[0.5] * (count * 16))
+    tensor = {"name": "x", "datatype": "FP32", "shape": (1, count, 16), "contents": contents}
+    return pb.ModelInferRequest(model_name="tiny", inputs=[tensor])
+
+
+def test_what_parsing_takes_is_held_as_long_as_typed_contents_are(serve: Any, gate: Gate) -> None:
+    tokens = 512
+    numbers = tokens * 16
+    small, request = typed(1), typed(tokens)
+    size = request.ByteSize()
+    server = serve(max_held_bytes=size * 13)  # for one, and the bytes of another
+    server.call("ModelInfer", small)  # beside nothing, whatever it takes
+    budget, unattributed = server.runtime.budget, server.runtime.registry.unattributed
+
+    with gate.closed():
+        first = server.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(
+            request.SerializeToString(), timeout=240
+        )
+        gate.until_held()
+        assert budget.bytes > size + 16 * numbers
+        with pytest.raises(grpc.RpcError, match="would pass the limit") as caught:
+            server.call("ModelInfer", request)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    first.result()
+
+    assert unattributed.page[at.DROP[at.MEMORY]] == 1
+    assert unattributed.page[at.DROP[at.LOADING]] == 0
+    server.call("ModelInfer", request)
+
+
+def test_what_parsing_takes_is_free_where_contents_are_raw(serve: Any, gate: Gate) -> None:
+    server = serve()
+    request = server.request("tiny", {"x": X})
+    size = request.ByteSize()
+
+    with gate.closed():
+        first = server.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(
+            request.SerializeToString(), timeout=240
+        )
+        gate.until_held()
+        assert server.runtime.budget.bytes - size < 2 * X.nbytes + 1024  # the output, and the reply
+    first.result()

@@ -105,7 +105,24 @@ def test_a_ray_that_cannot_start_is_said(
     assert "listening on 0.0.0.0, beyond this machine, without a token (--token-file)" in caplog.text
 
 
-def test_the_shipped_config_says_how_a_token_is_required(repository: Path) -> None:
+def test_a_serve_that_is_not_there_in_time_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: Any) -> None:
+        raise TimeoutError("HTTP proxies not available after 60s.")
+
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("ray.serve.start", fail)
+    monkeypatch.setattr("ray.serve.shutdown", lambda: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    with pytest.raises(StartError, match=r"^the application could not start on Ray: HTTP proxies not avail"):
+        local.run(quick_settings(repository, host="0.0.0.0"))
+
+
+def test_the_shipped_config_says_how_a_token_is_required(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log of its deployment says that it is not."""
     text = (Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml").read_text()
 
     def settings(text: str) -> Any:
@@ -113,10 +130,14 @@ def test_the_shipped_config_says_how_a_token_is_required(repository: Path) -> No
         app = build(Arguments(**{**one["args"], "models": str(repository)}))
         return app._bound_deployment.init_args[0]
 
+    warning = "Ray Serve listens on every interface, without a token"
     assert settings(text).token_file is None
+    assert warning in caplog.text
+    caplog.clear()
     text, found = re.subn(r"^( +)# (token_file: )", r"\1\2", text, flags=re.MULTILINE)
     assert found == 1
     assert settings(text).token_file == Path("/run/secrets/token")
+    assert warning not in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
