@@ -38,12 +38,12 @@ def one_scale_for_the_batch(model: ir.Model) -> None:
         node.replace_input_with(1, everything)
 
 
-def sums_over_the_batch(model: ir.Model) -> None:
-    """Add a hundred-thousandth of the batch's sum to each number."""
+def largest_of_the_batch(model: ir.Model) -> None:
+    """Add a thousandth of the batch's largest number to each."""
     output = model.graph.outputs[0]
     tape = ir.tape.Tape()
-    tiny = tape.op("Constant", [], {"value": ir.Tensor(np.float32(1e-5))})
-    total = tape.op("Mul", [tape.op("ReduceSum", [output], {"keepdims": 0}), tiny])
+    tiny = tape.op("Constant", [], {"value": ir.Tensor(np.float32(1e-3))})
+    total = tape.op("Mul", [tape.op("ReduceMax", [output], {"keepdims": 0}), tiny])
     changed = tape.op("Add", [output, total])
     for number, node in enumerate(tape.nodes):
         node.outputs[0].name = f"planted_{number}"
@@ -61,7 +61,7 @@ def leave(model: ir.Model) -> None:
     ("in_int8", "plant", "is_refused"),
     [
         (False, leave, False),
-        (False, sums_over_the_batch, True),
+        (False, largest_of_the_batch, True),
         (True, leave, False),
         (True, one_scale_for_the_batch, True),
     ],
@@ -85,7 +85,7 @@ def test_what_neighbours_change_is_measured(
         return measure_neighbours(tmp_path, kind, CONFIG, precision, COMPARED)["output"].largest
 
     if is_refused:
-        with pytest.raises(ParityError, match=r"neighbours must change its 'output' by at most 4\.0e-06"):
+        with pytest.raises(ParityError, match=r"neighbours must change its 'output' by at most 6\.0e-06"):
             measured()
     else:
-        assert measured() <= 4e-6
+        assert measured() <= 6e-6

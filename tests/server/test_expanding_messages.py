@@ -53,7 +53,8 @@ def refusal(channel: grpc.Channel, procedure: str, payload: bytes) -> str:
     options: dict[str, Any] = {"timeout": 240, "compression": grpc.Compression.Gzip}
     path = RPCS[procedure].path
     if procedure == "ModelStreamInfer":
-        (reply,) = channel.stream_stream(path)(iter((payload,)), **options)
+        stream: Any = channel.stream_stream(path)
+        (reply,) = stream(iter((payload,)), **options)
         return pb.ModelStreamInferResponse.FromString(reply).error_message
     unary: Any = channel.unary_unary(path)
     with pytest.raises(grpc.RpcError) as caught:

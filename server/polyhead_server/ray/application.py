@@ -147,7 +147,8 @@ def _warn_if_open(settings: Settings) -> None:
     """Warn about an application that everybody may call: Serve's gRPC server listens on every interface."""
     if settings.token_file is None:
         LOGGER.warning(
-            "Ray Serve listens on every interface, without a token (token_file in settings), so everybody may call"
+            "Ray Serve listens on every interface, without a token (token_file in settings), so everybody "
+            "may call"
         )
 
 

@@ -381,8 +381,7 @@ class FakeWorker:
     async def wait(self) -> int:
         return await self._code
 
-    @property
-    def killed(self) -> bool:
+    def is_killed(self) -> bool:
         return self._code.done()
 
 
@@ -421,28 +420,28 @@ def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
             first = await started.get()
             await let_all_run()
             await ticks.pass_by(299)  # it has not reported yet: it looks for its device
-            assert not first.killed
+            assert not first.is_killed()
             for report in (LOADING, LOADING, READY, READY):
                 await first.report(report)
                 await ticks.pass_by(29)
-                assert not first.killed
+                assert not first.is_killed()
             await ticks.pass_by(1)
-            assert first.killed
+            assert first.is_killed()
 
             second = await started.get()
             await let_all_run()
             await ticks.pass_by(299)
             await second.report()
             await ticks.pass_by(29)
-            assert not second.killed
+            assert not second.is_killed()
             await ticks.pass_by(1)
 
             third = await started.get()
             await let_all_run()
             await ticks.pass_by(299)
-            assert not third.killed
+            assert not third.is_killed()
             await ticks.pass_by(1)
-            assert third.killed  # it never reported
+            assert third.is_killed()  # it never reported
 
             fourth = await started.get()
             await let_all_run()
