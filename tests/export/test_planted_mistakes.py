@@ -58,7 +58,7 @@ def reference(encoder: Encoder) -> Reference:
 @pytest.fixture(scope="module")
 def graphs(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("graphs")
-    models = {kind.file: build_graph(encoder, kind) for kind in (AttentionGraph(), InsightGraph())}
+    models = {kind.file: build_graph(encoder, kind, pack=True) for kind in (AttentionGraph(), InsightGraph())}
     share_weights(models.values(), folder, names_of(encoder))
     for file, model in models.items():
         ir.save(model, folder / file)
@@ -196,6 +196,10 @@ MISTAKES: dict[str, tuple[GraphKind, Plant]] = {
     "one head's scale + 1e-5": (AttentionGraph(), scaled_scores(1, 1 + 1e-5)),
     "a token less": (AttentionGraph(), after(given("lengths"), ("Sub", np.int32(1)))),
     "a token more": (AttentionGraph(), after(given("lengths"), ("Add", np.int32(1)))),
+    "tokens in the place of their neighbours": (
+        AttentionGraph(),
+        after(made_by("CumSum", 0), ("Sub", np.int64(1)), ("Max", np.int64(1))),
+    ),
     "a bias is missing": (AttentionGraph(), change("layers.1.attention.w_v.bias", np.zeros_like)),
     "w_o of another layer": (
         AttentionGraph(),
@@ -204,6 +208,10 @@ MISTAKES: dict[str, tuple[GraphKind, Plant]] = {
     "a bias of another layer": (
         AttentionGraph(),
         take("layers.1.feed_forward.down.bias", "layers.0.feed_forward.down.bias"),
+    ),
+    "a norm of another layer": (
+        AttentionGraph(),
+        take("layers.1.attention_norm.bias", "layers.0.attention_norm.bias"),
     ),
     "softmax in 16 bits in one layer": (
         AttentionGraph(),
@@ -225,6 +233,15 @@ MISTAKES: dict[str, tuple[GraphKind, Plant]] = {
         after(
             output("head_scores"),
             ("Mul", np.where(np.arange(10) == DISTANCE, 1 + 1e-5, 1).astype(np.float32)),
+        ),
+    ),
+    "pictures are two digits lighter": (
+        InsightGraph(),
+        after(
+            output("thumbnails"),
+            ("Cast", ir.DataType.INT32),
+            ("Add", np.int32(2)),
+            ("Cast", ir.DataType.UINT8),
         ),
     ),
     "another key is the strongest": (
