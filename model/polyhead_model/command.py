@@ -42,6 +42,9 @@ def describe(
 ) -> None:
     """Show the structure and cost of an encoder; without arguments, list the presets.
 
+    What is exported of it must compute the same as PyTorch where both use float64, and be about as close to
+    that in fp32 as PyTorch is.
+
     Parameters
     ----------
     preset
