@@ -177,7 +177,7 @@ class Encoder(FusibleModule):
             need_weights: Whether to return every layer's attention weights.
             attend: The attention of every layer, see `Attend`.
             pack: Whether what each token needs is computed for the tokens that exist alone, where `lengths`
-                are given. The result is the same.
+                are given and dropout is not active. The result is the same.
 
         Raises:
             ValueError: A shape or a value is out of range; the message names it.
@@ -188,6 +188,7 @@ class Encoder(FusibleModule):
             self._check_memory(x, memory, memory_lengths, mask, memory_mask)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
+        pack = pack and not (self.training and self.config.dropout > 0)  # which attends without layouts
         layout = _layout_of(lengths, tokens, pack=pack)
         x = self._embed(x, token_type_ids, valid, layout)
         visible = masks.combine(

@@ -108,6 +108,18 @@ def test_layers_see_only_the_tokens_that_exist() -> None:
     assert seen == [(1, 7 + 1 + 3 + 1 + 9 + 1, 24)]
 
 
+def test_while_dropout_is_active_padded_tokens_are_computed() -> None:
+    encoder = build(dropout=0.5).train()
+    inputs = inputs_of(encoder)
+
+    outputs = []
+    for pack in (False, True):
+        torch.manual_seed(4)
+        outputs.append(encoder(**inputs, pack=pack).output)
+
+    assert torch.equal(*outputs)
+
+
 def test_without_lengths_there_is_nothing_to_pack() -> None:
     encoder = build()
     x = torch.randn(2, 5, 24)
