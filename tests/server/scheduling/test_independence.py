@@ -126,18 +126,19 @@ requests = st.tuples(st.integers(1, 32), st.lists(st.integers(0, 32), min_size=1
 
 
 @pytest.fixture(scope="module")
-def packed(families: Path) -> list[Graph]:
+def packed(repository: Path, in_int8: Path) -> list[Graph]:
     """Graphs that compute the tokens that exist."""
     names: list[tuple[str, GraphName]] = [
         ("tiny", "fast"),
         ("tiny-int8", "attention"),
         ("tiny-tokens-int8", "fast"),
     ]
-    graphs = [Graph(families, *name) for name in names]
+    graphs = [Graph(in_int8 if "int8" in name[0] else repository, *name) for name in names]
     assert all(graph.layout.packed for graph in graphs)
     return graphs
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 2), ragged=st.lists(requests, min_size=2, max_size=5))
 def test_ragged_batches_change_no_answer(
