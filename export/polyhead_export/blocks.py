@@ -8,7 +8,7 @@ H heads, K head width.
 import torch
 from torch import Tensor
 
-from polyhead_model.packing import Packed, take_rows
+from polyhead_model.packing import Packed, take_by_head, take_rows
 
 _QUERIES = 64
 """Queries of a block. Fewer would share their keys with few others, more would see more keys in vain."""
@@ -60,8 +60,7 @@ class Blocks:
 
     def keys(self, x: Tensor, heads: int) -> Tensor:
         """Return x [1, N, H·K] as [G, H, S, K]."""
-        head = torch.arange(heads)[None, :, None]
-        return take_rows(x.reshape(-1, x.shape[-1] // heads), self._keys[:, None] * heads + head)
+        return take_by_head(x, self._keys, heads)
 
     def pack(self, x: Tensor) -> Tensor:
         """Return x [G, Q, H·K] as [1, N, H·K]."""

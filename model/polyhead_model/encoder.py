@@ -188,7 +188,7 @@ class Encoder(FusibleModule):
             self._check_memory(x, memory, memory_lengths, mask, memory_mask)
         tokens = x.shape[1]
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
-        pack = pack and not (self.training and self.config.dropout > 0)  # which attends without layouts
+        pack = pack and not (self.training and self.config.dropout > 0)  # dropout attends to padded tokens
         layout = _layout_of(lengths, tokens, pack=pack)
         x = self._embed(x, token_type_ids, valid, layout)
         visible = masks.combine(

@@ -94,8 +94,7 @@ class Packed:
 
     def by_head(self, x: Tensor, heads: int) -> Tensor:
         """Return x [1, N, H·K] as [B, H, T, K], likewise, in one step instead of two."""
-        head = torch.arange(heads, device=x.device)[None, :, None]
-        return take_rows(x.reshape(-1, x.shape[-1] // heads), self._sources[:, None] * heads + head)
+        return take_by_head(x, self._sources, heads)
 
     def merge_heads(self, x: Tensor) -> Tensor:
         """Return x [B, H, T, K] as [1, N, H·K]."""
@@ -116,6 +115,12 @@ class Packed:
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Reshape [B, T, H·K] to [B, H, T, K]."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+def take_by_head(x: Tensor, numbers: Tensor, heads: int) -> Tensor:
+    """Take tokens of x [1, N, H·K] by number, [B, T]: [B, H, T, K]."""
+    head = torch.arange(heads, device=x.device)[None, :, None]
+    return take_rows(x.reshape(-1, x.shape[-1] // heads), numbers[:, None] * heads + head)
 
 
 def take_rows(rows: Tensor, numbers: Tensor) -> Tensor:
