@@ -3,8 +3,9 @@
 What is left to differ from PyTorch in float64 is what the graph computes, not how it is rounded. So a mistake
 shows on every processor, and however ill-conditioned the encoder is.
 
-onnx's reference implementation of the operators is used, in NumPy, but for three: its `Gelu` rounds to fp32,
-its `GatherElements` takes at most 64 indices, and `MultiHeadAttention` is onnxruntime's own.
+onnx's reference implementation of the operators is used, in NumPy, but for two: its `Gelu` rounds to fp32,
+and its `GatherElements` takes at most 64 indices. Operators of onnxruntime's own are added, as far as graphs
+use them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,8 @@ def evaluate(model: ir.Model, names: Sequence[str], feeds: Mapping[str, Array]) 
     for node in nodes:
         inputs = [_read(weights[name]) if name in weights else _widened(known[name]) for name in node.input]
         with np.errstate(all="ignore"):  # what is undefined is compared as such
-            known.update(zip(node.output, node.run(*inputs), strict=False))
+            results = zip(node.output, node.run(*inputs), strict=False)
+        known.update((name, result) for name, result in results if name)
         for name in {*node.input} - {"", *names}:
             if last_reader[name] is node:
                 known.pop(name, None)
@@ -80,8 +82,8 @@ class _GatherElements(OpRun):
         return (np.take_along_axis(x, indices, axis),)
 
 
-class _FusedAttention(OpRun):
-    """onnxruntime's operator, as far as `polyhead_export.attention_ops` uses it."""
+class _MultiHeadAttention(OpRun):
+    """onnxruntime's operator."""
 
     op_domain = "com.microsoft"
 
@@ -102,7 +104,7 @@ class _FusedAttention(OpRun):
             each if each.ndim == 4 else each.reshape(*each.shape[:2], num_heads, -1).swapaxes(1, 2)
             for each in (query, key, value)
         )
-        scores = q @ k.swapaxes(2, 3) / q.shape[-1] ** 0.5
+        scores = q @ k.swapaxes(2, 3) / q.shape[-1] ** 0.5  # which every graph leaves to the operator
         if bias is not None:
             scores = scores + bias
         keys = np.arange(k.shape[2])
@@ -115,4 +117,71 @@ class _FusedAttention(OpRun):
         return (context.swapaxes(1, 2).reshape(query.shape),)
 
 
-_OPERATORS = {"Gelu": _Gelu, "GatherElements": _GatherElements, "MultiHeadAttention": _FusedAttention}
+class _Attention(_MultiHeadAttention):
+    """onnxruntime's operator, which includes the projection."""
+
+    def _run(  # type: ignore[override]
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array,
+        lengths: Array | None = None,
+        *,
+        num_heads: int,
+        unidirectional: int,
+        mask_filter_value: float,
+        **_: Any,  # defaults of onnx's operator of this name
+    ) -> tuple[Array]:
+        query, key, value = np.split(x @ weight + bias, 3, axis=-1)
+        return super()._run(
+            query,
+            key,
+            value,
+            lengths=lengths,
+            num_heads=num_heads,
+            unidirectional=unidirectional,
+            mask_filter_value=mask_filter_value,
+        )
+
+
+class _SkipLayerNormalization(OpRun):
+    """onnxruntime's operator: the norm of a sum, and the sum as fourth output."""
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self, x: Array, skip: Array, scale: Array, shift: Array, bias: Array | None = None, *, epsilon: float
+    ) -> tuple[Array, Array, Array, Array]:
+        total = x + skip if bias is None else x + skip + bias
+        mean = total.mean(-1, keepdims=True)
+        inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + epsilon)
+        return (total - mean) * inverse * scale + shift, mean, inverse, total
+
+
+class _BiasGelu(_Gelu):
+    """onnxruntime's operator."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Array, bias: Array) -> tuple[Array]:  # type: ignore[override]
+        return super()._run(x + bias, approximate="none")
+
+
+class _FastGelu(_Gelu):
+    """onnxruntime's operator."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Array, bias: Array) -> tuple[Array]:  # type: ignore[override]
+        return super()._run(x + bias, approximate="tanh")
+
+
+_OPERATORS = {
+    "Gelu": _Gelu,
+    "GatherElements": _GatherElements,
+    "MultiHeadAttention": _MultiHeadAttention,
+    "Attention": _Attention,
+    "SkipLayerNormalization": _SkipLayerNormalization,
+    "BiasGelu": _BiasGelu,
+    "FastGelu": _FastGelu,
+}

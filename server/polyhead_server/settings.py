@@ -142,10 +142,6 @@ class Settings:
     """A gRPC channel argument, NAME=VALUE, such as grpc.max_connection_age_ms=60000. May be given several
     times; in the environment, separate options by spaces. docs/operations.md lists the defaults."""
 
-    accept_queue: Literal["auto", "off"] = "auto"
-    """How inference calls, and the requests of streams, are accepted. auto: many at once, by a queue of our
-    own, if it works with the installed grpcio; the log says if it does not. off: one by one, by grpc.aio."""
-
     versions: Literal["latest", "all"] = "latest"
     """Versions of each model to serve: the newest that loads, or all of them."""
 

@@ -8,10 +8,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+import torch
 from numpy.typing import DTypeLike, NDArray
 from onnx import TensorProto, helper
 
+from polyhead_export import ParityError, export_family
+from polyhead_export.fusion import fuse
 from polyhead_export.half_precision import widen
+from polyhead_model import Encoder, EncoderConfig
 
 NARROW: dict[int, DTypeLike] = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
 
@@ -66,6 +70,24 @@ def test_only_weights_are_rounded(narrow: int, tmp_path: Path) -> None:
     result = run(widen(scaled_sum(narrow), rounding=False), x, tmp_path)
 
     np.testing.assert_allclose(result, (x + b) * b + b, rtol=1e-6)
+
+
+def test_a_mistake_in_a_fused_operator_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is too small for a comparison in fp32: what is served is evaluated in float64, too."""
+
+    def fuse_wrongly(model: ir.Model) -> None:
+        fuse(model)
+        norm = next(node for node in model.graph if node.op_type == "SkipLayerNormalization")
+        norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", 1e-12 + 5e-7)
+
+    monkeypatch.setattr("polyhead_export.version.fuse", fuse_wrongly)
+    torch.manual_seed(6)
+    encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=1, feed_forward=24, layer_norm_epsilon=1e-12))
+
+    with pytest.raises(
+        ParityError, match=r"'output' must be what PyTorch gives where both compute in float64"
+    ):
+        export_family(encoder, "wrong", tmp_path, precision="fp16")
 
 
 def test_the_model_itself_stays_as_it_is() -> None:

@@ -178,46 +178,22 @@ def running(settings: Settings, *, wait: bool = True) -> Iterator[Running]:
         yield Running(one, channel)
 
 
-ON_BOTH_FRONTS = ("transport", "test_bad_input", "test_overload", "test_responsiveness")
-"""Tests of calls: what holds must hold however they are accepted."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs them on both fronts, except where a test chooses one.
-
-    What is wrong with a request is found behind both: the table of that is slow on the second.
-    """
-    parts = {*Path(metafunc.module.__file__ or "").with_suffix("").parts}
-    chosen = "test_accept_queue_served" in parts or parts.isdisjoint(ON_BOTH_FRONTS)
-    if "accept_queue" in metafunc.fixturenames and not chosen:
-        marks = pytest.mark.slow if "payload" in metafunc.fixturenames else ()
-        metafunc.parametrize("accept_queue", ["auto", pytest.param("off", marks=marks)], scope="module")
-
-
-@pytest.fixture(scope="module")
-def accept_queue() -> str:
-    """How servers accept inference calls."""
-    return "auto"
-
-
 @pytest.fixture
-def serve(repository: Path, accept_queue: str) -> Iterator[Serve]:
+def serve(repository: Path) -> Iterator[Serve]:
     """Starts servers of the test repository; keyword arguments replace settings. All end with the test."""
     with ExitStack() as stack:
 
         def start(*, wait: bool = True, **overrides: Any) -> Running:
-            settings = quick_settings(
-                **({"models": repository, "accept_queue": accept_queue} | overrides)  # type: ignore[arg-type]
-            )
+            settings = quick_settings(**({"models": repository} | overrides))
             return stack.enter_context(running(settings, wait=wait))
 
         yield start
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path, accept_queue: str) -> Iterator[Running]:
+def server(repository: Path) -> Iterator[Running]:
     """One server of the test repository for a whole module."""
-    with running(quick_settings(repository, accept_queue=accept_queue)) as one:
+    with running(quick_settings(repository)) as one:
         yield one
 
 

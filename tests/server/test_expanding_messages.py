@@ -14,7 +14,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
 HUGE = 8 * 2**20
-"""Bytes of a message; of its gzip, a thousandth."""
+"""Bytes of a message."""
 
 ROOM = 12 * HUGE
 """What the server may grow by: the message is there thrice for a moment. Unchecked, it is 16 times."""
@@ -49,8 +49,8 @@ def most_memory(process: ServerProcess) -> int:
 
 
 def refusal(channel: grpc.Channel, procedure: str, payload: bytes) -> str:
-    """Why a message is refused, which comes as gzip."""
-    options: dict[str, Any] = {"timeout": 240, "compression": grpc.Compression.Gzip}
+    """Why a message is refused."""
+    options: dict[str, Any] = {"timeout": 240}
     path = RPCS[procedure].path
     if procedure == "ModelStreamInfer":
         stream: Any = channel.stream_stream(path)

@@ -29,7 +29,6 @@ _HEALTH_SECONDS = 2.0
 """Between checks of a replica: Serve replaces it after three that fail."""
 
 _NOT_HERE = {
-    "accept_queue": "Serve has a gRPC server of its own",
     "grpc_option": "Serve has a gRPC server of its own",
     "host": "Serve listens on every interface",
     "management_token_file": "models are not loaded by call: use repository_mode poll",

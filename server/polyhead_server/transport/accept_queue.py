@@ -1,14 +1,15 @@
-"""Accept the calls of some methods on a completion queue of our own, inside a `grpc.aio` server.
+"""Accept the calls of methods on a completion queue of our own, inside a `grpc.aio` server.
 
 `grpc.aio` accepts one call for each turn of the event loop, and reads one message of a stream, so that few
-requests are known at a time and batches stay small. Here many accepts are outstanding. A thread polls the
-queue and reads the requests; the event loop gets whole ones, all that have come at once. While it answers
-unary calls, the thread waits, because the two would only take the interpreter's lock from each other. Streams
-do not wait: each of their replies is sent when the thread hears that the one before has gone. The server's
-other methods stay with `grpc.aio`.
+requests are known at a time and batches stay small; and it puts large messages together on the event loop,
+which stands still meanwhile. Here many accepts are outstanding. A thread polls the queue and reads the
+requests; the event loop gets whole ones, all that have come at once. While it answers unary calls, the thread
+waits, because the two would only take the interpreter's lock from each other. Streams do not wait: each of
+their replies is sent when the thread hears that the one before has gone. `grpc.aio` listens, and rejects
+unknown methods.
 
 Only this module and `accepted_call.py` use private names of grpcio, those on which its threaded server is
-built. `unusable_reason` tries them out. Interceptors do not run here: calls ask the guards themselves.
+built. `check_grpcio` tries them out.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
@@ -33,7 +35,7 @@ from polyhead_server.transport.reading import MAX_IN_PROGRESS, RequestReader, St
 
 try:
     from grpc._cython import cygrpc  # type: ignore[attr-defined]
-except ImportError:  # `unusable_reason` says so
+except ImportError:  # `check_grpcio` says so
     cygrpc = None
 
 Open: TypeAlias = Callable[["AcceptQueue", str, Any], AcceptedCall]
@@ -51,12 +53,16 @@ _STEPS_PER_TURN = 64
 _TURNS_TO_ANSWER = 3
 """Turns of the event loop until small requests are answered: tasks start, work runs, replies are sent."""
 
+TESTED_GRPCIO = ("1.72.1", "1.85.1")
+"""The oldest and the newest release that the tests were run with."""
+
 _END_SECONDS = 5.0
-_CHECK_SECONDS = 10.0
+_CHECK_SECONDS = 60.0
+"""Long enough for a machine that is busy with something else."""
 
 
 class AcceptQueue:
-    """Answer the calls of some methods with coroutines of the event loop.
+    """Answer the calls of methods with coroutines of the event loop.
 
     Create it before the server starts, and start it after.
 
@@ -106,14 +112,18 @@ class AcceptQueue:
         self._add_accepts()
         self._thread.start()
 
+    def refuse(self) -> None:
+        """Ask for no more calls, as all queues must before their server stops: an accept must find it."""
+        with self._lock:
+            self._stopping = True
+
     async def stop(self, grace: float) -> None:
         """Stop the server and this queue.
 
         Args:
             grace: Seconds that calls may take to end. Then they are cancelled.
         """
-        with self._lock:  # no accept is on its way to a server that may be gone by then
-            self._stopping = True
+        self.refuse()
         await self._server.stop(grace)
         if self._thread.is_alive():
             self._tell_if_idle()
@@ -276,20 +286,29 @@ def _call_of(function: Any) -> AcceptedCall | None:
     return owner if isinstance(owner, AcceptedCall) else None
 
 
-async def unusable_reason() -> str | None:
-    """Return why calls cannot be accepted in this way here; None if they can.
+async def check_grpcio() -> None:
+    """Try out whether calls can be accepted in this way with the installed grpcio.
 
     A server of its own, which only this machine can reach, answers a call and rejects another.
+
+    Raises:
+        StartError: They cannot.
     """
     check = asyncio.ensure_future(_check())
     await asyncio.wait((check,), timeout=_CHECK_SECONDS)
     if not check.done():
         check.cancel()
         await asyncio.wait((check,), timeout=_END_SECONDS)  # no longer: what hangs may never end
-        return f"the calls took longer than {_CHECK_SECONDS:g} s"
-    if error := check.exception():
-        return " ".join(f"{type(error).__name__}: {error}".split())
-    return None
+        reason = f"calls took longer than {_CHECK_SECONDS:g} s"
+    elif error := check.exception():
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    else:
+        return
+    oldest, newest = TESTED_GRPCIO
+    raise StartError(
+        f"grpcio must accept calls as {oldest} to {newest} do, {grpc.__version__} does not ({reason}): "
+        f"install one that was tested, pip install 'grpcio>={oldest},<={newest}'"
+    )
 
 
 async def _check() -> None:

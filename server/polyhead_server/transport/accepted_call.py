@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 
-from polyhead_server.errors import ErrorReply, InvalidRequestError
+from polyhead_server.errors import ErrorReply, InvalidRequestError, RequestError
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.transport.access import Guard, Rejection
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 try:
     from grpc._cython import cygrpc  # type: ignore[attr-defined]
-except ImportError:  # `accept_queue.unusable_reason` says so
+except ImportError:  # `accept_queue.check_grpcio` says so
     cygrpc = None
 
 Answer: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
@@ -45,19 +45,21 @@ _NO_DEADLINE = 1e11
 
 
 class AcceptedCall:
-    """A call, as its handler sees it: what handlers need of `grpc.aio.ServicerContext`.
+    """A call, as its handler sees it: see `CallContext`.
 
     Args:
         queue: Has accepted it.
         method: The method's full name.
         event: Has brought it.
         reader: Bounds how many requests are waited for.
+        check: Raises an error for a request that is not kept until the event loop has time for it.
     """
 
     __slots__ = (
         "_began_ns",
         "_call",
         "_callbacks",
+        "_check",
         "_deadline",
         "_ended",
         "_left",
@@ -70,10 +72,18 @@ class AcceptedCall:
         "method",
     )
 
-    def __init__(self, queue: "AcceptQueue", method: str, event: Any, reader: BoundedReader) -> None:
+    def __init__(
+        self,
+        queue: "AcceptQueue",
+        method: str,
+        event: Any,
+        reader: BoundedReader,
+        check: Callable[[bytes], None] | None,
+    ) -> None:
         self.method = method
         self._queue = queue
         self._reader = reader
+        self._check = check
         self._call = event.call
         self._metadata = event.invocation_metadata
         self._deadline: float = event.call_details.deadline
@@ -153,11 +163,17 @@ class AcceptedCall:
             self._queue.hand_over(self._cancel)
 
     def _read_message(self, event: Any) -> Any:
-        """Return the request that an event brings; None if it brings none."""
+        """Return the request that an event brings, or why it is not taken; None if it brings none."""
         self._reading = None
         if not event.success:  # others come without a message
             self._queue.hand_over(self._refuse)
-        return event.batch_operations[0].message()
+        message = event.batch_operations[0].message()
+        if message is not None and self._check is not None:
+            try:
+                self._check(message)
+            except RequestError as error:
+                return error.with_traceback(None)  # which would keep the message
+        return message
 
     def _sent(self, _event: Any) -> None:
         self._queue.hand_over(self._call_back)
@@ -174,7 +190,7 @@ class AcceptedCall:
             return
         error = self._reader.too_large(or_else="cannot be decompressed")
         reject(self, error)
-        self._reader.count(error, self._began_ns)
+        self._reader.count(self.method, error, self._began_ns)
 
     def _start(self) -> None:
         """Let the handler answer."""
@@ -269,14 +285,22 @@ class UnaryCall(AcceptedCall):
         event: Has brought it.
         answer: Returns the reply to a request.
         reader: Bounds how many requests are waited for, and how long.
+        check: See `AcceptedCall`.
     """
 
     __slots__ = ("_handler", "_request")
 
     def __init__(
-        self, queue: "AcceptQueue", method: str, event: Any, *, answer: Answer, reader: RequestReader
+        self,
+        queue: "AcceptQueue",
+        method: str,
+        event: Any,
+        *,
+        answer: Answer,
+        reader: RequestReader,
+        check: Callable[[bytes], None] | None = None,
     ) -> None:
-        super().__init__(queue, method, event, reader)
+        super().__init__(queue, method, event, reader, check)
         self._handler = answer
         self._request: bytes | None = None
 
@@ -288,8 +312,12 @@ class UnaryCall(AcceptedCall):
 
     def _received(self, event: Any) -> None:
         self._reader.finish(self._fail_read)
-        self._request = self._read_message(event)
-        self._queue.hand_over(self._start, waits=True)
+        request = self._read_message(event)
+        if isinstance(request, RequestError):
+            self._queue.hand_over(partial(self._fail_read, request), waits=True)
+        else:
+            self._request = request
+            self._queue.hand_over(self._start, waits=True)
 
     def lose(self, error: Exception) -> None:
         """Answer the call with the error: its handler has not started."""
@@ -303,7 +331,7 @@ class UnaryCall(AcceptedCall):
         if self._ended or self._left or self._request is not None:
             return
         try:
-            self._reader.count(error, self._began_ns)
+            self._reader.count(self.method, error, self._began_ns)
         finally:
             self._fail(error)
 
@@ -336,8 +364,8 @@ class UnaryCall(AcceptedCall):
 class StreamCall(AcceptedCall):
     """A call with any number of requests and replies.
 
-    Up to `MAX_IN_PROGRESS` requests are read ahead of their answers, so that the handler gets all that have
-    come. Replies are sent one after the other; the handler waits for that only if much is left to send.
+    Requests are read ahead of their answers, so that the handler gets all that have come. Replies are sent
+    one after the other; the handler waits for that only if much is left to send.
 
     Args:
         queue: Has accepted it.
@@ -345,6 +373,8 @@ class StreamCall(AcceptedCall):
         event: Has brought it.
         answer: Answers the requests.
         reader: Bounds how many streams are waited for.
+        check: See `AcceptedCall`.
+        ahead: How many requests are read and not answered, at most.
     """
 
     __slots__ = (
@@ -363,9 +393,17 @@ class StreamCall(AcceptedCall):
     )
 
     def __init__(
-        self, queue: "AcceptQueue", method: str, event: Any, *, answer: StreamAnswer, reader: BoundedReader
+        self,
+        queue: "AcceptQueue",
+        method: str,
+        event: Any,
+        *,
+        answer: StreamAnswer,
+        reader: BoundedReader,
+        check: Callable[[bytes], None] | None = None,
+        ahead: int = MAX_IN_PROGRESS,
     ) -> None:
-        super().__init__(queue, method, event, reader)
+        super().__init__(queue, method, event, reader, check)
         self._handler = answer
         self._requests: deque[Any] = deque()
         """Those that have come: messages, `grpc.aio.EOF`, or an error. Only the event loop changes it."""
@@ -378,7 +416,7 @@ class StreamCall(AcceptedCall):
         """The call is over. Only the polling thread uses it."""
         self._lock = Lock()
         """For all that follows."""
-        self._room = MAX_IN_PROGRESS
+        self._room = ahead
         """How many more requests may be read."""
         self._to_send: deque[bytes | tuple[Any, Callable[[Any], None]]] = deque()
         """Messages, and what ends the call with its tag, that wait for those before."""
@@ -519,7 +557,7 @@ class StreamCall(AcceptedCall):
             self._receive()
 
     async def _answer(self) -> None:
-        await self._handler(_RequestsAhead(self._reader, self), self)
+        await self._handler(StreamRequests(self._reader, self), self)
         self._send_status(grpc.StatusCode.OK)
 
     def _head(self) -> tuple[Any, ...]:
@@ -536,21 +574,6 @@ class StreamCall(AcceptedCall):
                 return
             self._sending = True
         self._send_next()
-
-
-class _RequestsAhead(StreamRequests):
-    """Iterate over the requests of a stream that are read ahead."""
-
-    def __init__(self, reader: BoundedReader, call: StreamCall) -> None:
-        super().__init__(reader, call)
-        self._call = call
-
-    async def _read(self) -> Any:
-        return await (self._call.read() if self._call.has_come else super()._read())
-
-    def answered(self) -> None:
-        super().answered()
-        self._call.read_on()
 
 
 def _ignore(_event: Any) -> None:

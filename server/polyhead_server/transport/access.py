@@ -5,7 +5,7 @@ secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,8 +16,7 @@ from polyhead_server.errors import StartError, shorten
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFER, STREAM_INFER, Handler
-from polyhead_server.transport.health import HEALTH
+from polyhead_server.transport.call import HEALTH, INFERENCE
 from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
@@ -26,7 +25,6 @@ OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
 MANAGEMENT = frozenset({RPCS["RepositoryModelLoad"].path, RPCS["RepositoryModelUnload"].path})
 """Procedures that need a management token."""
 
-_INFERENCE = frozenset({INFER, STREAM_INFER})
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
@@ -52,8 +50,8 @@ def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
     return tokens
 
 
-class Guard(grpc.aio.ServerInterceptor):
-    """Reject calls without the right token before their handler is looked up.
+class Guard:
+    """Reject calls without the right token before their requests are read.
 
     Args:
         tokens: Open everything but management. If there are none, no token is needed for that.
@@ -68,23 +66,10 @@ class Guard(grpc.aio.ServerInterceptor):
         self._tokens = tuple(tokens)
         self._management = tuple(management)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Return the handler of a call. gRPC asks for each."""
-        method: str = handler_call_details.method
-        rejection = self.rejection(method, handler_call_details.invocation_metadata)
-        if rejection is None:
-            return await continuation(handler_call_details)
-        self.count(method, rejection)
-        return _reject(*rejection)
-
     def count(self, method: str, rejection: Rejection) -> None:
         """Count and log a rejected call."""
         code, message = rejection
-        if method in _INFERENCE:
+        if method in INFERENCE:
             self._statistics.rejected(code.name)
         LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
 
@@ -114,7 +99,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
 
 def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence[Guard]:
-    """Return the interceptors that the settings ask for; none if there are no tokens.
+    """Return the guards that the settings ask for; none if there are no tokens.
 
     Args:
         settings: Name the files of tokens.
@@ -148,11 +133,3 @@ def _bearer(metadata: Any) -> bytes | None:
 def _is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
     """Compare with every token, in a time that does not reveal how much of one is right."""
     return sum(hmac.compare_digest(given, token) for token in tokens) > 0
-
-
-def _reject(code: grpc.StatusCode, message: str) -> Handler:
-    async def abort(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await context.abort(code, message)
-
-    # This kind of handler fits every call, since it neither reads a request nor writes a reply.
-    return grpc.stream_stream_rpc_method_handler(abort)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import grpc
 
@@ -15,13 +15,12 @@ from polyhead_server.observability.request_log import CURRENT, request_id
 from polyhead_server.observability.request_log import Context as RecordedContext
 
 INFER, STREAM_INFER = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
-
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+INFERENCE = frozenset({INFER, STREAM_INFER})
+HEALTH = "grpc.health.v1.Health"
 
 
 class CallContext(Protocol):
-    """What handlers of unary calls use of `grpc.aio.ServicerContext`."""
+    """A call, as its handler sees it; the names are those of `grpc.aio.ServicerContext`."""
 
     def invocation_metadata(self) -> Any:
         """Return what the caller has sent with the call."""
@@ -37,10 +36,17 @@ class CallContext(Protocol):
 
 
 class StreamContext(CallContext, Protocol):
-    """What handlers of streams use of `grpc.aio.ServicerContext`."""
+    """The call of a stream."""
+
+    @property
+    def has_come(self) -> bool:
+        """Whether there is something to read."""
 
     async def read(self) -> Any:
         """Return the next message, or `grpc.aio.EOF`."""
+
+    def read_on(self) -> None:
+        """Read another message ahead."""
 
     async def write(self, message: Any, /) -> None:
         """Send a message; return when flow control lets the next be sent."""

@@ -3,8 +3,9 @@
 The empty name and the inference service's stand for the whole server; every model has its own.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import grpc
@@ -12,10 +13,12 @@ from grpc_health.v1 import health_pb2
 
 from polyhead_proto import SERVICE
 from polyhead_server.errors import quoted
+from polyhead_server.inference.wire import check_small, parse_small
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import Context
-
-HEALTH = "grpc.health.v1.Health"
+from polyhead_server.transport.accept_queue import Open
+from polyhead_server.transport.accepted_call import StreamCall, UnaryCall
+from polyhead_server.transport.call import HEALTH, CallContext, StreamContext
+from polyhead_server.transport.reading import RequestReader, StreamRequests
 
 _STATUS = {
     True: health_pb2.HealthCheckResponse.SERVING,
@@ -36,40 +39,44 @@ class Health:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return the service for a server to add."""
-        read = health_pb2.HealthCheckRequest.FromString
-        read_list = health_pb2.HealthListRequest.FromString
+    def methods(self, requests: RequestReader) -> Mapping[str, Open]:
+        """Return how the calls of each method are made, by its full name."""
+        unary = partial(UnaryCall, reader=requests, check=check_small)
+        return {
+            f"/{HEALTH}/Check": partial(unary, answer=self._check),
+            f"/{HEALTH}/List": partial(unary, answer=self._list),
+            f"/{HEALTH}/Watch": partial(
+                StreamCall, reader=requests, check=check_small, answer=self._watch, ahead=1
+            ),
+        }
 
-        def write(message: Any) -> bytes:
-            return bytes(message.SerializeToString())
-
-        return grpc.method_handlers_generic_handler(
-            HEALTH,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check, read, write),
-                "List": grpc.unary_unary_rpc_method_handler(self._list, read_list, write),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch, read, write),
-            },
-        )
-
-    async def _check(self, request: Any, context: Context) -> Any:
-        serving = self._runtime.serving(_name(request.service))
+    async def _check(self, payload: bytes, context: CallContext) -> bytes:
+        service = _service(payload)
+        serving = self._runtime.serving(_name(service))
         if serving is None:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"no service {quoted(request.service)} is known here"
-            )
-        return _response(serving)
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {quoted(service)} is known here")
+        return _write(_response(serving))
 
-    async def _list(self, _request: Any, _context: Context) -> Any:
+    async def _list(self, payload: bytes, _context: CallContext) -> bytes:
+        parse_small(health_pb2.HealthListRequest, payload)
         services = ["", SERVICE, *self._runtime.registry.names()]
         statuses = {service: _response(self._runtime.serving(_name(service))) for service in services}
-        return health_pb2.HealthListResponse(statuses=statuses)
+        return _write(health_pb2.HealthListResponse(statuses=statuses))
 
-    async def _watch(self, request: Any, _context: Context) -> AsyncIterator[Any]:
-        async with aclosing(self._runtime.watch(_name(request.service))) as statuses:
+    async def _watch(self, requests: StreamRequests, context: StreamContext) -> None:
+        name = _name(_service(await requests.only()))
+        async with aclosing(self._runtime.watch(name)) as statuses:
             async for serving in statuses:
-                yield _response(serving)
+                await context.write(_write(_response(serving)))
+
+
+def _service(payload: bytes) -> str:
+    """Return the service that a request asks for."""
+    return str(parse_small(health_pb2.HealthCheckRequest, payload).service)
+
+
+def _write(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
 
 
 def _name(service: str) -> str:

@@ -8,10 +8,7 @@ within `PROMPT_SECONDS` is rejected: within that time, the network bounds how mu
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from functools import partial
-from inspect import isasyncgen
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -24,11 +21,10 @@ from polyhead_server.errors import (
     UnavailableError,
     scattered_retry_ms,
 )
-from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.counter_layout import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFER, STREAM_INFER, Context, Handler, StreamContext, abort, reject
+from polyhead_server.transport.call import INFERENCE, StreamContext
 
 End: TypeAlias = Callable[[RequestError], None]
 
@@ -57,7 +53,7 @@ class BoundedReader:
         limit: How many may take longer than `PROMPT_SECONDS` at once. The first ones to wait may.
         seconds: The longest that any may take.
         largest: The most bytes of a message, which gRPC enforces.
-        statistics: Counts inference requests that are not read; None: nobody does.
+        statistics: Counts inference requests that are not read.
     """
 
     def __init__(
@@ -67,7 +63,7 @@ class BoundedReader:
         limit: int,
         seconds: float = math.inf,
         largest: int = 0,
-        statistics: Statistics | None = None,
+        statistics: Statistics,
     ) -> None:
         self._what = what
         self._limit = limit
@@ -135,14 +131,15 @@ class BoundedReader:
         finally:
             self.finish(end)
 
-    def count(self, error: Exception, began_ns: int) -> None:
-        """Count an inference request that could not be read.
+    def count(self, method: str, error: Exception, began_ns: int) -> None:
+        """Count a request that could not be read, if it is one of inference.
 
         Args:
+            method: The full name of what is called.
             error: The reason.
             began_ns: When its call came, by `time.perf_counter_ns`.
         """
-        if self._statistics is None:
+        if method not in INFERENCE:
             return
         if isinstance(error, UnavailableError):
             self._statistics.on_drop(MEMORY)
@@ -220,7 +217,7 @@ class StreamRequests:
     """Iterate over the requests of a stream.
 
     Args:
-        reader: Reads them.
+        reader: Bounds how many streams are waited for.
         context: The call.
     """
 
@@ -235,114 +232,31 @@ class StreamRequests:
 
     async def __anext__(self) -> Any:
         """Read the next request. A caller that waits for our answer is not late with it."""
-        request = await self._read()
+        context = self._context
+        request = await (
+            context.read() if context.has_come else self._reader.read(context, self._is_waited_for)
+        )
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
         return request
 
+    async def only(self) -> Any:
+        """Read the request of a call that has one.
+
+        Raises:
+            InvalidRequestError: It ends without.
+        """
+        async for request in self:
+            return request
+        raise InvalidRequestError(EMPTY_CALL)
+
     def answered(self) -> None:
         """Note that a request has been answered, so that another may be read ahead."""
-
-    async def _read(self) -> Any:
-        return await self._reader.read(self._context, self._is_waited_for)
+        self._context.read_on()
 
     def _is_waited_for(self) -> bool:
         """Return whether the caller is waiting for the server."""
         return self.in_progress > 0
-
-
-def _small(deserialise: Callable[[bytes], Any] | None, message: bytes) -> Any:
-    """Return a message that has no tensors, if it is small: it is read on the event loop."""
-    check_small(message)
-    return message if deserialise is None else deserialise(message)
-
-
-class ReadingInterceptor(grpc.aio.ServerInterceptor):
-    """Make every handler read through a `BoundedReader`. Must be the last of a server's interceptors.
-
-    gRPC starts a unary handler when its message has come. These start before, so that they can watch it come.
-
-    Args:
-        requests: Reads the requests of unary calls.
-        streams: Reads the requests of streams.
-    """
-
-    def __init__(self, requests: RequestReader, streams: BoundedReader) -> None:
-        self._requests = requests
-        self._streams = streams
-        self._handlers: dict[str, Handler] = {}
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Return the handler of a call. gRPC asks for each."""
-        method: str = handler_call_details.method
-        known = self._handlers.get(method)
-        if known is None and (handler := await continuation(handler_call_details)) is not None:
-            known = self._handlers[method] = self._wrap(method, handler)
-        return known
-
-    def _wrap(self, method: str, handler: Any) -> Handler:
-        """Return a handler that reads its messages itself."""
-        deserialiser = handler.request_deserializer
-        if method not in {INFER, STREAM_INFER}:
-            deserialiser = partial(_small, deserialiser)
-        serialisers = deserialiser, handler.response_serializer
-        if handler.unary_unary is not None:
-            answer = handler.unary_unary
-
-            async def unary(_: object, context: Context) -> Any:
-                try:
-                    return await answer(await self._read(method, context), context)
-                except Exception as error:  # gRPC would send its text
-                    await abort(context, error)
-
-            return grpc.stream_unary_rpc_method_handler(unary, *serialisers)
-
-        async def stream(_: object, context: Context) -> None:
-            if handler.unary_stream is not None:
-                replies = handler.unary_stream(await self._read(method, context), context)
-            else:
-                replies = handler.stream_stream(StreamRequests(self._streams, context), context)
-            if not isasyncgen(replies):
-                await replies
-                return
-            try:
-                async with aclosing(replies):
-                    async for reply in replies:
-                        await context.write(reply)
-            except Exception as error:
-                await abort(context, error)
-
-        return grpc.stream_stream_rpc_method_handler(stream, *serialisers)
-
-    async def _read(self, method: str, context: Context) -> Any:
-        """Read the only message of a call."""
-        began_ns = time.perf_counter_ns()
-        try:
-            request = await self._requests.read(context)
-        except (RequestError, MemoryError) as error:  # its bytes may not fit into memory
-            if method == INFER:
-                self._requests.count(error, began_ns)
-            await abort(context, error)
-        if request is grpc.aio.EOF:
-            try:
-                await asyncio.sleep(OVER_SECONDS)  # gRPC cancels this task if the call is over
-            except asyncio.CancelledError:
-                if context.time_remaining() != 0:
-                    refused = self._requests.too_large(or_else="its caller has left")
-                    reject(context, refused)
-                    if method == INFER:
-                        self._requests.count(refused, began_ns)
-                raise
-            # gRPC itself would leave the caller without an answer.
-            empty = InvalidRequestError(EMPTY_CALL)
-            if method == INFER:
-                self._requests.count(empty, began_ns)
-            await abort(context, empty)
-        return request
 
 
 def stream_reader(settings: Settings, statistics: Statistics) -> BoundedReader:

@@ -1,16 +1,10 @@
 """A gRPC server in front of a runtime."""
 
 import asyncio
-from collections.abc import Mapping
-from functools import partial
 from threading import Thread
 
 import grpc
-from google.protobuf import descriptor_pool
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from polyhead_proto import FILE, SERVICE
 from polyhead_server.address import bind, format_address
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog
@@ -18,14 +12,14 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.accept_queue import AcceptQueue, Open, unusable_reason
-from polyhead_server.transport.accepted_call import StreamCall, UnaryCall
+from polyhead_server.transport.accept_queue import AcceptQueue, check_grpcio
 from polyhead_server.transport.access import guards
-from polyhead_server.transport.call import INFER, STREAM_INFER
+from polyhead_server.transport.call import INFERENCE
 from polyhead_server.transport.handlers import InferenceService
-from polyhead_server.transport.health import HEALTH, Health
+from polyhead_server.transport.health import Health
 from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reading import ReadingInterceptor, RequestReader, stream_reader
+from polyhead_server.transport.reading import RequestReader, stream_reader
+from polyhead_server.transport.reflection import Reflection
 from polyhead_server.transport.tls import server_credentials
 
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that have just been
@@ -58,19 +52,17 @@ class GrpcServer:
         self._host = settings.host
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
-        self._guards = guards(settings, statistics)
-        self._requests = RequestReader(settings, statistics)
-        self._streams = stream_reader(settings, statistics)
-        self._grpc = grpc.aio.server(
-            interceptors=(*self._guards, ReadingInterceptor(self._requests, self._streams)),
-            options=server_options(settings, reuse_port=reuse_port),
-        )
         self.request_log = RequestLog(self._tracer)
-        self._inference = InferenceService(runtime, self.request_log)
-        self._grpc.add_generic_rpc_handlers((self._inference.handler(), Health(runtime).handler()))
-        _add_reflection(self._grpc)
+        self._guards = guards(settings, statistics)
+        requests, streams = RequestReader(settings, statistics), stream_reader(settings, statistics)
+        self._methods = {
+            **InferenceService(runtime, self.request_log).methods(requests, streams),
+            **Health(runtime).methods(requests),
+            **Reflection().methods(streams),
+        }
+        self._grpc = grpc.aio.server(options=server_options(settings, reuse_port=reuse_port))
         self._listen_when_loaded = listen_when_loaded
-        self._accept_queue: AcceptQueue | None = None
+        self._queues: list[AcceptQueue] = []
         self._serving: asyncio.Task[None] | None = None
         if not listen_when_loaded:
             self._bind()
@@ -79,7 +71,7 @@ class GrpcServer:
         """Start to load the models, and listen.
 
         Raises:
-            StartError: The repository is missing or empty.
+            StartError: The repository is missing or empty, or calls cannot be accepted with this grpcio.
         """
         await self.runtime.start()
         if not self._listen_when_loaded:
@@ -113,7 +105,10 @@ class GrpcServer:
         await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
         # The last replies may still be on their way to their readers. Unused streams are not waited for.
         left = deadline - loop.time() if self.runtime.budget.answering else 0.0
-        await (self._accept_queue or self._grpc).stop(max(left, _LAST_REPLIES_SECONDS))
+        for queue in self._queues:
+            queue.refuse()
+        grace = max(left, _LAST_REPLIES_SECONDS)
+        await asyncio.gather(self._grpc.stop(grace), *(queue.stop(grace) for queue in self._queues))
         # Replies over HTTP; nothing says when the last of them is gone.
         while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
@@ -128,20 +123,14 @@ class GrpcServer:
         self.port = bind(self._grpc, self._host, self.port, self._credentials)
 
     async def _listen(self) -> None:
-        """Accept calls; inference by a queue of its own, if that works here."""
-        if self.runtime.settings.accept_queue == "auto":
-            if reason := await unusable_reason():
-                LOGGER.warning("inference calls are accepted one by one, by grpc.aio (%s)", reason)
-            else:
-                infer, stream = self._inference.infer, self._inference.stream_infer
-                methods: Mapping[str, Open] = {
-                    INFER: partial(UnaryCall, answer=infer, reader=self._requests),
-                    STREAM_INFER: partial(StreamCall, answer=stream, reader=self._streams),
-                }
-                self._accept_queue = AcceptQueue(self._grpc, methods, guards=self._guards)
+        """Accept calls: those of inference by themselves, so that probes do not wait behind them."""
+        await check_grpcio()
+        for inference in (True, False):
+            methods = {name: call for name, call in self._methods.items() if (name in INFERENCE) == inference}
+            self._queues.append(AcceptQueue(self._grpc, methods, guards=self._guards))
         await self._grpc.start()
-        if self._accept_queue is not None:
-            self._accept_queue.start()
+        for queue in self._queues:
+            queue.start()
 
     async def _serve(self) -> None:
         await self.runtime.loaded()
@@ -183,15 +172,3 @@ async def create_server(
     runtime = Runtime(settings, counters=counters)
     server = GrpcServer(runtime, reuse_port=reuse_port, listen_when_loaded=listen_when_loaded)
     return server, server.port
-
-
-def _add_reflection(server: grpc.aio.Server) -> None:
-    """Let tools such as grpcurl ask the server for its services and messages.
-
-    grpcio's reflection looks into one pool only, so this one holds every service. It is private, as that of
-    the messages is.
-    """
-    pool = descriptor_pool.DescriptorPool()
-    for file in (FILE, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-        pool.AddSerializedFile(file.serialized_pb)
-    reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server, pool=pool)

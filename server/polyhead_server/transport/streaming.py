@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TypeAlias
 
-import grpc
-
 from polyhead_proto import messages as pb
 from polyhead_proto.names import FINAL, WANTS_STATUS
 from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestError
@@ -172,25 +170,13 @@ class InferStream:
         self._requests.in_progress -= 1  # it waits for its reader now
         try:
             await slot.wait()
-            await send(self._context, reply)
+            await self._context.write(reply)
         finally:
             self._requests.in_progress += 1
 
 
 def _has_failed(task: Task) -> bool:
     return task.cancelled() or task.exception() is not None
-
-
-async def send(context: StreamContext, message: bytes) -> None:
-    """Send a message of a stream.
-
-    Raises:
-        CancelledError: The caller has left; a failed write may show that before gRPC does.
-    """
-    try:
-        await context.write(message)
-    except grpc.aio.InternalError as error:
-        raise asyncio.CancelledError from error
 
 
 def failed_reply(error: ErrorReply, payload: bytes) -> bytes:

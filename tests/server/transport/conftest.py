@@ -5,15 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from polyhead_server.transport import accept_queue
-
 _others: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def _patient_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no server give the queue up because the machine was busy."""
-    monkeypatch.setattr(accept_queue, "_CHECK_SECONDS", 240.0)
 
 
 @pytest.fixture(autouse=True)

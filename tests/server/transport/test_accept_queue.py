@@ -14,8 +14,9 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from tests.server.transport.conftest import accept_threads
 
 from polyhead_server import Settings
+from polyhead_server.errors import StartError
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.transport.accept_queue import AcceptQueue, unusable_reason
+from polyhead_server.transport.accept_queue import TESTED_GRPCIO, AcceptQueue, check_grpcio
 from polyhead_server.transport.accepted_call import AcceptedCall, StreamCall, UnaryCall
 from polyhead_server.transport.access import Guard
 from polyhead_server.transport.call import CallContext, StreamContext
@@ -39,21 +40,22 @@ async def reached(condition: Callable[[], object]) -> None:
 
 def test_it_works_with_this_grpcio() -> None:
     for _ in range(20):
-        assert asyncio.run(unusable_reason()) is None
+        asyncio.run(check_grpcio())
     assert not accept_threads()
 
 
-def test_an_answer_that_is_not_the_expected_one_is_a_reason(
+def test_an_answer_that_is_not_the_expected_one_says_which_versions_were_tested(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(AcceptedCall, "invocation_metadata", lambda _call: ())
     caplog.set_level(logging.CRITICAL)
 
-    reason = asyncio.run(unusable_reason())
+    with pytest.raises(StartError, match="ABORTED") as caught:
+        asyncio.run(check_grpcio())
 
-    assert reason is not None
-    assert "ABORTED" in reason
-    assert "\n" not in reason
+    oldest, newest = TESTED_GRPCIO
+    assert f"pip install 'grpcio>={oldest},<={newest}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 class Echo:
@@ -159,11 +161,12 @@ def test_a_handler_knows_how_long_its_caller_waits() -> None:
     asyncio.run(run(use))
 
 
-def test_calls_that_are_never_answered_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_are_never_answered_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnaryCall, "_start", lambda _call: None)
     monkeypatch.setattr("polyhead_server.transport.accept_queue._CHECK_SECONDS", 0.2)
 
-    assert asyncio.run(unusable_reason())
+    with pytest.raises(StartError, match=r"took longer than 0.2 s"):
+        asyncio.run(check_grpcio())
 
 
 def test_who_leaves_ends_the_work_for_them() -> None:
@@ -368,7 +371,7 @@ def test_a_stream_that_fails_ends_after_the_replies_before(last: bytes, code: An
         async def answer_stream(self, requests: StreamRequests, context: StreamContext) -> None:
             async for request in requests:
                 if request == last:  # else the client's next write may fail before it knows the status
-                    await reached(lambda: context.has_come)  # type: ignore[attr-defined]
+                    await reached(lambda: context.has_come)
                 await context.write(await self.answer(request, context))
                 requests.answered()
 

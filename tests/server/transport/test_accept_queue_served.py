@@ -1,4 +1,4 @@
-"""The queue that accepts inference calls, in a server. What holds on both fronts is tested elsewhere."""
+"""The queues that accept calls, in a server."""
 
 import struct
 import threading
@@ -19,6 +19,7 @@ from tests.servers import Callers
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
+from polyhead_server.errors import StartError
 from polyhead_server.transport import accept_queue, accepted_call
 from polyhead_server.transport.accept_queue import AcceptQueue
 from polyhead_server.transport.accepted_call import AcceptedCall
@@ -32,8 +33,8 @@ CONNECTIONS = 900
 
 
 def queue_of(server: Any) -> AcceptQueue:
-    queue: AcceptQueue | None = server.server._accept_queue
-    assert queue is not None
+    """The one of inference calls."""
+    queue: AcceptQueue = server.server._queues[0]
     return queue
 
 
@@ -45,7 +46,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_accept_the_calls_of_all_methods(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     real = AcceptedCall.open
 
@@ -61,15 +62,8 @@ def test_it_accepts_inference_calls_and_grpc_the_others(serve: Any, monkeypatch:
     stream: Any = server.channel.stream_stream(STREAM)
     assert len(list(stream(iter([server.request("tiny", X).SerializeToString()]), timeout=120))) == 1
 
-    assert seen == [INFER, STREAM]
-
-
-def test_it_can_be_turned_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(cygrpc, "CompletionQueue")
-    server = serve(accept_queue="off")
-
-    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
-    assert not accept_threads()
+    assert seen == [INFER, RPCS["ServerLive"].path, STREAM]
+    assert {call.method for call in queue_of(server).calls} <= {INFER, STREAM}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +79,8 @@ def test_it_can_be_turned_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> No
         "StatusCode",
     ],
 )
-def test_without_a_name_that_it_needs_grpc_accepts_calls_and_the_log_says_why(
-    serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+def test_without_a_name_that_they_need_the_server_does_not_start_and_says_why(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     real = vars(cygrpc)
     without = SimpleNamespace(**{key: value for key, value in real.items() if key != name})
@@ -94,24 +88,27 @@ def test_without_a_name_that_it_needs_grpc_accepts_calls_and_the_log_says_why(
     monkeypatch.setattr(accepted_call, "cygrpc", without)
     monkeypatch.setattr(accept_queue, "_CHECK_SECONDS", 0.5)
 
-    server = serve()
+    with pytest.raises(StartError, match="install one that was tested"):
+        serve()
 
-    assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
-    (line,) = [line for line in caplog.messages if "one by one" in line]
-    assert line.startswith("inference calls are accepted one by one, by grpc.aio (")
     until(lambda: not accept_threads())
 
 
-def test_more_than_one_message_is_a_call_with_the_first(serve: Any, accept_queue: str) -> None:
-    server = serve(accept_queue=accept_queue)
+def test_more_than_one_message_is_a_call_with_the_first(serve: Any) -> None:
+    server = serve()
     request = server.request("tiny", X).SerializeToString()
     method = server.channel.stream_unary(INFER, response_deserializer=RPCS["ModelInfer"].response.FromString)
 
     assert method(iter([request, b"", request]), timeout=120).outputs[0].shape == [1, 3, 16]
 
 
-def test_messages_may_be_compressed_both_ways(serve: Any) -> None:
-    server = serve(grpc_option=["grpc.default_compression_algorithm=2"])
+def test_messages_are_compressed_where_that_is_asked_for(serve: Any) -> None:
+    with pytest.raises(grpc.RpcError, match="gzip' is disabled") as caught:
+        serve().call("ServerLive", compression=grpc.Compression.Gzip)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    options = ("compression_enabled_algorithms_bitset=7", "default_compression_algorithm=2")
+    server = serve(grpc_option=[f"grpc.{option}" for option in options])
 
     for compression in grpc.Compression:
         request = server.request("tiny", X)

@@ -18,6 +18,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.reading import BoundedReader
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ UNARY = [INFER, RPCS["ServerLive"].path, "/grpc.health.v1.Health/Check", "/grpc.
 STREAMS = [STREAM, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
 X = {"x": np.ones((1, 3, 16), np.float32)}
 MIB = 2**20
+COMPRESSION = "grpc.compression_enabled_algorithms_bitset=7"
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +172,7 @@ def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) 
 
 def test_a_fault_in_ending_one_read_leaves_the_others_bounded() -> None:
     async def test() -> None:
-        reader = BoundedReader("it", limit=0)
+        reader = BoundedReader("it", limit=0, statistics=Statistics())
         ended = asyncio.Event()
 
         def fail(_reason: Exception) -> None:
@@ -189,7 +191,6 @@ class Memory:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
-        read = BoundedReader.read
 
         class CompletionQueue(cygrpc.CompletionQueue):  # type: ignore[misc]
             def poll(queue, deadline: float | None = None) -> Any:  # noqa: N805
@@ -201,14 +202,7 @@ class Memory:
                     raise MemoryError
                 return event
 
-        async def read_or_fail(*arguments: Any) -> Any:
-            request = await read(*arguments)
-            if self.is_full:
-                raise MemoryError
-            return request
-
         monkeypatch.setattr(cygrpc, "CompletionQueue", CompletionQueue)
-        monkeypatch.setattr(BoundedReader, "read", read_or_fail)
 
 
 def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
@@ -308,7 +302,7 @@ def debug(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def test_a_request_above_the_size_limit_is_counted_and_logged_as_one(
     serve: Any, debug: pytest.LogCaptureFixture
 ) -> None:
-    server = serve(max_request_bytes=MIB, max_held_bytes=MIB)
+    server = serve(max_request_bytes=MIB, max_held_bytes=MIB, grpc_option=[COMPRESSION])
     method = server.channel.unary_unary(INFER)
     for count, compression in enumerate((grpc.Compression.NoCompression, grpc.Compression.Gzip), 1):
         debug.clear()
@@ -323,9 +317,7 @@ def test_a_request_above_the_size_limit_is_counted_and_logged_as_one(
     assert rejected(server) == {"RESOURCE_EXHAUSTED": 2}
 
 
-def test_a_streams_request_above_the_size_limit_is_counted(serve: Any, accept_queue: str) -> None:
-    if accept_queue == "off":
-        pytest.skip("grpc.aio tells it from the end of a stream to nobody")
+def test_a_streams_request_above_the_size_limit_is_counted(serve: Any) -> None:
     server = serve(max_request_bytes=MIB, max_held_bytes=MIB)
     stream = server.channel.stream_stream(STREAM)
     call = stream(iter([server.request("tiny", X).SerializeToString(), bytes(MIB + 1)]), timeout=60)
