@@ -33,6 +33,8 @@ class Layout:
     """The inputs that have size 1 on the axes that vary where a request left them out."""
     packed: bool = False
     """Whether layers compute the tokens that exist, and no padding."""
+    padded: frozenset[str] = frozenset()
+    """The outputs that hold anything but zeros in padding."""
 
     def sizes(self, works: Sequence[Work]) -> list[Sizes]:
         """Return the sizes of each request's letters."""
@@ -52,6 +54,9 @@ def layout_of(signature: Signature) -> Layout:
         lengths=tuple((spec.name, letters[str(spec.fill)]) for spec in signature.lengths),
         broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
         packed=signature.packed,
+        padded=frozenset(
+            spec.name for spec in signature.results if spec.datatype != "FP32" and _axes(spec, letters)
+        ),
     )
 
 
@@ -154,12 +159,12 @@ def split(outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], layout
         rows = slice(row, row := row + work.size.rows)
         part = {name: outputs[name][rows] for name in work.outputs}
         if own != longest:
-            part = {name: array[_trim(layout.outputs.get(name, ()), own)] for name, array in part.items()}
+            part = {name: array[trim(layout.outputs.get(name, ()), own)] for name, array in part.items()}
         parts.append(part)
     return parts
 
 
-def _trim(axes: Axes, sizes: Sizes) -> tuple[slice, ...]:
+def trim(axes: Axes, sizes: Sequence[int]) -> tuple[slice, ...]:
     """Return slices that cut the axes that vary."""
     cuts = [slice(None)] * (axes[-1][0] + 1 if axes else 1)
     for axis, letter in axes:

@@ -8,6 +8,7 @@ thread. On a GPU, a lane is a run whose copies overlap with another run's kernel
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from typing import TYPE_CHECKING
 
 from polyhead_server.scheduling.costs import CostModel, Size
@@ -91,6 +92,25 @@ class Dispatch:
     def starts(self, size: Size, running: int, free_in: float) -> bool:
         """Return whether a request that nothing waits before would start beside so many that run."""
         return self.next([size], running, free_in) is not None
+
+    def parts(self, sequences: Sequence[Size]) -> list[list[int]]:
+        """Cut the sequences of one request into runs for the lanes, or one run if that is sooner.
+
+        Args:
+            sequences: Their sizes, those of like length side by side.
+
+        Returns:
+            Their positions, by run.
+        """
+        lanes, planner = self._lanes, self._planner
+        sharing = lanes.count if self._wide else 1
+        parts = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
+        ends = [0.0] * lanes.count
+        for part in parts:
+            heapreplace(ends, ends[0] + lanes.costs.price(planner.joint([sequences[place] for place in part])))
+        if max(ends) < self.price(planner.joint(sequences)):
+            return parts
+        return [list(range(len(sequences)))]
 
     def price(self, size: Size) -> float:
         """Estimate the seconds of a request alone."""

@@ -1,9 +1,11 @@
 """Requests that wait for one engine, in order. Filled on the event loop, emptied by the engine's threads."""
 
 import asyncio
+from collections.abc import Sequence
 from enum import Enum, auto
 from threading import Lock
 
+from polyhead_server.scheduling.parts import Part
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 
@@ -17,12 +19,30 @@ class EntryState(Enum):
 
 
 class Entry:
-    """One request in the scheduler."""
+    """One request in the scheduler, or a part of one."""
 
-    __slots__ = ("answer", "arrived_ns", "number", "seconds", "size", "start_by", "state", "timer", "work")
+    __slots__ = (
+        "answer",
+        "arrived_ns",
+        "number",
+        "part",
+        "seconds",
+        "size",
+        "start_by",
+        "state",
+        "timer",
+        "work",
+    )
 
     def __init__(
-        self, work: Work, answer: asyncio.Future[Done], *, arrived_ns: int, seconds: float, start_by: float
+        self,
+        work: Work,
+        answer: asyncio.Future[Done],
+        *,
+        arrived_ns: int,
+        seconds: float,
+        start_by: float,
+        part: Part | None = None,
     ) -> None:
         self.work = work
         self.answer = answer
@@ -32,6 +52,8 @@ class Entry:
         self.start_by = start_by
         """The latest time to start, in the event loop's time."""
         self.size = work.size
+        self.part = part
+        """What it is of a larger request; None if it is one."""
         self.number = 0
         self.state = EntryState.WAITING
         self.timer: asyncio.TimerHandle | None = None
@@ -56,13 +78,14 @@ class Queue:
         """Estimate how long the engine needs, at least, for all that goes before a new entry of a level."""
         return sum(self._seconds[: level + 1])
 
-    def add(self, entry: Entry) -> bool:
-        """Append an entry to its level. Return whether a thread is idle and must be woken."""
+    def add(self, entries: Sequence[Entry]) -> bool:
+        """Append entries to their levels, together. Return whether a thread is idle and must be woken."""
         with self._lock:
-            self._number += 1
-            entry.number = self._number
-            self._levels[entry.work.level][entry.number] = entry
-            self._count(entry, 1)
+            for entry in entries:
+                self._number += 1
+                entry.number = self._number
+                self._levels[entry.work.level][entry.number] = entry
+                self._count(entry, 1)
             return self._wakes()
 
     def remove(self, entry: Entry) -> bool:

@@ -15,6 +15,7 @@ from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
+from polyhead_server.scheduling.parts import Part, cut
 from polyhead_server.scheduling.planning import WINDOW, Planner
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
@@ -157,19 +158,31 @@ class Scheduler:
         if not self._started:
             self._batch_runner.start(self)
             self._started = True
+        parts = cut(work, self._layout, self._dispatch)
+        entries = [self._entry(part.work, start_by, part) for part in parts]
+        whole = parts[0].reply.answer if parts else None
+        if whole is None:
+            entries = [self._entry(work, start_by)]
+            whole = entries[0].answer
+        if self._queue.add(entries):
+            self._batch_runner.wake()
+        return whole
+
+    def _entry(self, work: Work, start_by: float, part: Part | None = None) -> Entry:
         entry = Entry(
             work,
             self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
             seconds=self._dispatch.share(work.size),
             start_by=start_by,
+            part=part,
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
+        if part is not None:
+            part.reply.add(entry.answer)
         until = start_by if work.deadline is None else min(start_by, work.deadline)
         entry.timer = self._loop.call_at(until, self._time_out, entry)
-        if self._queue.add(entry):
-            self._batch_runner.wake()
-        return entry.answer
+        return entry
 
     def _starts_at_once(self, work: Work, now: float) -> bool:
         """Return whether nothing goes before new work. The hop to a thread is no wait."""
@@ -195,11 +208,15 @@ class Scheduler:
             entry.timer.cancel()
         if entry.answer.cancelled():
             self._queue.remove(entry)
-            self._observer.on_drop(Drop.CANCELLED)
+            self._count_drop(entry, Drop.CANCELLED)
 
     def _drop(self, entry: Entry, reason: Drop, error: Exception) -> None:
         if not entry.answer.done():
             entry.answer.set_exception(error)
+            self._count_drop(entry, reason)
+
+    def _count_drop(self, entry: Entry, reason: Drop) -> None:
+        if entry.part is None or entry.part.reply.drops():
             self._observer.on_drop(reason)
 
     def _deliver(self, entries: list[Entry], result: Result | Exception | None) -> None:
@@ -288,6 +305,9 @@ class Scheduler:
                 if isinstance(result, Result):
                     size = self._planner.joint([entry.size for entry in some])
                     session.costs.observe(size, result.execution.compute_ns / 1e9)
+                    for entry, outputs in zip(some, result.outputs, strict=True):
+                        if entry.part is not None:
+                            entry.part.write(outputs)
                 self._send(some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)

@@ -25,6 +25,7 @@ from polyhead_server.scheduling import (
     Work,
 )
 from polyhead_server.scheduling.admission import RunningBatch
+from polyhead_server.scheduling.batch import measure
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.threads import BatchSource
 
@@ -196,11 +197,18 @@ class Bench:
         """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
         self.planner = Planner(packed=packed, most_rows=most_rows)
+        self.layout = Layout(
+            inputs={"x": ((1, 0),)},
+            outputs={"y": ((1, 0),)},
+            measures=(("x", 1),),
+            lengths=(("lengths", 0),) if packed else (),
+            packed=packed,
+        )
         self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
             Lanes(engine=self.engine, costs=costs, count=lanes),
             name="tiny",
-            layout=Layout(inputs={"x": ((1, 0),)}, outputs={"y": ((1, 0),)}, measures=(("x", 1),)),
+            layout=self.layout,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
             planner=self.planner,
             wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
@@ -212,12 +220,28 @@ class Bench:
         """Every batch, and when it was taken."""
 
     def submit(
-        self, number: int = 1, *, batch: int = 1, length: int = 1, **fields: Any
+        self,
+        number: int = 1,
+        *,
+        batch: int = 1,
+        length: int = 1,
+        lengths: Sequence[int] | None = None,
+        **fields: Any,
     ) -> asyncio.Future[Any]:
-        """Submits a request that is known by its number; what is refused at once is so when awaited."""
-        feeds = {"x": np.full((batch, length), number)}
-        size = Size.full(batch, length)
-        work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=size.tokens, **fields)
+        """Submits a request that is known by its number; what is refused at once is so when awaited.
+
+        Args:
+            number: What its sequences hold, and padding does not.
+            batch: B.
+            length: T.
+            lengths: Of each sequence, instead of B and T, if layers do not compute padding.
+            fields: Other fields of `Work`.
+        """
+        own = np.array([length] * batch if lengths is None else lengths)
+        x = np.where(np.arange(own.max()) < own[:, None], number, 0)
+        feeds = {"x": x, "lengths": own} if self.layout.packed else {"x": x}
+        size, real = measure(feeds, self.layout)
+        work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=real, **fields)
         try:
             return self.scheduler.submit(work)
         except Exception as error:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.scheduling import Done, Drop
+from polyhead_server.scheduling.queue import Entry
 
 LANE = Prices(0.01, token=0.001)
 WIDE = Prices(0.008, token=0.0006)
@@ -34,6 +36,11 @@ class Caller:
     leaves: float | None
     """When it leaves, in seconds after it came."""
     guilty: bool
+
+    @property
+    def lengths(self) -> list[int]:
+        """Those of its sequences, which differ."""
+        return [max(1, self.length - number) for number in range(self.batch)]
 
 
 seconds = st.sampled_from([0.0, 0.001, 0.01, 0.03, 0.1, 0.4])
@@ -108,8 +115,7 @@ def test_every_caller_gets_exactly_one_answer(
             answers.append(
                 one.submit(
                     number,
-                    batch=caller.batch,
-                    length=caller.length,
+                    lengths=caller.lengths if packed else [caller.length] * caller.batch,
                     priority=caller.priority,
                     deadline=deadline,
                     timeout=caller.timeout,
@@ -153,8 +159,9 @@ def check_answers(schedule: list[Caller], results: list[Done | BaseException], o
         match result:
             case Done():
                 assert not caller.guilty
-                assert result.outputs["y"].shape == (caller.batch, caller.length)
-                assert (result.outputs["y"] == 2 * number).all()
+                lengths = caller.lengths if one.layout.packed else [caller.length] * caller.batch
+                exists = np.arange(caller.length) < np.array(lengths)[:, None]
+                assert (result.outputs["y"] == np.where(exists, 2 * number, 0)).all()
             case asyncio.CancelledError():
                 assert caller.leaves is not None
             case ExpiredError():
@@ -173,15 +180,15 @@ def check_answers(schedule: list[Caller], results: list[Done | BaseException], o
 
 def check_batches(one: Any, left: dict[int, float]) -> None:
     """Nothing ran twice, too late, after its caller had left, or in too large a batch."""
-    taken: set[int] = set()
+    taken: set[Entry] = set()
     for time, entries in one.taken:
         rows = sum(entry.size.rows for entry in entries)
         longest = max(entry.size.longest for entry in entries)
         assert len(entries) == 1 or rows <= most_rows(longest)
         for entry in entries:
             number = int(entry.work.feeds["x"][0, 0])
-            assert number not in taken
-            taken.add(number)
+            assert entry not in taken
+            taken.add(entry)
             assert entry.work.deadline is None or time < entry.work.deadline
             assert time < entry.start_by
             assert left.get(number, time) >= time

@@ -1,0 +1,138 @@
+"""Run a request of several sequences in parts, side by side, and put its reply together.
+
+Attention is padded to the longest sequence of a run. So a part has sequences of like length.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_server.engine.engine import Arrays
+from polyhead_server.scheduling.batch import Layout, Sizes, measure, trim
+from polyhead_server.scheduling.costs import Size
+from polyhead_server.scheduling.dispatch import Dispatch
+from polyhead_server.scheduling.work import Done, Work
+
+
+class Reply:
+    """The reply to a request that runs in parts. What may be called in an engine's thread says so.
+
+    Args:
+        work: The request.
+        layout: Which axes vary.
+    """
+
+    def __init__(self, work: Work, layout: Layout) -> None:
+        self.answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self.answer.add_done_callback(lambda _: self._cancel())
+        self._layout = layout
+        self._rows = work.size.rows
+        (self._sizes,) = layout.sizes([work])
+        self._outputs: dict[str, NDArray[Any]] = {}
+        self._lock = Lock()
+        self._parts: list[asyncio.Future[Done]] = []
+        self._done: list[Done] = []
+        self._dropped = False
+
+    def add(self, part: "asyncio.Future[Done]") -> None:
+        """Wait for the answer of a part, too. Add all before any can end."""
+        self._parts.append(part)
+        part.add_done_callback(self._take)
+
+    def drops(self) -> bool:
+        """Return whether a part that is dropped drops the request: the first, unless that has ended."""
+        first = not self._dropped
+        self._dropped = True
+        return first
+
+    def write(self, part: "Part", outputs: Arrays) -> None:
+        """Put the outputs of a part where they belong. In an engine's thread."""
+        for name, array in outputs.items():
+            axes = self._layout.outputs.get(name, ())
+            with self._lock:
+                if (whole := self._outputs.get(name)) is None:
+                    shape = [self._rows, *array.shape[1:]]
+                    for axis, letter in axes:
+                        shape[axis] = self._sizes[letter]
+                    whole = self._outputs[name] = np.zeros(shape, array.dtype)  # as in all padding
+            whole[(part.rows, *trim(axes, part.sizes)[1:])] = array
+
+    def _take(self, part: "asyncio.Future[Done]") -> None:
+        error = None if part.cancelled() else part.exception()
+        if self.answer.done():
+            return
+        if error is not None:
+            self._dropped = True
+            self.answer.set_exception(error)
+            return
+        self._done.append(part.result())
+        if len(self._done) == len(self._parts):
+            begun = min(done.queue_ns for done in self._done)
+            self.answer.set_result(
+                Done(
+                    outputs=self._outputs,
+                    queue_ns=begun,
+                    compute_ns=max(done.queue_ns + done.compute_ns for done in self._done) - begun,
+                    batch=max(done.batch for done in self._done),
+                )
+            )
+
+    def _cancel(self) -> None:
+        for part in self._parts:
+            part.cancel()
+
+
+class Part:
+    """Some sequences of a request.
+
+    Args:
+        reply: Where their outputs belong.
+        rows: Which they are.
+        work: They, as a request.
+        sizes: The sizes of the layout's letters in it.
+    """
+
+    __slots__ = ("reply", "rows", "sizes", "work")
+
+    def __init__(self, reply: Reply, rows: Sequence[int], work: Work, sizes: Sizes) -> None:
+        self.reply = reply
+        self.rows = rows
+        self.work = work
+        self.sizes = sizes
+
+    def write(self, outputs: Arrays) -> None:
+        """Put its outputs into the reply. In an engine's thread."""
+        self.reply.write(self, outputs)
+
+
+def cut(work: Work, layout: Layout, dispatch: Dispatch) -> list[Part]:
+    """Cut a request into parts, where that is sooner; else return none."""
+    if not layout.packed or work.size.rows == 1 or not layout.padded.isdisjoint(work.outputs):
+        return []
+    lengths = [np.maximum(1, work.feeds[name]).tolist() for name, _ in layout.lengths]
+    sequences = [Size(1, max(own), sum(own)) for own in zip(*lengths, strict=True)]
+    order = sorted(range(len(sequences)), key=lambda row: -sequences[row].longest)
+    batches = dispatch.parts([sequences[row] for row in order])
+    if len(batches) == 1:
+        return []
+    reply = Reply(work, layout)
+    return [_part(reply, work, [order[place] for place in batch], layout) for batch in batches]
+
+
+def _part(reply: Reply, work: Work, rows: list[int], layout: Layout) -> Part:
+    """Take sequences of a request, without the padding that none of them needs."""
+    (sizes,) = layout.sizes([work])
+    longest = list(sizes)
+    for name, letter in layout.lengths:
+        longest[letter] = max(1, int(work.feeds[name][rows].max()))
+    feeds = {}
+    for name, array in work.feeds.items():
+        where = trim(layout.inputs.get(name, ()), longest)  # an input that was left out has size 1 there
+        feeds[name] = np.ascontiguousarray(array[rows][where])
+    size, real = measure(feeds, layout)
+    return Part(reply, rows, replace(work, feeds=feeds, size=size, real_tokens=real), tuple(longest))
