@@ -93,7 +93,7 @@ class Dispatch:
         """Return whether a request that nothing waits before would start beside so many that run."""
         return self.next([size], running, free_in) is not None
 
-    def parts(self, sequences: Sequence[Size]) -> list[list[int]]:
+    def pieces(self, sequences: Sequence[Size]) -> list[list[int]]:
         """Cut the sequences of one request into runs for the lanes, or one run if that is sooner.
 
         Args:
@@ -104,12 +104,14 @@ class Dispatch:
         """
         lanes, planner = self._lanes, self._planner
         sharing = lanes.count if self._wide else 1
-        parts = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
+        pieces = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
         ends = [0.0] * lanes.count
-        for part in parts:
-            heapreplace(ends, ends[0] + lanes.costs.price(planner.joint([sequences[place] for place in part])))
+        for piece in pieces:
+            heapreplace(
+                ends, ends[0] + lanes.costs.price(planner.joint([sequences[place] for place in piece]))
+            )
         if max(ends) < self.price(planner.joint(sequences)):
-            return parts
+            return pieces
         return [list(range(len(sequences)))]
 
     def price(self, size: Size) -> float:

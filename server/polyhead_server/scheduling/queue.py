@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from threading import Lock
 
-from polyhead_server.scheduling.parts import Part
+from polyhead_server.scheduling.splitting import Piece
 from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 
@@ -19,13 +19,13 @@ class EntryState(Enum):
 
 
 class Entry:
-    """One request in the scheduler, or a part of one."""
+    """One request in the scheduler, or a piece of one."""
 
     __slots__ = (
         "answer",
         "arrived_ns",
         "number",
-        "part",
+        "piece",
         "seconds",
         "size",
         "start_by",
@@ -42,7 +42,7 @@ class Entry:
         arrived_ns: int,
         seconds: float,
         start_by: float,
-        part: Part | None = None,
+        piece: Piece | None = None,
     ) -> None:
         self.work = work
         self.answer = answer
@@ -52,7 +52,7 @@ class Entry:
         self.start_by = start_by
         """The latest time to start, in the event loop's time."""
         self.size = work.size
-        self.part = part
+        self.piece = piece
         """What it is of a larger request; None if it is one."""
         self.number = 0
         self.state = EntryState.WAITING

@@ -15,9 +15,9 @@ from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.parts import Part, cut
 from polyhead_server.scheduling.planning import WINDOW, Planner
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
+from polyhead_server.scheduling.splitting import Piece, split_request
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
 from polyhead_server.scheduling.work import Done, Work
 
@@ -158,28 +158,28 @@ class Scheduler:
         if not self._started:
             self._batch_runner.start(self)
             self._started = True
-        parts = cut(work, self._layout, self._dispatch)
-        entries = [self._entry(part.work, start_by, part) for part in parts]
-        whole = parts[0].reply.answer if parts else None
-        if whole is None:
+        if pieces := split_request(work, self._layout, self._dispatch):
+            entries = [self._entry(piece.work, start_by, piece) for piece in pieces]
+            answer = pieces[0].reply.answer
+        else:
             entries = [self._entry(work, start_by)]
-            whole = entries[0].answer
+            answer = entries[0].answer
         if self._queue.add(entries):
             self._batch_runner.wake()
-        return whole
+        return answer
 
-    def _entry(self, work: Work, start_by: float, part: Part | None = None) -> Entry:
+    def _entry(self, work: Work, start_by: float, piece: Piece | None = None) -> Entry:
         entry = Entry(
             work,
             self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
             seconds=self._dispatch.share(work.size),
             start_by=start_by,
-            part=part,
+            piece=piece,
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
-        if part is not None:
-            part.reply.add(entry.answer)
+        if piece is not None:
+            piece.reply.add(entry.answer)
         until = start_by if work.deadline is None else min(start_by, work.deadline)
         entry.timer = self._loop.call_at(until, self._time_out, entry)
         return entry
@@ -216,7 +216,7 @@ class Scheduler:
             self._count_drop(entry, reason)
 
     def _count_drop(self, entry: Entry, reason: Drop) -> None:
-        if entry.part is None or entry.part.reply.drops():
+        if entry.piece is None or entry.piece.reply.drops():
             self._observer.on_drop(reason)
 
     def _deliver(self, entries: list[Entry], result: Result | Exception | None) -> None:
@@ -306,8 +306,8 @@ class Scheduler:
                     size = self._planner.joint([entry.size for entry in some])
                     session.costs.observe(size, result.execution.compute_ns / 1e9)
                     for entry, outputs in zip(some, result.outputs, strict=True):
-                        if entry.part is not None:
-                            entry.part.write(outputs)
+                        if entry.piece is not None:
+                            entry.piece.write(outputs)
                 self._send(some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)

@@ -1,6 +1,6 @@
-"""Run a request of several sequences in parts, side by side, and put its reply together.
+"""Run a request of several sequences in pieces, side by side, and put its reply together.
 
-Attention is padded to the longest sequence of a run. So a part has sequences of like length.
+Attention is padded to the longest sequence of a run. So a piece has sequences of like length.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.work import Done, Work
 
 
-class Reply:
-    """The reply to a request that runs in parts. What may be called in an engine's thread says so.
+class SplitReply:
+    """The reply to a request that runs in pieces. What may be called in an engine's thread says so.
 
     Args:
         work: The request.
@@ -35,23 +35,23 @@ class Reply:
         (self._sizes,) = layout.sizes([work])
         self._outputs: dict[str, NDArray[Any]] = {}
         self._lock = Lock()
-        self._parts: list[asyncio.Future[Done]] = []
+        self._pieces: list[asyncio.Future[Done]] = []
         self._done: list[Done] = []
         self._dropped = False
 
-    def add(self, part: "asyncio.Future[Done]") -> None:
-        """Wait for the answer of a part, too. Add all before any can end."""
-        self._parts.append(part)
-        part.add_done_callback(self._take)
+    def add(self, piece: "asyncio.Future[Done]") -> None:
+        """Wait for the answer to a piece, too. Add all before any can end."""
+        self._pieces.append(piece)
+        piece.add_done_callback(self._take)
 
     def drops(self) -> bool:
-        """Return whether a part that is dropped drops the request: the first, unless that has ended."""
+        """Return whether a piece that is dropped drops the request: the first, unless that has ended."""
         first = not self._dropped
         self._dropped = True
         return first
 
-    def write(self, part: "Part", outputs: Arrays) -> None:
-        """Put the outputs of a part where they belong. In an engine's thread."""
+    def write(self, piece: "Piece", outputs: Arrays) -> None:
+        """Put the outputs of a piece where they belong. In an engine's thread."""
         for name, array in outputs.items():
             axes = self._layout.outputs.get(name, ())
             with self._lock:
@@ -60,18 +60,19 @@ class Reply:
                     for axis, letter in axes:
                         shape[axis] = self._sizes[letter]
                     whole = self._outputs[name] = np.zeros(shape, array.dtype)  # as in all padding
-            whole[(part.rows, *trim(axes, part.sizes)[1:])] = array
+            where: tuple[Any, ...] = (piece.rows, *trim(axes, piece.sizes)[1:])
+            whole[where] = array
 
-    def _take(self, part: "asyncio.Future[Done]") -> None:
-        error = None if part.cancelled() else part.exception()
+    def _take(self, piece: "asyncio.Future[Done]") -> None:
+        error = None if piece.cancelled() else piece.exception()
         if self.answer.done():
             return
         if error is not None:
             self._dropped = True
             self.answer.set_exception(error)
             return
-        self._done.append(part.result())
-        if len(self._done) == len(self._parts):
+        self._done.append(piece.result())
+        if len(self._done) == len(self._pieces):
             begun = min(done.queue_ns for done in self._done)
             self.answer.set_result(
                 Done(
@@ -83,11 +84,11 @@ class Reply:
             )
 
     def _cancel(self) -> None:
-        for part in self._parts:
-            part.cancel()
+        for piece in self._pieces:
+            piece.cancel()
 
 
-class Part:
+class Piece:
     """Some sequences of a request.
 
     Args:
@@ -99,7 +100,7 @@ class Part:
 
     __slots__ = ("reply", "rows", "sizes", "work")
 
-    def __init__(self, reply: Reply, rows: Sequence[int], work: Work, sizes: Sizes) -> None:
+    def __init__(self, reply: SplitReply, rows: Sequence[int], work: Work, sizes: Sizes) -> None:
         self.reply = reply
         self.rows = rows
         self.work = work
@@ -110,21 +111,21 @@ class Part:
         self.reply.write(self, outputs)
 
 
-def cut(work: Work, layout: Layout, dispatch: Dispatch) -> list[Part]:
-    """Cut a request into parts, where that is sooner; else return none."""
+def split_request(work: Work, layout: Layout, dispatch: Dispatch) -> list[Piece]:
+    """Cut a request into pieces, where that is sooner; else return none."""
     if not layout.packed or work.size.rows == 1 or not layout.padded.isdisjoint(work.outputs):
         return []
     lengths = [np.maximum(1, work.feeds[name]).tolist() for name, _ in layout.lengths]
     sequences = [Size(1, max(own), sum(own)) for own in zip(*lengths, strict=True)]
     order = sorted(range(len(sequences)), key=lambda row: -sequences[row].longest)
-    batches = dispatch.parts([sequences[row] for row in order])
+    batches = dispatch.pieces([sequences[row] for row in order])
     if len(batches) == 1:
         return []
-    reply = Reply(work, layout)
-    return [_part(reply, work, [order[place] for place in batch], layout) for batch in batches]
+    reply = SplitReply(work, layout)
+    return [_piece(reply, work, [order[place] for place in batch], layout) for batch in batches]
 
 
-def _part(reply: Reply, work: Work, rows: list[int], layout: Layout) -> Part:
+def _piece(reply: SplitReply, work: Work, rows: list[int], layout: Layout) -> Piece:
     """Take sequences of a request, without the padding that none of them needs."""
     (sizes,) = layout.sizes([work])
     longest = list(sizes)
@@ -135,4 +136,4 @@ def _part(reply: Reply, work: Work, rows: list[int], layout: Layout) -> Part:
         where = trim(layout.inputs.get(name, ()), longest)  # an input that was left out has size 1 there
         feeds[name] = np.ascontiguousarray(array[rows][where])
     size, real = measure(feeds, layout)
-    return Part(reply, rows, replace(work, feeds=feeds, size=size, real_tokens=real), tuple(longest))
+    return Piece(reply, rows, replace(work, feeds=feeds, size=size, real_tokens=real), tuple(longest))
