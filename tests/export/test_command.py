@@ -17,6 +17,7 @@ def export(*arguments: str | Path) -> None:
     app([str(argument) for argument in arguments], exit_on_error=False, result_action="return_value")
 
 
+@pytest.mark.slow
 def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export("--preset", "teaching", "--heads", "1,8", "--layers", "1", "--models", tmp_path)
 
@@ -81,6 +82,7 @@ def test_refusals_leave_nothing(
     assert "building" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_of_a_checkpoint_is_not_served_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,7 +56,12 @@ VARIANTS = {
 
 WITH_ROWS = ("causal, pre-norm", "own head width, no bias", "a mask of the caller's")
 KINDS = [
-    pytest.param(variant, kind, id=f"{variant}-{kind.name}")
+    pytest.param(
+        variant,
+        kind,
+        id=f"{variant}-{kind.name}",
+        marks=() if variant == "causal, pre-norm" else pytest.mark.slow,
+    )
     for variant, config in VARIANTS.items()
     for kind in kinds_of(config, [RowsGraph.name] if variant in WITH_ROWS else [])
 ]

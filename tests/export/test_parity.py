@@ -45,7 +45,12 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+QUICK = next(iter(VARIANTS))
+
+
+@pytest.mark.parametrize(
+    "variant", [QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in VARIANTS if each != QUICK)]
+)
 def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
     config = VARIANTS[variant]
     torch.manual_seed(11)
