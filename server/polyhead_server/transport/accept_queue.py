@@ -99,7 +99,7 @@ class AcceptQueue:
         """Steps for the event loop. Only the polling thread changes it."""
         self._waits = False
         self._go_on = Semaphore(0)
-        # A tag for each accept. Nothing but gRPC holds one that is outstanding.
+        # A tag for each accept, until it has come. Nothing but gRPC holds one that is outstanding.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
         self._withheld: list[partial[None]] = []
         self._outstanding = 0
@@ -199,9 +199,12 @@ class AcceptQueue:
     def _add_accepts(self) -> None:
         for method in self._methods:
             for _ in range(ACCEPTS - sum(tag.args == (method,) for tag in self._tags)):
-                tag = partial(self._accept, method)
-                self._tags.add(tag)
-                self._request(tag)
+                self._add_accept(method)
+
+    def _add_accept(self, method: str) -> None:
+        tag = partial(self._accept, method)
+        self._tags.add(tag)
+        self._request(tag)
 
     def _request(self, tag: "partial[None]") -> None:
         """Ask gRPC for a call."""
@@ -215,6 +218,7 @@ class AcceptQueue:
 
     def _accept(self, method: str, event: Any) -> None:
         """Take the call that has come, and ask for another."""
+        self._tags.discard(event.tag)  # the traceback of an error may hold it
         try:
             if event.success:  # else the server stops
                 call = self._methods[method](self, method, event)
@@ -228,7 +232,7 @@ class AcceptQueue:
         finally:
             self._outstanding -= 1  # not before it is known as a call, for `_tell_if_idle`
             if event.success:
-                self._request(event.tag)
+                self._add_accept(method)
 
     def forget(self, call: "AcceptedCall") -> None:
         """Forget a call that has ended."""
