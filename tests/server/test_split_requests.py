@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.numerics import close
 
 from polyhead_export import export_family
@@ -60,7 +61,10 @@ def test_pieces_give_what_sequences_give_alone(
     )
     names = [spec.name for spec in signature.results if spec.datatype == "FP32"]
     random = np.random.default_rng(8)
-    feeds = {"x": random.normal(size=(len(LENGTHS), 30, 16)).astype(np.float32), "lengths": LENGTHS}
+    feeds: dict[str, NDArray[Any]] = {
+        "x": random.normal(size=(len(LENGTHS), 30, 16)).astype(np.float32),
+        "lengths": LENGTHS,
+    }
     if graph == "pieces.rows":
         feeds["rows"] = LENGTHS[:, None].astype(np.int64) - 1
 
