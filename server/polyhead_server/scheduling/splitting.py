@@ -32,7 +32,8 @@ class SplitReply:
         self.answer.add_done_callback(lambda _: self._cancel())
         self._layout = layout
         self._rows = work.size.rows
-        (self._sizes,) = layout.sizes([work])
+        (self.sizes,) = layout.sizes([work])
+        """Those of the layout's letters in the whole request."""
         self._outputs: dict[str, NDArray[Any]] = {}
         self._lock = Lock()
         self._pieces: list[asyncio.Future[Done]] = []
@@ -58,7 +59,7 @@ class SplitReply:
                 if (whole := self._outputs.get(name)) is None:
                     shape = [self._rows, *array.shape[1:]]
                     for axis, letter in axes:
-                        shape[axis] = self._sizes[letter]
+                        shape[axis] = self.sizes[letter]
                     whole = self._outputs[name] = np.zeros(shape, array.dtype)  # as in all padding
             where: tuple[Any, ...] = (piece.rows, *trim(axes, piece.sizes)[1:])
             whole[where] = array
@@ -127,8 +128,7 @@ def split_request(work: Work, layout: Layout, dispatch: Dispatch) -> list[Piece]
 
 def _piece(reply: SplitReply, work: Work, rows: list[int], layout: Layout) -> Piece:
     """Take sequences of a request, without the padding that none of them needs."""
-    (sizes,) = layout.sizes([work])
-    longest = list(sizes)
+    longest = list(reply.sizes)
     for name, letter in layout.lengths:
         longest[letter] = max(1, int(work.feeds[name][rows].max()))
     feeds = {}
