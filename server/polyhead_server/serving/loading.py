@@ -112,7 +112,10 @@ class Loader:
         device, threads = self._device, self._threads
         count = self._lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
         counts = [max(1, threads // count), threads] if device.host_threads and count > 1 else [threads]
-        opening = [start(partial(self._open, path, signature, each)) for each in counts]
+        lanes = [count, 1][: len(counts)]
+        opening = [
+            start(partial(self._open, path, signature, *each)) for each in zip(counts, lanes, strict=True)
+        ]
         wait(opening)
         engines = [one.result() for one in opening if one.exception() is None]
         try:
@@ -137,9 +140,16 @@ class Loader:
             tokeniser=tokeniser,
         )
 
-    def _open(self, path: Path, signature: Signature, threads: int) -> Engine:
+    def _open(self, path: Path, signature: Signature, threads: int, lanes: int) -> Engine:
         with self._slots:
-            return Engine(path, signature=signature, device=self._device, threads=threads, lost=self._lost)
+            return Engine(
+                path,
+                signature=signature,
+                device=self._device,
+                threads=threads,
+                lanes=lanes,
+                lost=self._lost,
+            )
 
     def _measure(self, engine: Engine, signature: Signature) -> Mapping[Size, float]:
         """Run a few sizes to know what runs cost."""

@@ -15,6 +15,7 @@ from tests.numerics import close
 
 from polyhead_server.engine.devices import CPU, CUDA, Device, on_cpu, on_cuda
 from polyhead_server.engine.engine import Arrays, Engine
+from polyhead_server.engine.session import OnnxRuntimeSession
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
 from polyhead_server.repository.signature import signature_of
@@ -66,7 +67,8 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(repository, manifest(repository))
-    session = one._session
+    assert isinstance(one._session, OnnxRuntimeSession)
+    session = one._session._session
     shrunk: list[bool] = []
 
     class Watched:
@@ -79,7 +81,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             values: list[Any] = session.run(names, inputs, options)
             return values
 
-    monkeypatch.setattr(one, "_session", Watched())
+    monkeypatch.setattr(one._session, "_session", Watched())
     monkeypatch.setattr("polyhead_server.engine.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
@@ -211,7 +213,8 @@ def test_a_lost_device_is_reported_once_for_each_run(
     def fail(*_arguments: object) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0")
 
-    monkeypatch.setattr(one._session, "run", fail)
+    assert isinstance(one._session, OnnxRuntimeSession)
+    monkeypatch.setattr(one._session._session, "run", fail)
     with pytest.raises(DeviceLostError):
         one.run(feeds(), ["output"])
 
@@ -248,7 +251,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Refusing]:
         sessions.append(Refusing(str(path)))
         return sessions[-1]
 
-    monkeypatch.setattr("polyhead_server.engine.engine.open_session", open_session)
+    monkeypatch.setattr("polyhead_server.engine.session.open_session", open_session)
     return sessions
 
 

@@ -1,0 +1,189 @@
+"""Sessions of OpenVINO's own runtime, which reads our files as they are. Imported where it is asked for.
+
+Nothing here or in OpenVINO validates inputs: its requests take arrays of other types and shapes, and keep
+those of the run before where one is missing. The server does, before it gets here.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_server.engine.failures import is_out_of_memory
+from polyhead_server.errors import DeviceError, EngineError, RepositoryError
+
+_CPU = "CPU"
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
+_CACHED_KERNELS = 1000
+"""Kernels that are kept for the shapes that they were compiled for: of some ten shapes of an encoder."""
+
+
+class OpenVinoSession:
+    """A graph that OpenVINO has compiled.
+
+    Args:
+        path: The graph's file, beside its weights.
+        precision: In which it is computed: fp32 or bf16.
+        threads: Threads of one run.
+        lanes: How many runs go side by side. Others wait for them.
+
+    Raises:
+        RepositoryError: OpenVINO cannot load it.
+        DeviceError: OpenVINO does not compute as it was told.
+    """
+
+    def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
+        self._compiled = _compile(path, precision, threads, lanes)
+        self._idle: list[Any] = []
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """The names of its inputs."""
+        return [port.any_name for port in self._compiled.inputs]
+
+    @property
+    def outputs(self) -> Collection[str]:
+        """The names of its outputs."""
+        return [port.any_name for port in self._compiled.outputs]
+
+    def prepare(self) -> "_Run":
+        """Return a run that has not begun."""
+        return _Run(self._compiled, self._idle)
+
+    def operators(self) -> Mapping[str, int]:
+        """Count the operators that it was compiled to, without constants."""
+        operators = self._compiled.get_runtime_model().get_ops()
+        counts = Counter(str(each.rt_info["layerType"].astype(str)) for each in operators)
+        return {name: counts[name] for name in sorted(counts.keys() - {"Const", "Input", "Output"})}
+
+
+class _Run:
+    """A run, by one of the session's requests, each of which holds the tensors of its last run.
+
+    Args:
+        compiled: The graph.
+        idle: Requests that no run uses.
+    """
+
+    def __init__(self, compiled: Any, idle: list[Any]) -> None:
+        self._compiled = compiled
+        self._idle = idle
+        self._request: Any = None
+        self._cancelled = False
+        self._lock = Lock()
+
+    def __call__(
+        self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
+    ) -> list[NDArray[Any]]:
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        # Only what was started this way can be cancelled.
+        with self._lock:
+            if self._cancelled:
+                raise EngineError("the run was cancelled")
+            self._request = request
+            request.start_async(dict(feeds), share_inputs=True)
+        request.wait()
+        # Copied: the next run writes where these are.
+        values = [np.array(request.get_tensor(name).data) for name in outputs]
+        with self._lock:
+            self._request = None
+        if shrink:
+            self._idle.clear()
+            self._compiled.release_memory()
+        else:
+            self._idle.append(request)
+        return values
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._request is not None:
+                self._request.cancel()
+
+
+@cache
+def load() -> Any:
+    """Import OpenVINO, which reports every import to Google if its package for that is there.
+
+    Raises:
+        DeviceError: It is not installed, or cannot be imported.
+    """
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            "--device openvino does not work here: OpenVINO is not installed: "
+            "pip install 'polyhead[openvino]'"
+        ) from error
+    except ImportError as error:
+        raise DeviceError(f"--device openvino does not work here: {error}") from error
+    return openvino
+
+
+def capabilities() -> frozenset[str]:
+    """Return what OpenVINO can compute in on this processor, by its own names.
+
+    Raises:
+        DeviceError: It does not work.
+    """
+    core = _core()
+    if _CPU not in core.available_devices:
+        raise DeviceError("--device openvino does not work here: OpenVINO finds no CPU that it computes on")
+    return frozenset(core.get_property(_CPU, "OPTIMIZATION_CAPABILITIES"))
+
+
+def version() -> str:
+    """Return OpenVINO's version."""
+    return str(load().__version__).partition("-")[0]
+
+
+@cache
+def _core() -> Any:
+    return load().Core()
+
+
+def _compile(path: Path, precision: str, threads: int, lanes: int) -> Any:
+    core = _core()
+    settings = {
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # it would choose 8 bits by itself
+        "NUM_STREAMS": lanes,
+        "INFERENCE_NUM_THREADS": lanes * threads,
+        "ENABLE_HYPER_THREADING": True,  # else it may take fewer threads
+        "ENABLE_CPU_PINNING": False,  # every process would take the same cores
+        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
+    }
+    try:
+        compiled = core.compile_model(core.read_model(path), _CPU, settings)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise RepositoryError(f"{path.name} needs more memory than there is") from error
+        raise RepositoryError(
+            f"{path.name} cannot be loaded by OpenVINO {version()}{_unsupported(error)}"
+        ) from error
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    devices = compiled.get_property("EXECUTION_DEVICES")
+    if (used, devices) != (_PRECISIONS[precision], [_CPU]):
+        raise DeviceError(
+            f"{path.name} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
+            f"{', '.join(devices)}"
+        )
+    return compiled
+
+
+def _unsupported(error: Exception) -> str:
+    """Return the operators that OpenVINO does not know, in words; nothing if that is not what failed."""
+    found = re.findall(r"(?:com\.microsoft|ai\.onnx\w*)\.(\w+)", str(error))
+    operators = ", ".join(dict.fromkeys(found))
+    return f", which lacks {operators}: serve it with --device cpu" if found else ""
