@@ -340,6 +340,8 @@ class _Builder:
             scheduler=scheduler,
             tokeniser=loaded.tokeniser,
             provider=self.device.provider,
+            compute_precision=self.device.compute_precision,
+            drift=loaded.drift,
             on_gpu=not self.device.host_memory,
             close=loaded.close,
             statistics=statistics,
