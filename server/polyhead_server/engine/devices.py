@@ -118,6 +118,21 @@ class Device:
 
         return OnnxRuntimeSession(open_session(path, device=self, threads=threads), self.arena)
 
+    def examine(self, path: Path) -> tuple[str, Operators]:
+        """Load a graph and run nothing; return the provider that it got, and its operators by provider.
+
+        Raises:
+            RepositoryError: The graph does not load.
+        """
+        if self.provider == OPENVINO:
+            from polyhead_server.engine.openvino_session import OpenVinoSession
+
+            session = OpenVinoSession(path, precision=self.compute_precision, threads=1, lanes=1)
+            return self.provider, {self.provider: session.operators()}
+        from polyhead_server.engine.session import examine
+
+        return examine(path, self)
+
     def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
         """Return the operators of a session that run on the CPU although the device is another one."""
         return {} if self.provider == CPU else operators.get(CPU, {})
@@ -168,6 +183,17 @@ def on_openvino(reason: str) -> Device:
         computes=bf16 | {"fp32"},
         host_threads=True,
     )
+
+
+def openvino_version() -> str:
+    """Return OpenVINO's version.
+
+    Raises:
+        DeviceError: It does not work.
+    """
+    from polyhead_server.engine.openvino_session import version
+
+    return version()
 
 
 def cuda_version() -> str | None:

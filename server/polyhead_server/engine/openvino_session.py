@@ -24,6 +24,8 @@ _PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
 _CACHED_KERNELS = 1000
 """Kernels that are kept for the shapes that they were compiled for: of some ten shapes of an encoder."""
 
+_ATTENTION = "ScaledDotProductAttention"
+
 
 class OpenVinoSession:
     """A graph that OpenVINO has compiled.
@@ -59,8 +61,7 @@ class OpenVinoSession:
 
     def operators(self) -> Mapping[str, int]:
         """Count the operators that it was compiled to, without constants."""
-        operators = self._compiled.get_runtime_model().get_ops()
-        counts = Counter(str(each.rt_info["layerType"].astype(str)) for each in operators)
+        counts = Counter(map(_kind, self._compiled.get_runtime_model().get_ops()))
         return {name: counts[name] for name in sorted(counts.keys() - {"Const", "Input", "Output"})}
 
 
@@ -180,6 +181,11 @@ def _compile(path: Path, precision: str, threads: int, lanes: int) -> Any:
             f"{', '.join(devices)}"
         )
     return compiled
+
+
+def _kind(operator: Any) -> str:
+    kind, made_of = (str(operator.rt_info[name].astype(str)) for name in ("layerType", "originalLayersNames"))
+    return _ATTENTION if kind == "Subgraph" and _ATTENTION in made_of else kind
 
 
 def _unsupported(error: Exception) -> str:

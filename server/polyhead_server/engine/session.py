@@ -13,7 +13,10 @@ from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError
 
 FUSED_ATTENTION = frozenset(
-    {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention"}
+    {
+        *("Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention"),
+        *("PackedMultiHeadAttention", "ScaledDotProductAttention"),
+    }
 )
 """Operators that compute scores, softmax and the weighted sum in one."""
 
@@ -111,6 +114,21 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     if device.checks_placement:
         _check_placement(path.name, session, device)
     return session
+
+
+def examine(path: Path, device: Device) -> tuple[str, Operators]:
+    """Load a graph and run nothing; return the provider that it got, and its operators by provider."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it would only take memory
+    try:
+        session = ort.InferenceSession(
+            str(path), options, providers=device.providers, disabled_optimizers=device.slow_fusions
+        )
+    except Exception as error:
+        raise RepositoryError(f"onnxruntime cannot load it: {str(error).splitlines()[0]}") from error
+    return session.get_providers()[0], placed(session)
 
 
 def placed(session: ort.InferenceSession) -> Operators:

@@ -3,7 +3,7 @@
 Shape letters: B batch, T tokens, D d_model, P behind dense layers, H heads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,6 +61,11 @@ class Drift:
     """The largest |difference| / max(1, |fp32|) of each output; infinite where only one is defined."""
     other_top_keys: Mapping[str, float]
     """The share of queries whose strongest key is another, of outputs that hold attention."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The outputs that were compared."""
+        return [*dict.fromkeys((*self.deviations, *self.other_top_keys))]
 
     def facts(self) -> dict[str, Any]:
         """Return it for JSON, to four digits."""
@@ -130,13 +135,13 @@ class _Measured:
 
     def _exists(self, spec: TensorSpec, feeds: Arrays, shape: tuple[int, ...]) -> Array:
         """Return which elements of an output are not padding."""
-        exists: Array = np.ones(shape, bool)
+        exists: Array = np.ones(shape, np.bool_)
         letters = {each.fill: feeds[each.name] for each in self._signature.lengths}
         for axis, letter in enumerate(spec.axes):
             if letter in letters:
                 inside = np.arange(shape[axis]) < letters[letter][:, None]
                 others = [at for at in range(1, len(shape)) if at != axis]
-                exists = exists & np.expand_dims(inside, others)
+                exists = np.logical_and(exists, np.expand_dims(inside, others))
         return exists
 
 
