@@ -44,7 +44,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
             yield Text.assemble((kind, style), f": {problem.what}", *remedy)
     if report.works:
         runs = (
-            f": --device {report.asked} runs on {report.chosen}, fp32 families in {report.compute_precision}"
+            f": --device {report.asked} runs on {report.chosen}, and computes in {report.compute_precision}"
         )
         yield Text.assemble(("works", "bold green"), runs)
 
@@ -108,11 +108,11 @@ def _drifts(report: Report) -> Table:
         caption=f"against fp32, on {' and '.join(sorted({drift.inputs for _, drift in measured}))}",
     )
     for model, drift in measured:
-        for output in drift.outputs:
+        for row, output in enumerate(drift.outputs):
             cosine, worst = drift.cosines.get(output), drift.deviations.get(output)
             share = drift.other_top_keys.get(output)
             table.add_row(
-                *(model, output),
+                *("" if row else model, output),
                 *(("", "") if cosine is None else (f"{cosine.least:.5f}", f"{cosine.mean:.5f}")),
                 "" if worst is None else f"{worst:.1e}",
                 "" if share is None else f"{share:.1%}",

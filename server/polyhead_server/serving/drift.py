@@ -107,8 +107,8 @@ class _Measured:
             mine, its = (np.asarray(each[spec.name]) for each in (ours, theirs))
             exists = self._exists(spec, feeds, mine.shape)
             if spec.role == TOP_KEYS:
-                queries = exists[..., 0] & (its[..., 0] >= 0)
-                self._others.setdefault(spec.name, []).append((mine != its)[..., 0][queries])
+                has_any = its[..., 0] >= 0
+                self._others.setdefault(spec.name, []).append((mine != its)[..., 0][has_any])
             if not np.issubdtype(mine.dtype, np.floating):
                 continue
             worst = _deviation(mine[exists], its[exists])
