@@ -42,18 +42,11 @@ class OpenVinoSession:
     """
 
     def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
-        self._compiled = _compile(path, precision, threads, lanes)
+        model, self._compiled = _compile(path, precision, threads, lanes)
+        # The compiled graph has other names beside those of the file.
+        self.inputs: Collection[str] = [port.any_name for port in model.inputs]
+        self.outputs: Collection[str] = [port.any_name for port in model.outputs]
         self._idle: list[Any] = []
-
-    @property
-    def inputs(self) -> Collection[str]:
-        """The names of its inputs."""
-        return [port.any_name for port in self._compiled.inputs]
-
-    @property
-    def outputs(self) -> Collection[str]:
-        """The names of its outputs."""
-        return [port.any_name for port in self._compiled.outputs]
 
     def prepare(self) -> "_Run":
         """Return a run that has not begun."""
@@ -154,7 +147,7 @@ def _core() -> Any:
     return load().Core()
 
 
-def _compile(path: Path, precision: str, threads: int, lanes: int) -> Any:
+def _compile(path: Path, precision: str, threads: int, lanes: int) -> tuple[Any, Any]:
     core = _core()
     settings = {
         "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
@@ -166,7 +159,8 @@ def _compile(path: Path, precision: str, threads: int, lanes: int) -> Any:
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
     try:
-        compiled = core.compile_model(core.read_model(path), _CPU, settings)
+        model = core.read_model(path)
+        compiled = core.compile_model(model, _CPU, settings)
     except Exception as error:
         if is_out_of_memory(error):
             raise RepositoryError(f"{path.name} needs more memory than there is") from error
@@ -180,7 +174,7 @@ def _compile(path: Path, precision: str, threads: int, lanes: int) -> Any:
             f"{path.name} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
             f"{', '.join(devices)}"
         )
-    return compiled
+    return model, compiled
 
 
 def _kind(operator: Any) -> str:
