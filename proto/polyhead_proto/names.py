@@ -169,6 +169,8 @@ class Property(StrEnum):
     POOLING = "pooling"
     PRECISION = "precision"
     """Of the family's files."""
+    DRIFT = "drift"
+    """JSON: how far that is from fp32, measured at the export; empty in fp32."""
     COMPUTE_PRECISION = "compute_precision"
     """In which the server computes what the files hold in fp32."""
     COMPUTE_DRIFT = "compute_drift"
