@@ -42,33 +42,74 @@ class OpenVinoSession:
     """
 
     def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
-        model, self._compiled = _compile(path, precision, threads, lanes)
+        self._model = _read(path)
         # The compiled graph has other names beside those of the file.
-        self.inputs: Collection[str] = [port.any_name for port in model.inputs]
-        self.outputs: Collection[str] = [port.any_name for port in model.outputs]
-        self._idle: list[Any] = []
+        self.inputs: Collection[str] = [port.any_name for port in self._model.inputs]
+        self.outputs: Collection[str] = [port.any_name for port in self._model.outputs]
+        self._settings = _settings(precision, threads, lanes)
+        self._requests: _Requests | None = _Requests(self._compile(path.name, precision))
+        self._lock = Lock()
 
     def prepare(self) -> "_Run":
         """Return a run that has not begun."""
-        return _Run(self._compiled, self._idle)
+        return _Run(self)
+
+    def requests(self) -> "_Requests":
+        """Return where runs take requests from: of the graph compiled anew, if a run has failed on it."""
+        with self._lock:
+            if self._requests is None:
+                self._requests = _Requests(_core().compile_model(self._model, _CPU, self._settings))
+            return self._requests
+
+    def give_up(self, requests: "_Requests") -> None:
+        """Compile the graph anew for the next run, because one has failed and left it in disorder."""
+        with self._lock:
+            if self._requests is requests:
+                self._requests = None
+
+    def _compile(self, file: str, precision: str) -> Any:
+        try:
+            compiled = _core().compile_model(self._model, _CPU, self._settings)
+        except Exception as error:
+            raise _refusal(file, error) from error
+        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        devices = compiled.get_property("EXECUTION_DEVICES")
+        if (used, devices) != (_PRECISIONS[precision], [_CPU]):
+            raise DeviceError(
+                f"{file} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
+                f"{', '.join(devices)}"
+            )
+        return compiled
 
     def operators(self) -> Mapping[str, int]:
         """Count the operators that it was compiled to, without constants."""
-        counts = Counter(map(_kind, self._compiled.get_runtime_model().get_ops()))
+        counts = Counter(map(_kind, self.requests().compiled.get_runtime_model().get_ops()))
         return {name: counts[name] for name in sorted(counts.keys() - {"Const", "Input", "Output"})}
 
 
+class _Requests:
+    """A compiled graph, and requests that no run uses. Each holds the tensors of its last run."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self.idle: list[Any] = []
+
+    def take(self) -> Any:
+        """Return a request for one run."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self.compiled.create_infer_request()
+
+    def shrink(self) -> None:
+        """Return the memory of earlier runs."""
+        self.idle.clear()
+        self.compiled.release_memory()
+
+
 class _Run:
-    """A run, by one of the session's requests, each of which holds the tensors of its last run.
-
-    Args:
-        compiled: The graph.
-        idle: Requests that no run uses.
-    """
-
-    def __init__(self, compiled: Any, idle: list[Any]) -> None:
-        self._compiled = compiled
-        self._idle = idle
+    def __init__(self, session: OpenVinoSession) -> None:
+        self._session = session
         self._request: Any = None
         self._cancelled = False
         self._lock = Lock()
@@ -76,26 +117,28 @@ class _Run:
     def __call__(
         self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
     ) -> list[NDArray[Any]]:
-        try:
-            request = self._idle.pop()
-        except IndexError:
-            request = self._compiled.create_infer_request()
+        requests = self._session.requests()
+        request = requests.take()
         # Only what was started this way can be cancelled.
         with self._lock:
             if self._cancelled:
                 raise EngineError("the run was cancelled")
             self._request = request
             request.start_async(dict(feeds), share_inputs=True)
-        request.wait()
+        try:
+            request.wait()
+        except BaseException:
+            # Some of its nodes hold shapes of this run now, others those of the run before.
+            self._session.give_up(requests)
+            raise
         # Copied: the next run writes where these are.
         values = [np.array(request.get_tensor(name).data) for name in outputs]
         with self._lock:
             self._request = None
         if shrink:
-            self._idle.clear()
-            self._compiled.release_memory()
+            requests.shrink()
         else:
-            self._idle.append(request)
+            requests.idle.append(request)
         return values
 
     def cancel(self) -> None:
@@ -147,9 +190,8 @@ def _core() -> Any:
     return load().Core()
 
 
-def _compile(path: Path, precision: str, threads: int, lanes: int) -> tuple[Any, Any]:
-    core = _core()
-    settings = {
+def _settings(precision: str, threads: int, lanes: int) -> Mapping[str, Any]:
+    return {
         "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # it would choose 8 bits by itself
         "NUM_STREAMS": lanes,
@@ -158,23 +200,6 @@ def _compile(path: Path, precision: str, threads: int, lanes: int) -> tuple[Any,
         "ENABLE_CPU_PINNING": False,  # every process would take the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
-    try:
-        model = core.read_model(path)
-        compiled = core.compile_model(model, _CPU, settings)
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise RepositoryError(f"{path.name} needs more memory than there is") from error
-        raise RepositoryError(
-            f"{path.name} cannot be loaded by OpenVINO {version()}{_unsupported(error)}"
-        ) from error
-    used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    devices = compiled.get_property("EXECUTION_DEVICES")
-    if (used, devices) != (_PRECISIONS[precision], [_CPU]):
-        raise DeviceError(
-            f"{path.name} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
-            f"{', '.join(devices)}"
-        )
-    return model, compiled
 
 
 def _kind(operator: Any) -> str:
@@ -182,8 +207,18 @@ def _kind(operator: Any) -> str:
     return _ATTENTION if kind == "Subgraph" and _ATTENTION in made_of else kind
 
 
-def _unsupported(error: Exception) -> str:
-    """Return the operators that OpenVINO does not know, in words; nothing if that is not what failed."""
-    found = re.findall(r"(?:com\.microsoft|ai\.onnx\w*)\.(\w+)", str(error))
-    operators = ", ".join(dict.fromkeys(found))
-    return f", which lacks {operators}: serve it with --device cpu" if found else ""
+def _read(path: Path) -> Any:
+    core = _core()
+    try:
+        return core.read_model(path)
+    except Exception as error:
+        raise _refusal(path.name, error) from error
+
+
+def _refusal(file: str, error: Exception) -> RepositoryError:
+    """Return why a graph is not served, with the operators that OpenVINO lacks if that is the reason."""
+    if is_out_of_memory(error):
+        return RepositoryError(f"{file} needs more memory than there is")
+    lacking = ", ".join(dict.fromkeys(re.findall(r"(?:com\.microsoft|ai\.onnx\w*)\.(\w+)", str(error))))
+    why = f", which lacks {lacking}: serve it with --device cpu" if lacking else ""
+    return RepositoryError(f"{file} cannot be loaded by OpenVINO {version()}{why}")

@@ -42,7 +42,7 @@ def test_it_gives_what_onnxruntime_gives(repository: Path, open_graph: Open, fam
 
 
 def test_it_takes_the_threads_and_lanes_that_it_is_given_and_computes_in_fp32(repository: Path) -> None:
-    compiled = opened(repository, threads=1, lanes=2)._compiled
+    compiled = opened(repository, threads=1, lanes=2).requests().compiled
 
     def value(name: str) -> Any:
         return compiled.get_property(name)
@@ -70,14 +70,26 @@ def test_a_run_that_was_cancelled_before_it_begins_does_not(repository: Path, op
         run(ragged(signature, 1, 3, seed=0), ["output"], shrink=False)
 
 
+def test_after_a_failed_run_the_graph_is_compiled_anew(repository: Path, open_graph: Open) -> None:
+    _, signature = open_graph("tiny-masked", "fast")
+    session, feeds = opened(repository, "tiny-masked"), ragged(signature, 2, 5, seed=0)
+    (expected,), first = session.prepare()(feeds, ["output"], shrink=False), session.requests()
+    with pytest.raises(RuntimeError):
+        session.prepare()({**feeds, "mask": np.ones((2, 7, 7), np.bool_)}, ["output"], shrink=False)
+    (value,) = session.prepare()(feeds, ["output"], shrink=False)
+
+    assert session.requests() is not first
+    close(value, expected)
+
+
 def test_shrinking_drops_the_tensors_of_earlier_runs(repository: Path, open_graph: Open) -> None:
     _, signature = open_graph("tiny", "fast")
     session, feeds = opened(repository), ragged(signature, 1, 3, seed=0)
     session.prepare()(feeds, ["output"], shrink=False)
-    kept = len(session._idle)
+    kept = len(session.requests().idle)
     session.prepare()(feeds, ["output"], shrink=True)
 
-    assert (kept, len(session._idle)) == (1, 0)
+    assert (kept, len(session.requests().idle)) == (1, 0)
 
 
 def test_operators_are_counted_and_attention_is_among_them(repository: Path) -> None:
