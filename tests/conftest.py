@@ -102,6 +102,7 @@ SLOW = (
     "load/test_generate.py",
     "load/test_locust.py",
     "load/test_web_guard.py",
+    "server/engine/test_openvino_graphs.py",
     "server/ray",
     "server/test_overload.py",
     "server/workers/test_supervisor.py",

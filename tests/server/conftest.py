@@ -184,7 +184,8 @@ def serve(repository: Path, device: str) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*, wait: bool = True, **overrides: Any) -> Running:
-            settings = quick_settings(**({"models": repository, "device": device} | overrides))
+            chosen: dict[str, Any] = {"models": repository, "device": device}
+            settings = quick_settings(**(chosen | overrides))
             return stack.enter_context(running(settings, wait=wait))
 
         yield start
