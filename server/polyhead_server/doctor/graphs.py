@@ -12,7 +12,7 @@ from polyhead_server.engine.session import FUSED_ATTENTION, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError, ServingError
 from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, verify
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.serving.drift import Drift
+from polyhead_server.serving.drift import ComputeDrift
 from polyhead_server.serving.loading import drift_on
 from polyhead_server.serving.tokeniser import Tokeniser
 
@@ -89,7 +89,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     )
 
 
-def _drift(version: VersionFolder, graph: GraphName, device: Device) -> Drift | None:
+def _drift(version: VersionFolder, graph: GraphName, device: Device) -> ComputeDrift | None:
     """Measure what the device's precision of computation changes, as a server does when it loads a graph."""
     if device.compute_precision == "fp32":
         return None

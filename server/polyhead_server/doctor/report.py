@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from polyhead_server.serving.drift import Drift
+from polyhead_server.serving.drift import ComputeDrift
 
 RequestedDevice = Literal["auto", "cpu", "openvino", "cuda"]
 
@@ -121,7 +121,7 @@ class GraphReport:
     """The number of nodes of each operator on each provider."""
     slow_on_cpu: Mapping[str, int] = field(default_factory=dict)
     """Operators on the CPU that should run on the GPU: products, attention, norms."""
-    drift: Drift | None = None
+    drift: ComputeDrift | None = None
     """What computing in another precision than fp32 changes."""
     problem: str | None = None
 

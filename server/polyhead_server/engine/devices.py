@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 from polyhead_server.engine.cuda_libraries import load, preload
 from polyhead_server.engine.gpus import count_gpus, gpu_name, named_gpus
-from polyhead_server.engine.protocols import Session
+from polyhead_server.engine.protocols import EngineSession
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 CPU = "CPUExecutionProvider"
@@ -98,7 +98,7 @@ class Device:
         """How many runs of one session go side by side by default."""
         return 2 if self.overlaps else 1
 
-    def open(self, path: Path, *, threads: int, lanes: int) -> Session:
+    def open(self, path: Path, *, threads: int, lanes: int) -> EngineSession:
         """Open a session of a graph.
 
         Args:

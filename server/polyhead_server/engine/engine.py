@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from polyhead_server.engine.arena import Arena
 from polyhead_server.engine.devices import Device
 from polyhead_server.engine.failures import ask_device, translate
-from polyhead_server.engine.protocols import Run, Session
+from polyhead_server.engine.protocols import EngineRun, EngineSession
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature
@@ -60,11 +60,11 @@ class Engine:
     ) -> None:
         self.device = device
         session = device.open(path, threads=threads, lanes=lanes)
-        self._session: Session | None = session
+        self._session: EngineSession | None = session
         self._signature = signature
         self._primary = signature.primary.name
         self.outputs = [spec.name for spec in signature.results]
-        self._running: set[Run] = set()
+        self._running: set[EngineRun] = set()
         self._arena = Arena()
         self._stopped = False
         self._lock = Lock()
@@ -157,7 +157,7 @@ class Engine:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
             self._can_shrink = False
 
-    def _check_names(self, session: Session, file: str) -> None:
+    def _check_names(self, session: EngineSession, file: str) -> None:
         for what, names, specs in (
             ("inputs", session.inputs, self._signature.feeds),
             ("outputs", session.outputs, self._signature.results),

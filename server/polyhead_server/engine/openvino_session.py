@@ -50,9 +50,9 @@ class OpenVinoSession:
         self._requests: _Requests | None = _Requests(self._compile(path.name, precision))
         self._lock = Lock()
 
-    def prepare(self) -> "_Run":
+    def prepare(self) -> "_OpenVinoRun":
         """Return a run that has not begun."""
-        return _Run(self)
+        return _OpenVinoRun(self)
 
     def requests(self) -> "_Requests":
         """Return where runs take requests from: of the graph compiled anew, if a run has failed on it."""
@@ -107,7 +107,7 @@ class _Requests:
         self.compiled.release_memory()
 
 
-class _Run:
+class _OpenVinoRun:
     def __init__(self, session: OpenVinoSession) -> None:
         self._session = session
         self._request: Any = None

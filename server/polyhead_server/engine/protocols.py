@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 
-class Run(Protocol):
+class EngineRun(Protocol):
     """One run of a session."""
 
     def __call__(
@@ -24,7 +24,7 @@ class Run(Protocol):
         """End the run at its next operator, or as soon as it begins: it raises. Any thread may call this."""
 
 
-class Session(Protocol):
+class EngineSession(Protocol):
     """A graph that is loaded. Its runs may go side by side."""
 
     @property
@@ -35,5 +35,5 @@ class Session(Protocol):
     def outputs(self) -> Collection[str]:
         """The names of its outputs."""
 
-    def prepare(self) -> Run:
+    def prepare(self) -> EngineRun:
         """Return a run that has not begun."""

@@ -54,12 +54,12 @@ class OnnxRuntimeSession:
         """The names of its outputs."""
         return [value.name for value in self._session.get_outputs()]
 
-    def prepare(self) -> "_Run":
+    def prepare(self) -> "_OnnxRuntimeRun":
         """Return a run that has not begun."""
-        return _Run(self._session, self._arena)
+        return _OnnxRuntimeRun(self._session, self._arena)
 
 
-class _Run:
+class _OnnxRuntimeRun:
     def __init__(self, session: ort.InferenceSession, arena: str) -> None:
         self._session = session
         self._arena = arena

@@ -42,7 +42,7 @@ _RANDOM_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Cosine:
+class VectorCosines:
     """Cosines of vectors with those of fp32."""
 
     least: float
@@ -50,12 +50,12 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift:
+class ComputeDrift:
     """How far outputs are from those that fp32 gives. Padding does not count."""
 
     inputs: str
     """What was measured on."""
-    cosines: Mapping[str, Cosine]
+    cosines: Mapping[str, VectorCosines]
     """Of outputs that hold vectors."""
     deviations: Mapping[str, float]
     """The largest |difference| / max(1, |fp32|) of each output; infinite where only one is defined."""
@@ -75,7 +75,7 @@ class Drift:
 
 def measure_drift(
     engine: Runner, reference: Runner, signature: Signature, tokeniser: Tokeniser | None
-) -> Drift:
+) -> ComputeDrift:
     """Run a graph on the same inputs twice, and compare.
 
     Args:
@@ -121,12 +121,14 @@ class _Measured:
                 queries = exists.any(-1)
                 self._others.setdefault(spec.name, []).append((tops[0] != tops[1])[queries])
 
-    def drift(self, inputs: str) -> Drift:
+    def drift(self, inputs: str) -> ComputeDrift:
         """Sum up."""
         cosines = {name: np.concatenate(parts) for name, parts in self._cosines.items()}
-        return Drift(
+        return ComputeDrift(
             inputs=inputs,
-            cosines={name: Cosine(float(each.min()), float(each.mean())) for name, each in cosines.items()},
+            cosines={
+                name: VectorCosines(float(each.min()), float(each.mean())) for name, each in cosines.items()
+            },
             deviations=self._deviations,
             other_top_keys={
                 name: float(np.concatenate(parts).mean()) for name, parts in self._others.items()

@@ -20,7 +20,7 @@ from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size
 from polyhead_server.scheduling.prior import measure_prior
-from polyhead_server.serving.drift import Drift, measure_drift
+from polyhead_server.serving.drift import ComputeDrift, measure_drift
 from polyhead_server.serving.tokeniser import Tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
@@ -40,7 +40,7 @@ class Loaded:
     wide: Lanes | None
     """A session whose runs have the threads of all lanes; None leaves all to the lanes."""
     tokeniser: Tokeniser | None
-    drift: Drift | None = None
+    drift: ComputeDrift | None = None
     """What computing in another precision than fp32 changes; None in fp32."""
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Loader:
 
     def _measure_drift(
         self, path: Path, engine: Engine, signature: Signature, tokeniser: Tokeniser | None
-    ) -> Drift | None:
+    ) -> ComputeDrift | None:
         """Compare a session with one that computes in fp32, which is closed again."""
         if self._device.compute_precision == "fp32":
             return None
@@ -177,7 +177,7 @@ class Loader:
 
 def drift_on(
     device: Device, path: Path, engine: Engine, signature: Signature, tokeniser: Tokeniser | None
-) -> Drift:
+) -> ComputeDrift:
     """Measure what a device's precision of computation changes.
 
     Args:

@@ -8,13 +8,17 @@ import pytest
 
 from polyhead_server.doctor.examination import examine, libraries_for
 from polyhead_server.doctor.machine import LocalMachine
-from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, Processors
+from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, OpenVino, Processors
 from polyhead_server.engine.devices import CPU, CUDA
-from polyhead_server.errors import RepositoryError, StartError
+from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 RUNTIME = OnnxRuntime(version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", providers=(CUDA, CPU))
 H200 = Gpu(name="NVIDIA H200", capability="9.0", memory=141 * 2**30, free=140 * 2**30)
 EVERYTHING = frozenset(library.name for library in libraries_for("13.0"))
+
+ABSENT = OpenVino(version=None, computes=(), problem="OpenVINO is not installed")
+PRESENT = OpenVino(version="2026.4.1", computes=("bf16", "fp32"), problem=None)
+BF16 = {"AVX2": True, "AVX-512": True, "VNNI": True, "BF16": True, "AMX": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +31,14 @@ class FakeMachine(LocalMachine):
     shown: tuple[Gpu, ...] = (H200,)
     highest: str | None = "13.0"
     compiler: str | None = "13.0"
+    instructions: dict[str, bool] | None = None
+    with_openvino: OpenVino = ABSENT
 
-    def processors(self) -> Processors:
-        return Processors(in_machine=16, affinity=8, usable=4)
+    def processors(self, **_others: Any) -> Processors:
+        return Processors(in_machine=16, affinity=8, usable=4, instructions=self.instructions)
+
+    def openvino(self) -> OpenVino:
+        return self.with_openvino
 
     def memory(self, **_others: Any) -> Memory:
         return Memory(total=128 * 2**30, available=100 * 2**30, limit=None)
@@ -99,6 +108,47 @@ def test_a_gpu_that_is_not_used_is_advice_where_the_cpu_serves() -> None:
 
     assert report.works
     assert report.advice[0].what == "there is a NVIDIA H200, but CUDA does not work: missing libcurand.so.10"
+
+
+@pytest.mark.parametrize(
+    ("openvino", "remedy"),
+    [
+        (
+            ABSENT,
+            "pip install 'polyhead[openvino]', then serve with --device openvino --compute-precision bf16",
+        ),
+        (PRESENT, "serve with --device openvino --compute-precision bf16"),
+    ],
+)
+def test_a_processor_that_could_do_more_is_advice(openvino: OpenVino, remedy: str) -> None:
+    machine = replace(BARE, instructions=BF16, with_openvino=openvino)
+
+    (advice,) = examine(machine, "auto").advice
+
+    assert advice.what.startswith("this processor has BF16")
+    assert advice.remedy == remedy
+    for unknown in (None, dict.fromkeys(BF16, False)):
+        assert examine(replace(machine, instructions=unknown), "auto").advice == ()
+
+
+def test_a_precision_that_the_device_has_not_is_a_problem() -> None:
+    report = examine(BARE, "cpu", compute_precision="bf16")
+
+    (problem,) = report.problems
+    assert problem.what.startswith(
+        "--compute-precision bf16 does not work here: --device cpu computes in fp32"
+    )
+    assert problem.remedy == "serve with --compute-precision fp32, the default"
+
+
+def test_openvino_that_is_not_installed_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_reason: str) -> None:
+        raise DeviceError("OpenVINO is not installed")
+
+    monkeypatch.setattr("polyhead_server.engine.devices.on_openvino", fail)
+    (problem,) = examine(BARE, "openvino").problems
+
+    assert problem.remedy == "pip install 'polyhead[openvino]', or serve with --device cpu"
 
 
 def test_cuda_works_without_cudnn_but_slower() -> None:

@@ -51,6 +51,31 @@ def test_this_machines_processors_and_runtime() -> None:
     assert "CPUExecutionProvider" in runtime.providers
 
 
+@pytest.mark.parametrize(
+    ("text", "model", "has"),
+    [
+        (
+            "model name\t: A\nflags\t\t: fpu avx2 avx512f avx512_bf16\n\nflags\t: fpu\n",
+            "A",
+            {"AVX2", "AVX-512", "BF16"},
+        ),
+        ("model name\t: B\nflags\t\t: avx2 avx_vnni amx_tile\n", "B", {"AVX2", "VNNI", "AMX"}),
+        ("Features\t: fp asimd\n", None, None),
+        (None, None, None),
+    ],
+)
+def test_instructions_are_those_that_the_kernel_lists(
+    tmp_path: Path, text: str | None, model: str | None, has: set[str] | None
+) -> None:
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    processors = LocalMachine().processors(cpuinfo=tmp_path / "cpuinfo")
+
+    found = processors.instructions
+    assert processors.model == model
+    assert (None if found is None else {name for name, there in found.items() if there}) == has
+
+
 def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     class Library:
         """A library whose functions write 13020, and that knows cuDNN's way."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import struct
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from google.protobuf import text_format
 from tests.conftest import PROMPTS
 from tests.server import h2
 
+from polyhead_client import Client
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import Property
@@ -105,6 +107,25 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
     assert tensors["pooled"] == {"axes": ["B", "D"], "role": "pooled"}
     weights = {"axes": ["B", "H", "T", "T"], "role": "attention", "layer": 1}
     assert tensors.get("attention.1") == (weights if graph == "attention" else None)
+
+
+def test_the_drift_of_a_family_is_what_its_export_measured(
+    repository: Path, tmp_path: Path, serve: Any
+) -> None:
+    folder = shutil.copytree(repository / "tiny", tmp_path / "tiny") / "1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    cosines = {"output": {"least": 0.98, "mean": 0.99}}
+    manifest["parity"]["drift"] = {
+        "emulated": False,
+        "inputs": "2 sentences",
+        "cosines": {"fast": cosines},
+        "graphs": {"fast": {"output": 0.5}},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with Client(serve(models=tmp_path).address) as client:
+        drift = client.model("tiny").drift
+
+    assert drift == {"inputs": "2 sentences", "cosines": cosines, "deviations": {"output": 0.5}}
 
 
 def test_what_a_model_has_not_is_empty(server: Any) -> None:
