@@ -81,7 +81,7 @@ class ForwardPass(AttentionPass):
     """
 
     output: Tensor
-    """[B, T, D] in fp32."""
+    """[B, T, D] in fp32; [B, 1, D] of a pass for pooled tokens alone."""
     pooled: Tensor | None
     """[B, P] in fp32, or None where the encoder does not pool."""
     class_logits: Tensor | None
@@ -92,11 +92,6 @@ class ForwardPass(AttentionPass):
     """The second attention of decoder blocks, to the memory; None where layers have but one."""
     kept_heads: Sequence[Sequence[int]] | None
     """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """The outputs that every kind of graph has."""
-        return tuple(one for one in (self.output, self.pooled, self.class_logits) if one is not None)
 
     @property
     def valid(self) -> Tensor:
@@ -113,6 +108,7 @@ def run_forward(
     plain: bool = True,
     masks_by_bias: bool = False,
     pack: bool = False,
+    pooled_only: bool = False,
 ) -> ForwardPass:
     """Run an encoder.
 
@@ -125,6 +121,7 @@ def run_forward(
         plain: Whether explicit attention is as the encoder computes it, not as onnxruntime is fastest.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
         pack: Whether padding is left out between attentions, see `Encoder.forward`.
+        pooled_only: Whether the last layer is computed for pooled tokens alone, likewise.
     """
     config, lengths = encoder.config, inputs["lengths"]
     dtype = next(encoder.parameters()).dtype
@@ -182,6 +179,7 @@ def run_forward(
         head_mask=inputs.get("head_mask"),
         attend=attend,
         pack=pack,
+        pooled_only=pooled_only,
     )
     output, pooled, class_logits = result.output, result.pooled, result.logits
     if dtype != torch.float32:

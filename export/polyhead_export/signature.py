@@ -54,6 +54,8 @@ class GraphKind:
     file: ClassVar[str]
     masks_by_bias: ClassVar[bool] = False
     """Explicit attention is masked before the softmax alone, which is cheaper; see `ForwardPass.weights`."""
+    pooled_only: ClassVar[bool] = False
+    """There is no output of tokens, and the last layer is computed for those that are pooled alone."""
     attention_layers: tuple[int, ...] | None = None
     """The layers whose attention the export is asked for, ascending; None = all."""
     token_classes: tuple[TokenClass, ...] = ()
@@ -120,6 +122,15 @@ class GraphKind:
             run: The reference's forward pass.
         """
         return actual, expected
+
+
+def compute_outputs(
+    config: EncoderConfig, kind: GraphKind, inputs: Mapping[str, Tensor], run: ForwardPass
+) -> tuple[Tensor, ...]:
+    """Compute the outputs of a graph of this kind, in the order of `outputs_of`; see `GraphKind.compute`."""
+    tokens = () if kind.pooled_only else (run.output,)
+    sequences = (each for each in (run.pooled, run.class_logits) if each is not None)
+    return (*tokens, *sequences, *kind.compute(config, inputs, run))
 
 
 def packs(config: EncoderConfig, precision: Precision) -> bool:
@@ -222,7 +233,9 @@ def map_axes(config: EncoderConfig) -> tuple[tuple[str, str], ...] | None:
 
 def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
     """Return the outputs of the family's graph of this kind, in order."""
-    outputs = [ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D"))]
+    outputs = []
+    if not kind.pooled_only:
+        outputs.append(ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D")))
     if config.pooling is not None:
         axes = ("B", "P" if config.dense else "D")
         outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=axes, role="pooled"))
