@@ -17,6 +17,7 @@ from polyhead_export.attention_ops import (
     explicit_masked_attention,
     fused_attention,
     fused_masked_attention,
+    needs_no_mask,
 )
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
@@ -138,6 +139,7 @@ def run_forward(
             causal=config.causal,
             windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
             width=config.local_window,
+            unmasked=needs_no_mask(config),
         )
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)
@@ -216,6 +218,7 @@ class _Recorder:
         attend: Computes it.
         windows: Boolean [1, T, T] of each layer, or None.
         width: Of the windows.
+        unmasked: See `fused_attention`.
         causal: Whether a token sees only itself and those before it.
         can_be_empty: See `fused_attention`.
     """
@@ -231,6 +234,7 @@ class _Recorder:
         width: int | None = None,
         causal: bool = False,
         can_be_empty: bool = False,
+        unmasked: bool = False,
     ) -> None:
         self._key_lengths = key_lengths
         self._mask = mask
@@ -244,7 +248,12 @@ class _Recorder:
             self._in_fused_layers = for_each_window(
                 windows,
                 lambda window: fused_attention(
-                    key_lengths, causal=causal, window=window, width=width, can_be_empty=can_be_empty
+                    key_lengths,
+                    causal=causal,
+                    window=window,
+                    width=width,
+                    can_be_empty=can_be_empty,
+                    unmasked=unmasked,
                 ),
             )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyhead_export.attention_ops import needs_no_mask
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_model import EncoderConfig
@@ -73,8 +74,11 @@ class GraphKind:
         """Return the sizes of fixed axes that no other kind has, by letter."""
         return {}
 
-    def maps(self, config: EncoderConfig) -> int:
+    def maps(self, config: EncoderConfig, precision: Precision = "fp32") -> int:
         """Return how many values [T, keys] a run holds at once for each sequence, besides its outputs."""
+        explicit = self.explicit_layers(config) and not self.pooled_only
+        if packs(config, precision) and needs_no_mask(config) and not explicit:
+            return _MAPS_OF_LONG
         return 2 * config.heads + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
@@ -131,6 +135,10 @@ def compute_outputs(
     tokens = () if kind.pooled_only else (run.output,)
     sequences = (each for each in (run.pooled, run.class_logits) if each is not None)
     return (*tokens, *sequences, *kind.compute(config, inputs, run))
+
+
+_MAPS_OF_LONG = 4
+"""What graphs without any such value are taken to hold, as they hold more of [T, D] than others."""
 
 
 def packs(config: EncoderConfig, precision: Precision) -> bool:
