@@ -3,6 +3,8 @@
 Shape letters: B batch, T tokens, H heads, K head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -182,7 +184,7 @@ def _operator(
     inputs: list[Tensor | None] = [q, k, v, None, lengths, bias]
     while inputs[-1] is None:
         inputs.pop()
-    attributes: dict[str, int | float] = {
+    attributes: dict[str, Any] = {
         "num_heads": heads,
         "unidirectional": int(causal),
         "mask_filter_value": _MASKED_SCORE,
