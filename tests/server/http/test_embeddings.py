@@ -126,7 +126,9 @@ def test_the_graph_without_vectors_of_tokens_runs_where_there_is_one(
     assert reply["model"] == "first"
     assert [model["id"] for model in web.get("/v1/models").json["data"]] == ["first"]
     metrics = web.get("/metrics").body.decode()
-    assert 'model="first.pooled"' in metrics
+    assert (
+        'polyhead_requests_total{code="OK",model="first.pooled",protocol="http",version="1"} 1.0' in metrics
+    )
 
 
 def test_models_that_embed_are_listed(web: OverHttp) -> None:
