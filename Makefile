@@ -21,7 +21,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers natural scaling http agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost long-texts bench-heads int8 peers natural scaling http agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -93,6 +93,9 @@ int8: $(VENV)/dev  ## Measure what int8 gains over fp32, and what it changes
 
 attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
 	$(BIN)/python benchmarks/attention_cost.py
+
+long-texts: $(VENV)/dev  ## Measure a ModernBERT-like encoder on one sequence, against the same with all T² scores
+	$(BIN)/python benchmarks/long_texts.py
 
 bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
 	$(BIN)/python benchmarks/head_costs.py

@@ -22,7 +22,14 @@ from torch.export import ExportedProgram
 
 from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import (
+    GraphKind,
+    ManifestTensor,
+    axis_sizes,
+    compute_outputs,
+    inputs_of,
+    outputs_of,
+)
 from polyhead_model import Encoder, EncoderConfig, masks
 
 op: Any = opset20
@@ -66,8 +73,9 @@ class _TracedEncoder(nn.Module):
             plain=False,
             masks_by_bias=self.kind.masks_by_bias,
             pack=self.pack,
+            pooled_only=self.kind.pooled_only,
         )
-        return (*run.outputs, *self.kind.compute(config, inputs, run))
+        return compute_outputs(config, self.kind, inputs, run)
 
 
 def build_graph(encoder: Encoder, kind: GraphKind, *, pack: bool = False) -> ir.Model:
