@@ -13,6 +13,8 @@ from tests.servers import quick_settings, serving
 from polyhead_client import Client
 from polyhead_export import export_family, from_checkpoint
 
+pytestmark = pytest.mark.slow
+
 FIRST = ["The cat sat.", "", "a b c d e f g h", "x"]
 SECOND = ["a dog ran", "b", "", "Ein Satz, der länger ist als die"]
 

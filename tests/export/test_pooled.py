@@ -86,7 +86,10 @@ def build(config: EncoderConfig) -> Encoder:
     return encoder
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=() if each == "MPNet, head masks" else pytest.mark.slow) for each in ENCODERS],
+)
 def test_the_graph_gives_what_pytorch_gives(name: str) -> None:
     encoder = build(ENCODERS[name])
     graph = ir.to_proto(build_graph(encoder, KIND, pack=True)).SerializeToString()
@@ -118,6 +121,7 @@ def test_the_last_layer_computes_one_token_of_each_sequence() -> None:
     assert [int(np.prod(each.shape[:-1])) for each in values] == [4 + 9 + 2, 3]
 
 
+@pytest.mark.slow
 def test_another_token_in_the_place_of_the_first_is_found(tmp_path: Path) -> None:
     first = build(dataclasses.replace(BERT, pooling="cls", classifier=None))
     last = Encoder(dataclasses.replace(first.config, pooling="last")).eval()
