@@ -6,11 +6,12 @@ Both are made on first use, once for all processes of a run.
 import fcntl
 import functools
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -101,6 +102,7 @@ SLOW = (
     "load/test_generate.py",
     "load/test_locust.py",
     "load/test_web_guard.py",
+    "server/engine/test_openvino_graphs.py",
     "server/ray",
     "server/test_overload.py",
     "server/workers/test_supervisor.py",
@@ -116,14 +118,50 @@ SLOW = (
 """What `make test` leaves to `make test-all`: it takes long, or an environment of its own."""
 
 
-def is_slow(path: Path) -> bool:
-    """Whether all tests of a file, or of a folder, are."""
-    return any(path.is_relative_to(Path(__file__).parent / part) for part in SLOW)
+ON_OPENVINO_TOO = (
+    "server/engine/test_engine.py",
+    "server/scheduling/test_independence.py",
+    "server/test_open_graphs.py",
+    "server/test_overload.py",
+    "server/test_pairs_and_prompts.py",
+    "server/test_process.py",
+    "server/test_repository_at_work.py",
+    "server/test_rows_and_head_masks.py",
+    "server/test_split_requests.py",
+    "server/transport/test_server.py",
+    "test_checkpoints_served.py",
+    "test_configurations.py",
+    "test_cross_attention_served.py",
+    "test_pruned_served.py",
+)
+"""Whose tests hold whatever computes: those that use `device` run once more, on OpenVINO, among the slow."""
+
+
+def is_among(path: Path, parts: Sequence[str]) -> bool:
+    """Whether a file is one of these, or in one of these folders."""
+    return any(path.is_relative_to(Path(__file__).parent / part) for part in parts)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests on each device that they are for."""
+    if "device" in metafunc.fixturenames and is_among(Path(metafunc.module.__file__), ON_OPENVINO_TOO):
+        missing = pytest.mark.skipif(
+            importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed"
+        )
+        openvino = pytest.param("openvino", marks=[pytest.mark.slow, missing])
+        metafunc.parametrize("device", ["cpu", openvino], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def device(request: pytest.FixtureRequest) -> str:
+    """The device of servers and engines, as `--device` names it."""
+    name: str = getattr(request, "param", "cpu")
+    return name
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what is slow before it is imported, which takes each process seconds."""
-    return True if config.option.markexpr == "not slow" and is_slow(collection_path) else None
+    return True if config.option.markexpr == "not slow" and is_among(collection_path, SLOW) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -131,7 +169,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is slow before pytest selects by marks: files, and what has a trained encoder exported."""
     for item in items:
         exports_minilm = isinstance(item, pytest.Function) and "minilm_models" in item.fixturenames
-        if is_slow(item.path) or exports_minilm:
+        if is_among(item.path, SLOW) or exports_minilm:
             item.add_marker(pytest.mark.slow)
 
 

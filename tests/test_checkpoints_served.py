@@ -136,8 +136,8 @@ def rerankers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping
 
 
 @pytest.fixture(scope="module")
-def client(models: Path, rerankers: Any) -> Iterator[Client]:
-    with serving(quick_settings(models)) as server, Client(server.address) as one:
+def client(models: Path, rerankers: Any, device: str) -> Iterator[Client]:
+    with serving(quick_settings(models, device=device)) as server, Client(server.address) as one:
         yield one
 
 

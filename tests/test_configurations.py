@@ -5,6 +5,7 @@ tests/test_checkpoints_served.py.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -81,11 +82,16 @@ def test_what_there_is_to_test_is_spread() -> None:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    models = tmp_path_factory.mktemp("models")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
     for name, config in configurations().items():
-        export_family(build(name, config), name, models)
-    with serving(quick_settings(models)) as server, Client(server.address) as one:
+        export_family(build(name, config), name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(models: Path, device: str) -> Iterator[Client]:
+    with serving(quick_settings(models, device=device)) as server, Client(server.address) as one:
         yield one
 
 

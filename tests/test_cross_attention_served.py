@@ -21,7 +21,7 @@ from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
 from polyhead_load.sweep.warm_up import warm_up
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
@@ -84,8 +84,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(models: Path) -> Iterator[Running]:
-    with running(quick_settings(models)) as one:
+def server(models: Path, device: str) -> Iterator[Running]:
+    with running(quick_settings(models, device=device)) as one:
         yield one
 
 
@@ -108,16 +108,18 @@ def test_the_page_shows_what_works(server: Running) -> None:
     assert names["both"].cross_attention[0][1].shape == (H, 3, 9)
 
 
-def open_engine(models: Path, name: str, graph: str) -> tuple[Engine, Signature]:
+def open_engine(models: Path, name: str, graph: str, device: str) -> tuple[Engine, Signature]:
     manifest = read_manifest(models / name / "1", family=name, version=1)
     signature = signature_of(manifest, graph)
     path = models / name / "1" / manifest.graphs[graph].file
-    return Engine(path, signature=signature, device=on_cpu(""), threads=1), signature
+    return Engine(path, signature=signature, device=choose_device(device), threads=1), signature
 
 
-def batched(models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+def batched(
+    models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]], device: str
+) -> list[Any]:
     """Run requests in one batch."""
-    engine, signature = open_engine(models, name, graph)
+    engine, signature = open_engine(models, name, graph, device)
     layout = layout_of(signature)
     works = [
         Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
@@ -164,7 +166,7 @@ def test_16_bit_decoder_blocks_keep_their_fusions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["decoder", "cross"])
-def test_requests_of_other_lengths_on_both_sides_share_a_batch(models: Path, name: str) -> None:
+def test_requests_of_other_lengths_on_both_sides_share_a_batch(models: Path, name: str, device: str) -> None:
     sizes = [(3, 5), (6, 2), (1, 1), (2, 9)]
     requests = []
     for number, (t, s) in enumerate(sizes):
@@ -180,7 +182,7 @@ def test_requests_of_other_lengths_on_both_sides_share_a_batch(models: Path, nam
             values = [RANDOM.random(shape) < (0.6 if masked else 2) for shape in shapes]
             feeds |= dict(zip(("mask", "memory_mask"), values, strict=True))
         requests.append(feeds)
-    together = batched(models, name, "attention", requests)
+    together = batched(models, name, "attention", requests, device)
 
     for feeds, outputs in zip(requests, together, strict=True):
         for row in range(2):
@@ -208,7 +210,7 @@ def test_requests_of_other_lengths_on_both_sides_share_a_batch(models: Path, nam
                     np.testing.assert_allclose(got, cross[layer], atol=1e-5)
 
 
-def test_masked_and_unmasked_requests_share_a_batch(models: Path) -> None:
+def test_masked_and_unmasked_requests_share_a_batch(models: Path, device: str) -> None:
     hidden = np.zeros((1, 1, 1), np.bool_)  # a request of one token, which sees nothing
     requests = [
         {"x": floats(1, 5, D), "lengths": np.array([5], np.int32), "mask": RANDOM.random((1, 5, 5)) < 0.6},
@@ -216,7 +218,7 @@ def test_masked_and_unmasked_requests_share_a_batch(models: Path) -> None:
         {"x": floats(1, 1, D), "lengths": np.array([1], np.int32), "mask": hidden},
     ]
     for order in (requests, requests[1:], requests[:2]):
-        for feeds, outputs in zip(order, batched(models, "causal", "fast", order), strict=True):
+        for feeds, outputs in zip(order, batched(models, "causal", "fast", order, device), strict=True):
             for row, length in enumerate(feeds["lengths"]):
                 whole = np.broadcast_to(feeds["mask"][row], (feeds["x"].shape[1],) * 2)
                 mask = whole[:length, :length]
@@ -225,7 +227,7 @@ def test_masked_and_unmasked_requests_share_a_batch(models: Path) -> None:
 
 
 def test_masks_that_were_left_out_stay_one_value(models: Path) -> None:
-    _, signature = open_engine(models, "decoder", "fast")
+    _, signature = open_engine(models, "decoder", "fast", "cpu")
     layout = layout_of(signature)
     assert layout.broadcasting == {"mask", "memory_mask"}
     sizes = {"B": 3, "T": 64, "S": 16}

@@ -63,8 +63,8 @@ def models(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(models: Path) -> Iterator[Client]:
-    with serving(quick_settings(models)) as server, Client(server.address) as one:
+def client(models: Path, device: str) -> Iterator[Client]:
+    with serving(quick_settings(models, device=device)) as server, Client(server.address) as one:
         yield one
 
 

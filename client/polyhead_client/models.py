@@ -158,6 +158,39 @@ class ModelInfo(Picklable):
         """H; where heads were pruned, the number before."""
         return self._number(Property.HEADS)
 
+    @property
+    def precision(self) -> str | None:
+        """The precision of the family's files: fp32, int8, fp16 or bf16."""
+        return self.properties.get(Property.PRECISION) or None
+
+    @cached_property
+    def drift(self) -> Mapping[str, Any] | None:
+        """How far the family's precision is from fp32, as its export measured it; None in fp32.
+
+        Its keys: `inputs` it was measured on, `cosines` (least and mean) and `deviations` of outputs.
+
+        Raises:
+            ServerError: The property is malformed.
+        """
+        return self._drift(Property.DRIFT)
+
+    @property
+    def compute_precision(self) -> str | None:
+        """The precision in which the server computes what the files hold in fp32."""
+        return self.properties.get(Property.COMPUTE_PRECISION) or None
+
+    @cached_property
+    def compute_drift(self) -> Mapping[str, Any] | None:
+        """What computing in another precision than fp32 changes, as the server measured it; None in fp32.
+
+        Its keys are those of `drift`, and `other_top_keys`: the share of queries whose strongest key is
+        another.
+
+        Raises:
+            ServerError: The property is malformed.
+        """
+        return self._drift(Property.COMPUTE_DRIFT)
+
     @cached_property
     def kept_heads(self) -> tuple[tuple[int, ...], ...] | None:
         """The numbers of each layer's heads that pruning left; None if no head was pruned.
@@ -223,6 +256,15 @@ class ModelInfo(Picklable):
             if len(tensor.axes) > 1:
                 found[tensor.role] = (*found.get(tensor.role, ()), tensor)
         return found
+
+    def _drift(self, key: Property) -> Mapping[str, Any] | None:
+        try:
+            drift = json.loads(self.properties.get(key) or "null")
+        except ValueError:
+            drift = ()
+        if drift is not None and not isinstance(drift, dict):
+            raise ServerError(f"malformed reply: {key} of {self.name}")
+        return None if drift is None else MappingProxyType(drift)
 
     def _number(self, key: Property) -> int | None:
         value = self.properties.get(key, "")

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
-from polyhead_server.engine.devices import Device, choose_device
+from polyhead_server.engine.devices import Device, choose_device, in_precision
 from polyhead_server.errors import StartError
 from polyhead_server.inference.inference import Inference, Send
 from polyhead_server.inference.wire import LARGE, parse_small
@@ -66,7 +66,7 @@ class Runtime:
         self.settings = settings
         self._families = families
         self.device = replace(
-            choose_device(settings.device),
+            in_precision(choose_device(settings.device), settings.compute_precision),
             packed=settings.weights == "packed",
             memory_limit=settings.gpu_memory,
         )
@@ -340,6 +340,8 @@ class _Builder:
             scheduler=scheduler,
             tokeniser=loaded.tokeniser,
             provider=self.device.provider,
+            compute_precision=self.device.compute_precision,
+            drift=loaded.drift,
             on_gpu=not self.device.host_memory,
             close=loaded.close,
             statistics=statistics,

@@ -156,8 +156,13 @@ class Settings:
     """Processes that share the port; on GPUs, for each GPU. Each loads every model."""
 
     device: Annotated[str, Parameter(validator=_check_device)] = "auto"
-    """Where models run: auto, cpu, cuda, or cuda:0,2 for some of the GPUs. cuda takes all GPUs and does not
-    start without one. auto takes the first GPU that works, else the CPU, and logs which."""
+    """Where models run: auto, cpu, openvino, cuda, or cuda:0,2 for some of the GPUs. cuda takes all GPUs and
+    does not start without one. openvino is the CPU, computed by OpenVINO (docs/devices.md). auto takes the
+    first GPU that works, else the CPU, and logs which."""
+
+    compute_precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision in which families of fp32 and int8 are computed, but for products of 8 bits. bf16 is faster,
+    needs --device openvino and a processor that has it, and changes the numbers: metadata say how much."""
 
     threads: Annotated[int, _AtLeastZero] = 0
     """CPU threads of all runs of a model together. 0 divides the CPUs that affinity and quota allow among the

@@ -14,7 +14,7 @@ SERVERS = ("server", "server-gpu")
 OURS = (*SERVERS, "export", "locust", "locust-worker", "explorer")
 
 FIXED = {
-    *("models", "host", "port", "http", "http_host", "http_port", "device"),
+    *("models", "host", "port", "http", "http_host", "http_port", "compute_precision", "device"),
     *("tls_cert", "tls_key", "tls_client_ca", "token_file", "management_token_file"),
 }
 """Settings that the image or the compose file has to make: addresses, protocols, paths, the device."""

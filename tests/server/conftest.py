@@ -179,21 +179,22 @@ def running(settings: Settings, *, wait: bool = True) -> Iterator[Running]:
 
 
 @pytest.fixture
-def serve(repository: Path) -> Iterator[Serve]:
+def serve(repository: Path, device: str) -> Iterator[Serve]:
     """Starts servers of the test repository; keyword arguments replace settings. All end with the test."""
     with ExitStack() as stack:
 
         def start(*, wait: bool = True, **overrides: Any) -> Running:
-            settings = quick_settings(**({"models": repository} | overrides))
+            chosen: dict[str, Any] = {"models": repository, "device": device}
+            settings = quick_settings(**(chosen | overrides))
             return stack.enter_context(running(settings, wait=wait))
 
         yield start
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[Running]:
+def server(repository: Path, device: str) -> Iterator[Running]:
     """One server of the test repository for a whole module."""
-    with running(quick_settings(repository)) as one:
+    with running(quick_settings(repository, device=device)) as one:
         yield one
 
 

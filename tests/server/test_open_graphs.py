@@ -18,7 +18,7 @@ from tests.numerics import close
 from tests.server.conftest import Running
 
 from polyhead_client import Client
-from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
@@ -214,12 +214,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def together(models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+def together(
+    models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]], device: str
+) -> list[Any]:
     """Run requests as one batch."""
     manifest = read_manifest(models / name / "1", family=name, version=1)
     signature = signature_of(manifest, graph)
     path = models / name / "1" / f"{graph}.onnx"
-    engine = Engine(path, signature=signature, device=on_cpu(""), threads=1)
+    engine = Engine(path, signature=signature, device=choose_device(device), threads=1)
     layout = layout_of(signature)
     works = [
         Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
@@ -234,28 +236,28 @@ def together(models: Path, name: str, graph: str, requests: Sequence[Mapping[str
     return result.outputs
 
 
-def test_a_third_graph_is_batched_and_cut(models: Path) -> None:
+def test_a_third_graph_is_batched_and_cut(models: Path, device: str) -> None:
     xs = [floats(2, 3, D), floats(1, 7, D), floats(1, 1, D)]
     requests = [{"x": x, "lengths": np.full(len(x), x.shape[1], np.int32)} for x in xs]
 
-    for x, outputs in zip(xs, together(models, "third", "summary", requests), strict=True):
+    for x, outputs in zip(xs, together(models, "third", "summary", requests, device), strict=True):
         np.testing.assert_allclose(outputs["norms"], np.linalg.norm(x, axis=2), atol=1e-5)
         np.testing.assert_allclose(outputs["total"], x.sum(1), atol=1e-5)
 
 
-def test_requests_that_differ_in_what_is_asked_of_them_share_a_batch(models: Path) -> None:
+def test_requests_that_differ_in_what_is_asked_of_them_share_a_batch(models: Path, device: str) -> None:
     xs, masks = [floats(2, 3, D), floats(1, 5, D)], [floats(2, L, H), floats(1, L, H)]
     requests = [
         {"x": x, "lengths": np.full(len(x), x.shape[1], np.int32), "head_mask": mask}
         for x, mask in zip(xs, masks, strict=True)
     ]
 
-    for x, mask, outputs in zip(xs, masks, together(models, "masked", "fast", requests), strict=True):
+    for x, mask, outputs in zip(xs, masks, together(models, "masked", "fast", requests, device), strict=True):
         expected = x * mask.sum((1, 2), keepdims=True)
         np.testing.assert_allclose(outputs["output"], expected, atol=1e-5)
 
 
-def test_two_lengths_are_padded_and_cut_each_by_itself(models: Path) -> None:
+def test_two_lengths_are_padded_and_cut_each_by_itself(models: Path, device: str) -> None:
     sizes = [(2, 3, 5), (1, 6, 2), (3, 1, 1), (1, 3, 5)]
     queries = [floats(b, t, D) for b, t, _ in sizes]
     memories = [floats(b, s, D) for b, _, s in sizes]
@@ -265,7 +267,7 @@ def test_two_lengths_are_padded_and_cut_each_by_itself(models: Path) -> None:
         for query, memory, length in zip(queries, memories, lengths, strict=True)
     ]
 
-    for request, outputs in zip(requests, together(models, "cross", "fast", requests), strict=True):
+    for request, outputs in zip(requests, together(models, "cross", "fast", requests, device), strict=True):
         close(outputs["weights"], cross(*request.values()))
 
 

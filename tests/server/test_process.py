@@ -19,6 +19,7 @@ from tests.servers import COMMAND, Callers, ServerProcess
 
 from polyhead_load.sweep.server import free_port
 from polyhead_proto import messages as pb
+from polyhead_server.engine.devices import choose_device
 
 X = np.ones((4, 40, 16), np.float32)
 
@@ -48,9 +49,11 @@ def infer(channel: grpc.Channel) -> bytes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signal.Signals) -> None:
-    server = start("--device", "cpu")
-    address = server.until(r"serving .* on (\S+) with CPUExecutionProvider")[1]
+def test_a_signal_under_load_loses_no_accepted_request(
+    start: Any, number: signal.Signals, device: str
+) -> None:
+    server = start("--device", device)
+    address = server.until(rf"serving .* on (\S+) with {choose_device(device).provider}")[1]
     callers = Callers(address, infer, count=4)
     callers.wait_for_answers(20)
     server.process.send_signal(number)
@@ -63,9 +66,9 @@ def test_a_signal_under_load_loses_no_accepted_request(start: Any, number: signa
     assert "Traceback" not in server.log
 
 
-def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
+def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any, device: str) -> None:
     patient = ("--drain-seconds", "600", "--max-wait-seconds", "600", "--max-queued-tokens", "1000000")
-    server = start("--device", "cpu", *patient)
+    server = start("--device", device, *patient)
     address = server.until(r"serving .* on (\S+) with")[1]
     request = pb.ModelInferRequest(
         model_name="tiny.attention",
@@ -88,8 +91,8 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any) -> None:
         assert server.end() == -signal.SIGINT
 
 
-def test_a_server_that_is_stopped_for_a_moment_answers_afterwards(start: Any) -> None:
-    server = start("--device", "cpu")
+def test_a_server_that_is_stopped_for_a_moment_answers_afterwards(start: Any, device: str) -> None:
+    server = start("--device", device)
     address = server.until(r"serving .* on (\S+) with")[1]
     callers = Callers(address, infer, count=4)
     callers.wait_for_answers(20)
@@ -154,9 +157,9 @@ def test_what_a_killed_load_left_is_removed_at_the_next_start(
     assert not abandoned.exists()
 
 
-def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository: Path) -> None:
+def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository: Path, device: str) -> None:
     port = free_port()
-    settings = ["--models", str(repository), "--port", str(port), "--device", "cpu", "--log-level", "debug"]
+    settings = ["--models", str(repository), "--port", str(port), "--device", device, "--log-level", "debug"]
     with subprocess.Popen([*COMMAND, *settings, "--http-port", "off"], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)

@@ -17,7 +17,7 @@ from tests.servers import quick_settings
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
-from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
@@ -66,8 +66,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def probed(models: Path) -> Iterator[Running]:
-    with running(quick_settings(models)) as one:
+def probed(models: Path, device: str) -> Iterator[Running]:
+    with running(quick_settings(models, device=device)) as one:
         yield one
 
 
@@ -263,7 +263,7 @@ def test_a_family_without_one_says_what_it_takes(server: Running) -> None:
     assert message == "input 'head_mask' is not known to tiny, which takes x, lengths"
 
 
-def test_requests_with_other_rows_and_masks_share_a_batch(models: Path) -> None:
+def test_requests_with_other_rows_and_masks_share_a_batch(models: Path, device: str) -> None:
     def feeds(ids: Any, lengths: Sequence[int], rows: Any, mask: Any = None) -> dict[str, Any]:
         ones = np.ones((len(ids), L, H), np.float32)  # what the server makes of none
         return {
@@ -280,7 +280,9 @@ def test_requests_with_other_rows_and_masks_share_a_batch(models: Path) -> None:
     ]
     manifest = read_manifest(models / "probed" / "1", family="probed", version=1)
     signature = signature_of(manifest, "rows")
-    engine = Engine(models / "probed" / "1" / "rows.onnx", signature=signature, device=on_cpu(""), threads=1)
+    engine = Engine(
+        models / "probed" / "1" / "rows.onnx", signature=signature, device=choose_device(device), threads=1
+    )
     layout = layout_of(signature)
     works = [
         Work(feeds=each, outputs=engine.outputs, size=size, real_tokens=real_tokens)

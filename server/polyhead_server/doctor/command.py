@@ -14,7 +14,8 @@ def doctor(
     /,
     *,
     models: Path | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Literal["auto", "cpu", "openvino", "cuda"] = "auto",
+    compute_precision: Literal["fp32", "bf16"] = "fp32",
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Say what works on this machine, what is missing, and what runs where.
@@ -29,6 +30,8 @@ def doctor(
         A model repository whose graphs to load and examine.
     device
         The device that must work, as for `polyhead serve`. auto takes a GPU if there is one.
+    compute_precision
+        The precision that it must compute in, likewise. With --models, what bf16 changes is measured.
     as_json
         Print JSON.
     """
@@ -43,7 +46,7 @@ def doctor(
 
     if name is not None and models is None:
         raise StartError(f"--models must say which repository has {name!r}")
-    report = examine(LocalMachine(), device, models=models, name=name)
+    report = examine(LocalMachine(), device, compute_precision=compute_precision, models=models, name=name)
     if as_json:
         Console().print_json(json.dumps(report.facts()))
     else:

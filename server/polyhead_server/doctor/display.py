@@ -33,6 +33,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         for provider, counts in graph.operators.items():
             style = "bold" if provider == graph.provider else "bold yellow"
             yield Text.assemble((f"{graph.model} on {_short(provider)}", style), f": {_counts(counts)}")
+    if any(graph.drift is not None for graph in report.graphs):
+        yield _drifts(report)
     for kind, style, problems in (
         ("problem", "bold red", report.problems),
         ("advice", "bold yellow", report.advice),
@@ -41,7 +43,10 @@ def _parts(report: Report) -> Iterator[RenderableType]:
             remedy = ("\n  ", ("to do", "bold"), f": {problem.remedy}")
             yield Text.assemble((kind, style), f": {problem.what}", *remedy)
     if report.works:
-        yield Text.assemble(("works", "bold green"), f": --device {report.asked} runs on {report.chosen}")
+        runs = (
+            f": --device {report.asked} runs on {report.chosen}, and computes in {report.compute_precision}"
+        )
+        yield Text.assemble(("works", "bold green"), runs)
 
 
 def _machine(report: Report) -> Table:
@@ -53,12 +58,20 @@ def _machine(report: Report) -> Table:
         f"{cpu.in_machine}, of which this process may use {cpu.affinity}; with the container's quota: "
         f"{cpu.usable} threads",
     )
+    if cpu.model is not None:
+        table.add_row("", escape(cpu.model))
+    has = cpu.instructions
+    named = "unknown" if has is None else ", ".join(f"{'' if has[name] else 'no '}{name}" for name in has)
+    table.add_row("instructions", named)
     limit = "no limit" if memory.limit is None else f"limit {_gib(memory.limit)}"
     table.add_row("memory", f"{_gib(memory.total)}, {_gib(memory.available)} available, {limit}")
     packages = ", ".join(runtime.packages) or "no distribution"
     built = f"built for CUDA {runtime.cuda}" if runtime.cuda else "built without CUDA"
     table.add_row("onnxruntime", f"{runtime.version} ({packages}), {built}")
     table.add_row("", f"has {', '.join(runtime.providers)}")
+    openvino = report.openvino
+    computes = f"{openvino.version}, computes in {' or '.join(openvino.computes)}"
+    table.add_row("OpenVINO", computes if openvino.problem is None else escape(openvino.problem))
     highest = f", for CUDA up to {cuda.highest}" if cuda.highest else ""
     driver = f"{cuda.driver or 'of unknown version'}{highest}" if cuda.driver or cuda.gpus else "none"
     table.add_row("NVIDIA driver", driver)
@@ -83,6 +96,27 @@ def _graphs(report: Report) -> Table:
             "[red]nothing" if graph.provider is None else _short(graph.provider),
             f"{graph.attention} ({_counts(graph.attention_operators)})" if graph.attention_operators else "",
         )
+    return table
+
+
+def _drifts(report: Report) -> Table:
+    measured = [(graph.model, graph.drift) for graph in report.graphs if graph.drift is not None]
+    table = Table(
+        *(Column("model", overflow="fold"), Column("output", overflow="fold")),
+        *("cosine, least", "mean", "largest deviation", "other top keys"),
+        title=f"What {report.compute_precision} changes",
+        caption=f"against fp32, on {' and '.join(sorted({drift.inputs for _, drift in measured}))}",
+    )
+    for model, drift in measured:
+        for row, output in enumerate(drift.outputs):
+            cosine, worst = drift.cosines.get(output), drift.deviations.get(output)
+            share = drift.other_top_keys.get(output)
+            table.add_row(
+                *("" if row else model, output),
+                *(("", "") if cosine is None else (f"{cosine.least:.5f}", f"{cosine.mean:.5f}")),
+                "" if worst is None else f"{worst:.1e}",
+                "" if share is None else f"{share:.1%}",
+            )
     return table
 
 

@@ -13,11 +13,13 @@ from polyhead_server.doctor.report import (
     GraphReport,
     Library,
     OnnxRuntime,
+    OpenVino,
     Problem,
+    Processors,
     Report,
     RequestedDevice,
 )
-from polyhead_server.engine.devices import Device, choose_device
+from polyhead_server.engine.devices import ComputePrecision, Device, choose_device, in_precision
 from polyhead_server.errors import DeviceError
 
 _BOTH = {"onnxruntime", "onnxruntime-gpu"}
@@ -25,13 +27,19 @@ _DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and 
 
 
 def examine(
-    machine: LocalMachine, asked: RequestedDevice, *, models: Path | None = None, name: str | None = None
+    machine: LocalMachine,
+    asked: RequestedDevice,
+    *,
+    compute_precision: ComputePrecision = "fp32",
+    models: Path | None = None,
+    name: str | None = None,
 ) -> Report:
     """Find out what works.
 
     Args:
         machine: The machine.
         asked: The device, as for `polyhead serve`.
+        compute_precision: The precision, likewise.
         models: A model repository whose graphs to load.
         name: One family of it, or one graph; None is all.
 
@@ -41,12 +49,15 @@ def examine(
     """
     runtime = machine.runtime()
     cuda = _cuda(machine, runtime)
+    processors, openvino = machine.processors(), machine.openvino()
     device: Device | None = None
+    failed = []
     try:
-        device = choose_device(asked, problem=lambda _gpu: cuda.problem)
+        device = in_precision(choose_device(asked, problem=lambda _gpu: cuda.problem), compute_precision)
         reason = device.reason
     except DeviceError as error:
         reason = str(error)
+        failed.append(Problem(what=reason, remedy=_remedy(asked, runtime, cuda, openvino)))
     graphs = () if models is None or device is None else tuple(inspect(models, name, device))
     return Report(
         polyhead=_version("polyhead"),
@@ -55,13 +66,15 @@ def examine(
         asked=asked,
         chosen=None if device is None else device.name,
         reason=reason,
-        processors=machine.processors(),
+        compute_precision=compute_precision,
+        processors=processors,
         memory=machine.memory(),
         runtime=runtime,
+        openvino=openvino,
         cuda=cuda,
         graphs=graphs,
-        problems=tuple(_problems(runtime, cuda, device, reason, graphs)),
-        advice=tuple(_advice(runtime, cuda, device)),
+        problems=(*failed, *_problems(runtime, graphs)),
+        advice=(*_advice(runtime, cuda, device), *_cpu_advice(processors, openvino, device)),
     )
 
 
@@ -103,11 +116,16 @@ def _cuda(machine: LocalMachine, runtime: OnnxRuntime) -> Cuda:
     )
 
 
-def _problems(
-    runtime: OnnxRuntime, cuda: Cuda, device: Device | None, reason: str, graphs: tuple[GraphReport, ...]
-) -> Iterator[Problem]:
-    if device is None:
-        yield Problem(what=reason, remedy=_cuda_remedy(runtime, cuda))
+def _remedy(asked: RequestedDevice, runtime: OnnxRuntime, cuda: Cuda, openvino: OpenVino) -> str:
+    """Return what makes the device work that was asked for, if it does not."""
+    if asked == "openvino" and openvino.version is None:
+        return "pip install 'polyhead[openvino]', or serve with --device cpu"
+    if asked != "cuda" or cuda.problem is None:
+        return "serve with --compute-precision fp32, the default"
+    return _cuda_remedy(runtime, cuda)
+
+
+def _problems(runtime: OnnxRuntime, graphs: tuple[GraphReport, ...]) -> Iterator[Problem]:
     if set(runtime.packages) >= _BOTH:
         yield Problem(
             what="onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
@@ -147,6 +165,25 @@ def _advice(runtime: OnnxRuntime, cuda: Cuda, device: Device | None) -> Iterator
             what=f"there is a {cuda.gpus[0].name}, but CUDA does not work: {cuda.problem}",
             remedy=_cuda_remedy(runtime, cuda),
         )
+
+
+def _cpu_advice(processors: Processors, openvino: OpenVino, device: Device | None) -> Iterator[Problem]:
+    """Say how the CPU gets more done, where that has been measured: docs/devices.md."""
+    has = processors.instructions or {}
+    if device is None or not device.host_memory or not has.get("AVX-512"):
+        return
+    steps = []
+    if openvino.version is None:
+        steps.append("pip install 'polyhead[openvino]'")
+    flags = [] if device.name == "openvino" else ["--device openvino"]
+    if has.get("BF16") and device.compute_precision == "fp32":
+        flags.append("--compute-precision bf16")
+    if flags:
+        steps.append(f"serve with {' '.join(flags)}")
+        what = "OpenVINO computes on this processor in less time"
+        if has.get("BF16"):
+            what = "this processor has BF16: OpenVINO takes half of onnxruntime's time with it"
+        yield Problem(what=what, remedy=", then ".join(steps))
 
 
 def _cuda_remedy(runtime: OnnxRuntime, cuda: Cuda) -> str:

@@ -5,13 +5,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import onnxruntime as ort
-
 from polyhead_server.doctor.report import GraphReport
 from polyhead_server.engine.devices import Device, Operators, check_precision
-from polyhead_server.engine.session import FUSED_ATTENTION, placed, slow_on_cpu, spell
-from polyhead_server.errors import RepositoryError
+from polyhead_server.engine.engine import Engine
+from polyhead_server.engine.session import FUSED_ATTENTION, slow_on_cpu, spell
+from polyhead_server.errors import RepositoryError, ServingError
 from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, verify
+from polyhead_server.repository.signature import signature_of
+from polyhead_server.serving.drift import Drift
+from polyhead_server.serving.loading import drift_on
+from polyhead_server.serving.tokeniser import Tokeniser
 
 
 def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphReport]:
@@ -55,17 +58,6 @@ def attention_of(operators: Operators) -> tuple[str, Mapping[str, int]]:
     return " and ".join(kinds) or "none", fused | softmax
 
 
-def open_recording(path: Path, device: Device) -> ort.InferenceSession:
-    """Open a session as the server does, which records where its nodes are. Nothing is run on it."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_session_config_entry("session.disable_prepacking", "1")  # it would only take memory
-    return ort.InferenceSession(
-        str(path), options, providers=device.providers, disabled_optimizers=device.slow_fusions
-    )
-
-
 def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> GraphReport:
     manifest = version.manifest
     report = GraphReport(
@@ -74,12 +66,10 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     try:
         check_precision(manifest.precision, device)
         verify(version.folder, manifest)
-        session = open_recording(version.folder / manifest.graphs[graph].file, device)
-    except RepositoryError as error:
+        provider, operators = device.examine(version.folder / manifest.graphs[graph].file)
+        drift = _drift(version, graph, device)
+    except ServingError as error:
         return replace(report, problem=str(error))
-    except Exception as error:
-        return replace(report, problem=f"onnxruntime cannot load it: {str(error).splitlines()[0]}")
-    provider, operators = session.get_providers()[0], placed(session)
     attention, attention_operators = attention_of(operators)
     slow = slow_on_cpu(operators, device) if provider == device.provider else {}
     problem = None
@@ -94,5 +84,23 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
         attention_operators=attention_operators,
         operators=operators,
         slow_on_cpu=slow,
+        drift=drift,
         problem=problem,
     )
+
+
+def _drift(version: VersionFolder, graph: GraphName, device: Device) -> Drift | None:
+    """Measure what the device's precision of computation changes, as a server does when it loads a graph."""
+    if device.compute_precision == "fp32":
+        return None
+    manifest, signature = version.manifest, signature_of(version.manifest, graph)
+    path = version.folder / manifest.graphs[graph].file
+    tokeniser = None
+    if file := manifest.tokenizer:
+        limit = manifest.text_max_tokens
+        tokeniser = Tokeniser(version.folder / file.file, max_tokens=limit, pairs=file.pairs)
+    engine = Engine(path, signature=signature, device=device, threads=1)
+    try:
+        return drift_on(device, path, engine, signature, tokeniser)
+    finally:
+        engine.close()

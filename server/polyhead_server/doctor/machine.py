@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
@@ -12,27 +12,44 @@ from pathlib import Path
 import onnxruntime as ort
 
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
-from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, Processors
+from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, OpenVino, Processors
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.devices import cuda_problem, cuda_version
+from polyhead_server.engine.devices import cuda_problem, cuda_version, on_openvino, openvino_version
+from polyhead_server.errors import DeviceError
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)
+
+_INSTRUCTIONS = {
+    "AVX2": {"avx2"},
+    "AVX-512": {"avx512f"},
+    "VNNI": {"avx512_vnni", "avx_vnni"},
+    "BF16": {"avx512_bf16", "amx_bf16"},
+    "AMX": {"amx_tile"},
+}
+"""By name, the kernel's flags of which one is enough."""
 
 
 class LocalMachine:
     """The machine that this process runs on. Tests replace methods."""
 
-    def processors(self) -> Processors:
-        """Return the CPUs."""
+    def processors(self, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> Processors:
+        """Return the CPUs.
+
+        Args:
+            cpuinfo: The kernel's list.
+        """
         every = os.cpu_count() or 1
         usable = available_cpus()
         affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
+        model, instructions = _described(cpuinfo)
         return Processors(
             in_machine=every,
             affinity=affinity,
             usable=usable,
+            model=model,
+            instructions=instructions,
         )
 
     def memory(
@@ -62,6 +79,14 @@ class LocalMachine:
             cuda=cuda_version(),
             providers=tuple(ort.get_available_providers()),
         )
+
+    def openvino(self) -> OpenVino:
+        """Return the installed OpenVINO."""
+        try:
+            device = on_openvino("")
+        except DeviceError as error:
+            return OpenVino(version=None, computes=(), problem=str(error))
+        return OpenVino(version=openvino_version(), computes=tuple(sorted(device.computes)), problem=None)
 
     def driver(self) -> str | None:
         """Return the NVIDIA driver's version, from its management library or the kernel."""
@@ -156,6 +181,20 @@ class LocalMachine:
         if nvml.nvmlDeviceGetMemoryInfo(handle, total_free_used) != 0:
             return None
         return int(total_free_used[1])
+
+
+def _described(cpuinfo: Path) -> tuple[str | None, Mapping[str, bool] | None]:
+    """Return the processor's model and which instructions it has; None where the kernel does not say."""
+    try:
+        lines = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+    except OSError:
+        return None, None
+    found = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    flags = found.get("flags")
+    if flags is None:
+        return found.get("model name"), None
+    has = {*flags.split()}
+    return found.get("model name"), {name: bool(any_of & has) for name, any_of in _INSTRUCTIONS.items()}
 
 
 _preload = cache(preload)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-RequestedDevice = Literal["auto", "cpu", "cuda"]
+from polyhead_server.serving.drift import Drift
+
+RequestedDevice = Literal["auto", "cpu", "openvino", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +18,9 @@ class Processors:
     """Those that its CPU affinity allows."""
     usable: int
     """Those that affinity and the container's quota leave: the threads of `polyhead serve`."""
+    model: str | None = None
+    instructions: Mapping[str, bool] | None = None
+    """Whether it has those that make encoders fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,17 @@ class OnnxRuntime:
     """The CUDA version that it was built for; None where it was built without."""
     providers: tuple[str, ...]
     """Those that it was built with, whether they load or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenVino:
+    """The installed OpenVINO."""
+
+    version: str | None
+    computes: tuple[str, ...]
+    """The precisions in which it computes here."""
+    problem: str | None
+    """What keeps it from working."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +121,8 @@ class GraphReport:
     """The number of nodes of each operator on each provider."""
     slow_on_cpu: Mapping[str, int] = field(default_factory=dict)
     """Operators on the CPU that should run on the GPU: products, attention, norms."""
+    drift: Drift | None = None
+    """What computing in another precision than fp32 changes."""
     problem: str | None = None
 
 
@@ -127,9 +145,11 @@ class Report:
     chosen: str | None
     """The device that a server would take; None where it would not start."""
     reason: str
+    compute_precision: str
     processors: Processors
     memory: Memory
     runtime: OnnxRuntime
+    openvino: OpenVino
     cuda: Cuda
     graphs: tuple[GraphReport, ...]
     problems: tuple[Problem, ...]

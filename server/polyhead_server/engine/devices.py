@@ -1,6 +1,6 @@
 """The device that models run on: which one, and what it can do.
 
-Only this module knows onnxruntime's execution providers by name; all others ask a `Device`.
+Only this module knows devices and onnxruntime's execution providers by name; all others ask a `Device`.
 
 A device that was asked for works, or the server does not start. onnxruntime itself falls back to the CPU with
 a warning if CUDA does not load, and lists the CUDA provider as available because its file exists. So the
@@ -9,8 +9,9 @@ decision is made here, by running a small graph.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -18,10 +19,15 @@ import onnxruntime as ort
 
 from polyhead_server.engine.cuda_libraries import load, preload
 from polyhead_server.engine.gpus import count_gpus, gpu_name, named_gpus
+from polyhead_server.engine.protocols import Session
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+OPENVINO = "OpenVINO"
+"""OpenVINO's own runtime, which is no provider of onnxruntime's."""
+
+ComputePrecision = Literal["fp32", "bf16"]
 
 Operators = Mapping[str, Mapping[str, int]]
 """How many nodes of each operator each provider computes."""
@@ -44,11 +50,15 @@ class Device:
     packed: bool = True
     """Whether sessions copy their weights into the layout of their kernels, instead of mapping the file."""
     precisions: frozenset[str] = frozenset({"fp32"})
-    """Precisions that it has kernels for."""
+    """Precisions of families that it has kernels for."""
+    computes: frozenset[ComputePrecision] = frozenset({"fp32"})
+    """Precisions in which it can compute what a family holds in fp32."""
+    compute_precision: ComputePrecision = "fp32"
+    """The one of them in which it does."""
     host_memory: bool = True
     """Whether tensors of a run are in the host's memory, not in a GPU's."""
     host_threads: bool = False
-    """Whether onnxruntime's threads compute the runs.
+    """Whether threads of the CPU compute the runs.
 
     Then small work may run on the event loop, where it waits for no larger run, and a second session with one
     thread a run gets more done.
@@ -88,6 +98,41 @@ class Device:
         """How many runs of one session go side by side by default."""
         return 2 if self.overlaps else 1
 
+    def open(self, path: Path, *, threads: int, lanes: int) -> Session:
+        """Open a session of a graph.
+
+        Args:
+            path: The graph's file, beside its weights.
+            threads: Threads of one run on the CPU.
+            lanes: How many runs go side by side.
+
+        Raises:
+            RepositoryError: The graph does not load.
+            DeviceError: It does not run on the device, or only in part.
+        """
+        if self.provider == OPENVINO:
+            from polyhead_server.engine.openvino_session import OpenVinoSession
+
+            return OpenVinoSession(path, precision=self.compute_precision, threads=threads, lanes=lanes)
+        from polyhead_server.engine.session import OnnxRuntimeSession, open_session
+
+        return OnnxRuntimeSession(open_session(path, device=self, threads=threads), self.arena)
+
+    def examine(self, path: Path) -> tuple[str, Operators]:
+        """Load a graph and run nothing; return the provider that it got, and its operators by provider.
+
+        Raises:
+            RepositoryError: The graph does not load.
+        """
+        if self.provider == OPENVINO:
+            from polyhead_server.engine.openvino_session import OpenVinoSession
+
+            session = OpenVinoSession(path, precision=self.compute_precision, threads=1, lanes=1)
+            return self.provider, {self.provider: session.operators()}
+        from polyhead_server.engine.session import examine
+
+        return examine(path, self)
+
     def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
         """Return the operators of a session that run on the CPU although the device is another one."""
         return {} if self.provider == CPU else operators.get(CPU, {})
@@ -121,6 +166,36 @@ def on_cuda(reason: str, number: int = 0) -> Device:
     )
 
 
+def on_openvino(reason: str) -> Device:
+    """Describe the CPU as OpenVINO computes on it.
+
+    Raises:
+        DeviceError: OpenVINO does not work.
+    """
+    from polyhead_server.engine.openvino_session import capabilities
+
+    bf16: frozenset[ComputePrecision] = frozenset({"bf16"} if "BF16" in capabilities() else ())
+    return Device(
+        name="openvino",
+        provider=OPENVINO,
+        reason=reason,
+        precisions=frozenset({"fp32", "int8"}),
+        computes=bf16 | {"fp32"},
+        host_threads=True,
+    )
+
+
+def openvino_version() -> str:
+    """Return OpenVINO's version.
+
+    Raises:
+        DeviceError: It does not work.
+    """
+    from polyhead_server.engine.openvino_session import version
+
+    return version()
+
+
 def cuda_version() -> str | None:
     """Return the CUDA version that onnxruntime was built for, or None if it was built without CUDA."""
     if CUDA not in ort.get_available_providers():
@@ -149,14 +224,17 @@ def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_pr
     """Choose where to run.
 
     Args:
-        device: `auto`, `cpu`, `cuda`, or `cuda:1` for one GPU. Of several GPUs, a process takes the first.
+        device: `auto`, `cpu`, `openvino`, `cuda`, or `cuda:1` for one GPU. Of several GPUs, a process takes
+            the first.
         problem: Returns what keeps CUDA from working on a GPU; replaced in tests.
 
     Raises:
-        DeviceError: CUDA was asked for and does not work.
+        DeviceError: CUDA or OpenVINO was asked for and does not work.
     """
     if device == "cpu":
         return on_cpu("--device cpu")
+    if device == "openvino":
+        return on_openvino("--device openvino")
     number = next(iter(named_gpus(device)), 0)
     found = problem(number)
     if found is None:
@@ -164,6 +242,21 @@ def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_pr
     if device != "auto":
         raise DeviceError(f"--device {device} does not work here: {found}")
     return on_cpu(f"auto: CUDA does not work here: {found}")
+
+
+def in_precision(device: Device, precision: ComputePrecision) -> Device:
+    """Return the device, computing in a precision.
+
+    Raises:
+        DeviceError: It cannot.
+    """
+    if precision not in device.computes:
+        raise DeviceError(
+            f"--compute-precision {precision} does not work here: --device {device.name} computes in "
+            f"{' or '.join(sorted(device.computes))}. bf16 needs --device openvino, and a processor with "
+            "AVX512_BF16 or AMX"
+        )
+    return replace(device, compute_precision=precision)
 
 
 def check_provider(session_providers: Sequence[str], device: Device) -> None:
@@ -188,8 +281,8 @@ def check_precision(precision: str, device: Device) -> None:
         return
     if precision == "int8":
         raise RepositoryError(
-            "it is int8, which runs on the CPU only: serve it with --device cpu, or export it with "
-            "--precision fp16"
+            "it is int8, which runs on the CPU only: serve it with --device cpu or openvino, or export it "
+            "with --precision fp16"
         )
     raise RepositoryError(
         f"it is {precision}, which runs on CUDA only: serve it with --device cuda on a machine with a "

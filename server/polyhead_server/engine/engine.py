@@ -1,4 +1,4 @@
-"""Run one graph in one onnxruntime session."""
+"""Run one graph in one session."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -6,20 +6,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from polyhead_server.engine.arena import Arena
 from polyhead_server.engine.devices import Device
 from polyhead_server.engine.failures import ask_device, translate
-from polyhead_server.engine.session import open_session
+from polyhead_server.engine.protocols import Run, Session
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature
 
 Arrays = Mapping[str, NDArray[Any]]
-
-_SHRINK = "memory.enable_memory_arena_shrinkage"
 
 
 class Runner(Protocol):
@@ -43,6 +40,7 @@ class Engine:
         signature: Its inputs and outputs.
         device: Where it runs.
         threads: Threads of one run on the CPU.
+        lanes: How many runs go side by side.
         lost: Called, from any thread, when the device is lost to this process.
 
     Raises:
@@ -57,20 +55,22 @@ class Engine:
         signature: Signature,
         device: Device,
         threads: int,
+        lanes: int = 1,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.device = device
-        self._session = open_session(path, device=device, threads=threads)
+        session = device.open(path, threads=threads, lanes=lanes)
+        self._session: Session | None = session
         self._signature = signature
         self._primary = signature.primary.name
         self.outputs = [spec.name for spec in signature.results]
-        self._running: set[Any] = set()
+        self._running: set[Run] = set()
         self._arena = Arena()
         self._stopped = False
         self._lock = Lock()
         self._lost = lost
-        self._check_names(path.name)
-        self._arena_name: str | None = device.arena  # None if it cannot be shrunk
+        self._can_shrink = True
+        self._check_names(session, path.name)
         try:
             self._warm_up(path.name)
             self._try_shrinking()
@@ -90,17 +90,15 @@ class Engine:
             DeviceLostError: The device failed for good.
             EngineError: Anything else went wrong.
         """
-        options = ort.RunOptions()
         taken = self._working_bytes(feeds)
         with self._lock:
-            if self._stopped:
+            if self._stopped or self._session is None:
                 raise EngineError(f"{self._signature.name} is stopped")
-            shrinks = self._arena.begin(taken)
-            self._running.add(options)
+            run = self._session.prepare()
+            shrink = self._arena.begin(taken) and self._can_shrink
+            self._running.add(run)
         try:
-            if shrinks and self._arena_name:
-                options.add_run_config_entry(_SHRINK, self._arena_name)
-            values = self._session.run(list(outputs), dict(feeds), options)
+            values = run(feeds, outputs, shrink=shrink)
             return dict(zip(outputs, values, strict=True))
         except Exception as error:
             failure = translate(error, self._signature.name, partial(ask_device, self.device))
@@ -113,7 +111,7 @@ class Engine:
         finally:
             with self._lock:
                 self._arena.end(taken)
-                self._running.discard(options)
+                self._running.discard(run)
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
         """Return inputs of (B, T): zeros, nothing masked, no padding."""
@@ -134,8 +132,8 @@ class Engine:
         """End the runs in progress at their next operator, and let no other begin: all raise."""
         with self._lock:
             self._stopped = True
-            for options in self._running:
-                options.terminate = True
+            for run in self._running:
+                run.cancel()
 
     def _working_bytes(self, feeds: Arrays) -> int:
         signature, measures = self._signature, self._signature.measures
@@ -157,14 +155,14 @@ class Engine:
             self.run(self.example(1, 1), self.outputs)
         except EngineError as error:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
-            self._arena_name = None
+            self._can_shrink = False
 
-    def _check_names(self, file: str) -> None:
-        for what, values, specs in (
-            ("inputs", self._session.get_inputs(), self._signature.feeds),
-            ("outputs", self._session.get_outputs(), self._signature.results),
+    def _check_names(self, session: Session, file: str) -> None:
+        for what, names, specs in (
+            ("inputs", session.inputs, self._signature.feeds),
+            ("outputs", session.outputs, self._signature.results),
         ):
-            are, must = {value.name for value in values}, {spec.name for spec in specs}
+            are, must = set(names), {spec.name for spec in specs}
             if are != must:
                 raise RepositoryError(
                     f"{file}: the session's {what} must be {sorted(must)}, were {sorted(are)}"

@@ -10,11 +10,13 @@ def check_device(device: str) -> str:
     """Check the value of `--device`, and return it.
 
     Raises:
-        ValueError: It is neither auto, cpu, cuda nor cuda with distinct numbers.
+        ValueError: It is neither auto, cpu, openvino, cuda nor cuda with distinct numbers.
     """
-    match = re.fullmatch(r"auto|cpu|cuda(:\d{1,4}(,\d{1,4})*)?", device)
+    match = re.fullmatch(r"auto|cpu|openvino|cuda(:\d{1,4}(,\d{1,4})*)?", device)
     if match is None or len(set(named_gpus(device))) < len(named_gpus(device)):
-        raise ValueError(f"a device must be auto, cpu, cuda or cuda:0,2 for some of the GPUs, was {device!r}")
+        raise ValueError(
+            f"a device must be auto, cpu, openvino, cuda or cuda:0,2 for some of the GPUs, was {device!r}"
+        )
     return device
 
 

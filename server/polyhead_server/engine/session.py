@@ -1,17 +1,22 @@
-"""Open an onnxruntime session, and check which provider computes which of its operators."""
+"""Open onnxruntime sessions, and check which provider computes which of their operators."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from polyhead_server.engine.devices import Device, Operators, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError
 
 FUSED_ATTENTION = frozenset(
-    {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention"}
+    {
+        *("Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention"),
+        *("PackedMultiHeadAttention", "ScaledDotProductAttention"),
+    }
 )
 """Operators that compute scores, softmax and the weighted sum in one."""
 
@@ -22,6 +27,54 @@ _SHAPES = frozenset(
     }
 )
 """Operators that onnxruntime computes shapes with, on purpose on the CPU. All others are work for the GPU."""
+
+
+_SHRINK = "memory.enable_memory_arena_shrinkage"
+
+
+class OnnxRuntimeSession:
+    """A session of onnxruntime. Any number of its runs go side by side.
+
+    Args:
+        session: The session.
+        arena: The arena that runs take memory from.
+    """
+
+    def __init__(self, session: ort.InferenceSession, arena: str) -> None:
+        self._session = session
+        self._arena = arena
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """The names of its inputs."""
+        return [value.name for value in self._session.get_inputs()]
+
+    @property
+    def outputs(self) -> Collection[str]:
+        """The names of its outputs."""
+        return [value.name for value in self._session.get_outputs()]
+
+    def prepare(self) -> "_Run":
+        """Return a run that has not begun."""
+        return _Run(self._session, self._arena)
+
+
+class _Run:
+    def __init__(self, session: ort.InferenceSession, arena: str) -> None:
+        self._session = session
+        self._arena = arena
+        self._options = ort.RunOptions()
+
+    def __call__(
+        self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
+    ) -> list[NDArray[Any]]:
+        if shrink:
+            self._options.add_run_config_entry(_SHRINK, self._arena)
+        values: list[NDArray[Any]] = self._session.run(list(outputs), dict(feeds), self._options)
+        return values
+
+    def cancel(self) -> None:
+        self._options.terminate = True
 
 
 def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSession:
@@ -61,6 +114,21 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     if device.checks_placement:
         _check_placement(path.name, session, device)
     return session
+
+
+def examine(path: Path, device: Device) -> tuple[str, Operators]:
+    """Load a graph and run nothing; return the provider that it got, and its operators by provider."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it would only take memory
+    try:
+        session = ort.InferenceSession(
+            str(path), options, providers=device.providers, disabled_optimizers=device.slow_fusions
+        )
+    except Exception as error:
+        raise RepositoryError(f"onnxruntime cannot load it: {str(error).splitlines()[0]}") from error
+    return session.get_providers()[0], placed(session)
 
 
 def placed(session: ort.InferenceSession) -> Operators:

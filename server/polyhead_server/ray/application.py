@@ -136,9 +136,10 @@ def check(settings: Settings, *, taken: Collection[str] = ()) -> None:
             raise StartError(f"{_flag(name)} has no effect on Ray: {why}")
     if settings.repository_mode == "explicit":
         raise StartError("--repository-mode must be none or poll on Ray: a call reaches one replica only")
-    if settings.device not in {"auto", "cpu", "cuda"}:
+    if settings.device not in {"auto", "cpu", "openvino", "cuda"}:
         raise StartError(
-            f"--device must be auto, cpu or cuda on Ray, was {settings.device}: Ray gives a replica its GPUs"
+            f"--device must be auto, cpu, openvino or cuda on Ray, was {settings.device}: Ray gives a "
+            "replica its GPUs"
         )
 
 

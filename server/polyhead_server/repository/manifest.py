@@ -211,6 +211,27 @@ class FileRecord(_Model):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
+class ManifestDrift(_Model):
+    """How far the family's precision is from fp32, as the export measured it."""
+
+    inputs: str
+    cosines: dict[GraphName, dict[str, dict[str, float]]] = {}
+    """By graph and output: `least` and `mean`."""
+    graphs: dict[GraphName, dict[str, float]] = {}
+    """By graph and output: the largest deviation."""
+
+    def of(self, graph: GraphName) -> dict[str, Any]:
+        """Return that of one graph."""
+        cosines, deviations = self.cosines.get(graph, {}), self.graphs.get(graph, {})
+        return {"inputs": self.inputs, "cosines": cosines, "deviations": deviations}
+
+
+class ManifestParity(_Model):
+    """What the export measured, as far as metadata shows it."""
+
+    drift: ManifestDrift | None = None
+
+
 class Numbers(_Model):
     """Counts about the encoder."""
 
@@ -232,6 +253,7 @@ class Manifest(_Model):
     limits: ManifestLimits = ManifestLimits()
     files: dict[FileName, FileRecord]
     numbers: Numbers = Numbers()
+    parity: ManifestParity = ManifestParity()
     digest: str = ""
     """SHA-256 of the manifest's own bytes and so, by the hashes in it, of the whole version."""
     skipped: dict[str, str] = {}

@@ -122,7 +122,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
     """Return what clients may want to know beside tensors; a property that a model lacks is empty."""
     signature = model.signature
     manifest = signature.manifest
-    encoder = manifest.encoder
+    encoder, drift = manifest.encoder, manifest.parity.drift
     values = {
         Property.FAMILY: manifest.name,
         Property.GRAPH: signature.graph,
@@ -136,6 +136,9 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.CAUSAL: str(encoder.causal).lower(),
         Property.POOLING: f"{encoder.pooling} + dense" if encoder.dense else encoder.pooling,
         Property.PRECISION: manifest.precision,
+        Property.DRIFT: None if drift is None else json.dumps(drift.of(signature.graph)),
+        Property.COMPUTE_PRECISION: _compute_precision(model),
+        Property.COMPUTE_DRIFT: None if model.drift is None else json.dumps(model.drift.facts()),
         Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
         Property.PARAMETERS: manifest.numbers.parameters,
         Property.VOCABULARY: encoder.vocabulary,
@@ -148,6 +151,12 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.FORMAT: manifest.format,
     }
     return {name.value: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _compute_precision(model: Model) -> str:
+    """Return the precision of computation: of a family in 16 bits, its own."""
+    own = model.signature.manifest.precision
+    return model.compute_precision if own in {"fp32", "int8"} else own
 
 
 def _tensors(signature: Signature) -> str:

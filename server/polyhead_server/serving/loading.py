@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size
 from polyhead_server.scheduling.prior import measure_prior
+from polyhead_server.serving.drift import Drift, measure_drift
 from polyhead_server.serving.tokeniser import Tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
@@ -39,6 +40,8 @@ class Loaded:
     wide: Lanes | None
     """A session whose runs have the threads of all lanes; None leaves all to the lanes."""
     tokeniser: Tokeniser | None
+    drift: Drift | None = None
+    """What computing in another precision than fp32 changes; None in fp32."""
 
     def close(self) -> None:
         """Free its memory after its last run. May block for some moments."""
@@ -112,13 +115,17 @@ class Loader:
         device, threads = self._device, self._threads
         count = self._lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
         counts = [max(1, threads // count), threads] if device.host_threads and count > 1 else [threads]
-        opening = [start(partial(self._open, path, signature, each)) for each in counts]
+        lanes = [count, 1][: len(counts)]
+        opening = [
+            start(partial(self._open, path, signature, *each)) for each in zip(counts, lanes, strict=True)
+        ]
         wait(opening)
         engines = [one.result() for one in opening if one.exception() is None]
         try:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
             prior = self._measure(engines[0], signature)
+            drift = self._measure_drift(path, engines[0], signature, tokeniser)
         except Exception as error:
             for engine in engines:
                 engine.close()
@@ -135,11 +142,19 @@ class Loader:
             lanes=Lanes(engine=engines[0], costs=model(prior), count=count),
             wide=wide,
             tokeniser=tokeniser,
+            drift=drift,
         )
 
-    def _open(self, path: Path, signature: Signature, threads: int) -> Engine:
+    def _open(self, path: Path, signature: Signature, threads: int, lanes: int) -> Engine:
         with self._slots:
-            return Engine(path, signature=signature, device=self._device, threads=threads, lost=self._lost)
+            return Engine(
+                path,
+                signature=signature,
+                device=self._device,
+                threads=threads,
+                lanes=lanes,
+                lost=self._lost,
+            )
 
     def _measure(self, engine: Engine, signature: Signature) -> Mapping[Size, float]:
         """Run a few sizes to know what runs cost."""
@@ -149,6 +164,43 @@ class Loader:
                 max_tokens=signature.max_tokens,
                 fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
             )
+
+    def _measure_drift(
+        self, path: Path, engine: Engine, signature: Signature, tokeniser: Tokeniser | None
+    ) -> Drift | None:
+        """Compare a session with one that computes in fp32, which is closed again."""
+        if self._device.compute_precision == "fp32":
+            return None
+        with self._slots:
+            return drift_on(self._device, path, engine, signature, tokeniser)
+
+
+def drift_on(
+    device: Device, path: Path, engine: Engine, signature: Signature, tokeniser: Tokeniser | None
+) -> Drift:
+    """Measure what a device's precision of computation changes.
+
+    Args:
+        device: Where the engine runs.
+        path: The graph's file.
+        engine: Runs it.
+        signature: Its inputs and outputs.
+        tokeniser: The family's, if it has one.
+
+    Raises:
+        EngineError: A run failed.
+    """
+    exact = Engine(path, signature=signature, device=replace(device, compute_precision="fp32"), threads=1)
+    try:
+        drift = measure_drift(engine, exact, signature, tokeniser)
+    finally:
+        exact.close()
+    for name, cosine in drift.cosines.items():
+        LOGGER.info(
+            "%s: %s in %s has a cosine of at least %.5f with fp32, %.5f in the mean, on %s",
+            *(signature.name, name, device.compute_precision, cosine.least, cosine.mean, drift.inputs),
+        )
+    return drift
 
 
 def _may_double(manifest: Manifest, device: Device) -> bool:

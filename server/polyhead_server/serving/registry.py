@@ -13,6 +13,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Scheduler
+from polyhead_server.serving.drift import Drift
 from polyhead_server.serving.tokeniser import Tokeniser
 
 _LOADING_RETRY_MS = 500
@@ -60,7 +61,11 @@ class Model:
     scheduler: Scheduler
     tokeniser: Tokeniser | None
     provider: str
-    """onnxruntime's execution provider that is really in use."""
+    """onnxruntime's execution provider that is really in use, or OpenVINO."""
+    compute_precision: str = "fp32"
+    """In which fp32 and int8 families are computed."""
+    drift: Drift | None = None
+    """What computing in another precision than fp32 changes."""
     on_gpu: bool = False
     close: Callable[[], None] = lambda: None
     """Frees its memory once the scheduler is closed. May block for some moments."""

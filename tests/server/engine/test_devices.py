@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ import polyhead_server
 from polyhead_server.engine.devices import (
     CPU,
     CUDA,
+    OPENVINO,
     check_precision,
     check_provider,
     choose_device,
     cuda_problem,
+    in_precision,
     on_cpu,
     on_cuda,
 )
@@ -93,6 +96,36 @@ def test_integers_of_8_bits_need_the_cpu() -> None:
     check_precision("int8", on_cpu(""))
     with pytest.raises(RepositoryError, match="it is int8, which runs on the CPU only: serve it with"):
         check_precision("int8", on_cuda(""))
+
+
+def test_bf16_is_only_computed_where_the_device_can() -> None:
+    able = replace(on_cpu(""), name="openvino", computes=frozenset({"fp32", "bf16"}))
+
+    assert in_precision(on_cpu(""), "fp32").compute_precision == "fp32"
+    assert in_precision(able, "bf16").compute_precision == "bf16"
+    assert able.compute_precision == "fp32"
+    for device in (on_cpu(""), on_cuda("")):
+        message = f"--compute-precision bf16 does not work here: --device {device.name} computes in fp32"
+        with pytest.raises(DeviceError, match=message):
+            in_precision(device, "bf16")
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+@pytest.mark.parametrize(
+    ("offered", "computes"), [({"FP32"}, {"fp32"}), ({"BF16", "FP32"}, {"bf16", "fp32"})]
+)
+def test_openvino_computes_in_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, offered: set[str], computes: set[str]
+) -> None:
+    monkeypatch.setattr("polyhead_server.engine.openvino_session.capabilities", lambda: frozenset(offered))
+    chosen = choose_device("openvino", problem=never)
+
+    assert (chosen.name, chosen.provider, chosen.compute_precision) == ("openvino", OPENVINO, "fp32")
+    assert chosen.computes == computes
+    assert (chosen.host_memory, chosen.host_threads, chosen.default_lanes) == (True, True, 1)
+    check_precision("int8", chosen)
+    with pytest.raises(RepositoryError, match="which runs on CUDA only"):
+        check_precision("bf16", chosen)
 
 
 def test_cuda_that_does_not_work_is_an_error_that_names_what_is_missing() -> None:

@@ -13,8 +13,9 @@ import onnxruntime as ort
 import pytest
 from tests.numerics import close
 
-from polyhead_server.engine.devices import CPU, CUDA, Device, on_cpu, on_cuda
+from polyhead_server.engine.devices import CPU, CUDA, Device, choose_device, on_cpu, on_cuda
 from polyhead_server.engine.engine import Arrays, Engine
+from polyhead_server.engine.session import OnnxRuntimeSession
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.repository import GraphName, Manifest, read_manifest
 from polyhead_server.repository.signature import signature_of
@@ -42,8 +43,10 @@ def feeds(batch: int = 2, tokens: int = 5) -> dict[str, np.ndarray]:
     return {"x": x, "lengths": np.full(batch, tokens, np.int32)}
 
 
-def test_it_returns_the_outputs_that_are_named(repository: Path) -> None:
-    outputs = engine(repository, manifest(repository)).run(feeds(), ["attention.1", "output"])
+def test_it_returns_the_outputs_that_are_named(repository: Path, device: str) -> None:
+    outputs = engine(repository, manifest(repository), device=choose_device(device)).run(
+        feeds(), ["attention.1", "output"]
+    )
 
     assert list(outputs) == ["attention.1", "output"]
     assert outputs["attention.1"].shape == (2, 4, 5, 5)
@@ -66,7 +69,8 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(repository, manifest(repository))
-    session = one._session
+    assert isinstance(one._session, OnnxRuntimeSession)
+    session = one._session._session
     shrunk: list[bool] = []
 
     class Watched:
@@ -79,7 +83,7 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
             values: list[Any] = session.run(names, inputs, options)
             return values
 
-    monkeypatch.setattr(one, "_session", Watched())
+    monkeypatch.setattr(one._session, "_session", Watched())
     monkeypatch.setattr("polyhead_server.engine.arena._KEPT_BYTES", 100_000)
     for tokens in (5, 64, 64, 5, 5):
         one.run(feeds(tokens=tokens), ["output"])
@@ -87,8 +91,8 @@ def test_memory_of_a_huge_run_is_given_back_after_the_next_small_one(
     assert shrunk == [False, False, False, True, False]
 
 
-def test_it_runs_from_several_threads_at_once(repository: Path) -> None:
-    one = engine(repository, manifest(repository))
+def test_it_runs_from_several_threads_at_once(repository: Path, device: str) -> None:
+    one = engine(repository, manifest(repository), device=choose_device(device))
     alone = one.run(feeds(), ["output"])["output"]
     results: list[np.ndarray] = []
     threads = [
@@ -104,24 +108,33 @@ def test_it_runs_from_several_threads_at_once(repository: Path) -> None:
     assert all(np.array_equal(result, alone) for result in results)
 
 
-def test_a_failed_run_is_an_engine_error_and_the_next_one_works(repository: Path) -> None:
-    one = engine(repository, manifest(repository))
+def test_no_run_changes_what_another_has_returned(repository: Path, device: str) -> None:
+    one = engine(repository, manifest(repository), device=choose_device(device))
+    first = one.run(feeds(), one.outputs)
+    kept = {name: value.copy() for name, value in first.items()}
+    one.run({name: value + 1 for name, value in feeds().items()}, one.outputs)
+
+    assert all(np.array_equal(value, kept[name]) for name, value in first.items())
+
+
+def test_a_failed_run_is_an_engine_error_and_the_next_one_works(repository: Path, device: str) -> None:
+    one = engine(repository, manifest(repository), device=choose_device(device))
     with pytest.raises(EngineError, match=r"tiny\.attention failed"):
         one.run({"x": np.zeros((2, 5, 7), np.float32), "lengths": np.zeros(2, np.int32)}, ["output"])
 
     assert one.run(feeds(), ["output"])["output"].shape == (2, 5, 16)
 
 
-def test_a_stopped_engine_fails(repository: Path) -> None:
-    one = engine(repository, manifest(repository))
+def test_a_stopped_engine_fails(repository: Path, device: str) -> None:
+    one = engine(repository, manifest(repository), device=choose_device(device))
     one.stop()
 
     with pytest.raises(EngineError, match="stopped"):
         one.run(feeds(), ["output"])
 
 
-def test_a_long_run_can_be_stopped(repository: Path) -> None:
-    one = engine(repository, manifest(repository))
+def test_a_long_run_can_be_stopped(repository: Path, device: str) -> None:
+    one = engine(repository, manifest(repository), device=choose_device(device))
     one.run(feeds(), ["output"])
     failed = threading.Event()
 
@@ -140,7 +153,7 @@ def test_a_long_run_can_be_stopped(repository: Path) -> None:
     assert failed.is_set()
 
 
-def test_a_graph_that_is_not_what_the_manifest_says_is_refused(repository: Path) -> None:
+def test_a_graph_that_is_not_what_the_manifest_says_is_refused(repository: Path, device: str) -> None:
     right = manifest(repository)
     graph = right.graphs["attention"]
     shifted = [tensor.model_copy(update={"axes": ["B", "D", "T", "T"]}) for tensor in graph.outputs[1:]]
@@ -155,7 +168,7 @@ def test_a_graph_that_is_not_what_the_manifest_says_is_refused(repository: Path)
             update={"graphs": {"attention": graph.model_copy(update={"outputs": outputs})}}
         )
         with pytest.raises(RepositoryError, match=message):
-            engine(repository, wrong)
+            engine(repository, wrong, device=choose_device(device))
 
 
 def test_a_file_that_onnxruntime_refuses_is_a_repository_error(repository: Path, tmp_path: Path) -> None:
@@ -211,7 +224,8 @@ def test_a_lost_device_is_reported_once_for_each_run(
     def fail(*_arguments: object) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0")
 
-    monkeypatch.setattr(one._session, "run", fail)
+    assert isinstance(one._session, OnnxRuntimeSession)
+    monkeypatch.setattr(one._session._session, "run", fail)
     with pytest.raises(DeviceLostError):
         one.run(feeds(), ["output"])
 
@@ -248,7 +262,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Refusing]:
         sessions.append(Refusing(str(path)))
         return sessions[-1]
 
-    monkeypatch.setattr("polyhead_server.engine.engine.open_session", open_session)
+    monkeypatch.setattr("polyhead_server.engine.session.open_session", open_session)
     return sessions
 
 
@@ -300,8 +314,8 @@ def test_what_a_library_calls_a_failed_product_may_be_a_lost_device(
     assert reports == [True]
 
 
-def test_an_engine_that_is_closed_holds_nothing_and_runs_no_more(repository: Path) -> None:
-    one = engine(repository, manifest(repository))
+def test_an_engine_that_is_closed_holds_nothing_and_runs_no_more(repository: Path, device: str) -> None:
+    one = engine(repository, manifest(repository), device=choose_device(device))
     session = weakref.ref(one._session)
     one.close()
     gc.collect()

@@ -9,16 +9,16 @@ def never() -> int | None:
     raise AssertionError("GPUs that are named need not be counted")
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:0,2", "cuda:11"])
+@pytest.mark.parametrize("device", ["auto", "cpu", "openvino", "cuda", "cuda:0", "cuda:0,2", "cuda:11"])
 def test_devices(device: str) -> None:
     assert check_device(device) == device
 
 
 @pytest.mark.parametrize(
-    "device", ["", "tpu", "cuda:", "cuda:a", "cuda:0,", "cuda:0,0", "cpu:0", "cuda:-1", "gpu"]
+    "device", ["", "tpu", "openvino:0", "cuda:", "cuda:a", "cuda:0,", "cuda:0,0", "cpu:0", "cuda:-1", "gpu"]
 )
 def test_what_is_no_device_is_refused(device: str) -> None:
-    with pytest.raises(ValueError, match=r"a device must be auto, cpu, cuda or cuda:0,2 .*, was"):
+    with pytest.raises(ValueError, match=r"a device must be auto, cpu, openvino, cuda or cuda:0,2 .*, was"):
         check_device(device)
 
 

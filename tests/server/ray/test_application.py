@@ -55,7 +55,7 @@ def test_settings_are_read_as_flags_are(repository: Path) -> None:
         ({"http_port": "off"}, "--http-port has no effect on Ray: Ray exports metrics of its own"),
         ({"grpc_option": "grpc.a=1"}, "--grpc-option has no effect on Ray"),
         ({"repository_mode": "explicit"}, "--repository-mode must be none or poll on Ray"),
-        ({"device": "cuda:1"}, "--device must be auto, cpu or cuda on Ray, was cuda:1"),
+        ({"device": "cuda:1"}, "--device must be auto, cpu, openvino or cuda on Ray, was cuda:1"),
         ({"device": "cuda"}, "gpus must be more than 0 with device cuda"),
         ({"models": "others"}, "settings must not hold models: it is an argument of its own"),
         ({"max_queued_tokens": 0}, "settings cannot be used: .*--max-queued-tokens"),

@@ -19,7 +19,7 @@ from tests.server.conftest import running
 from tests.servers import quick_settings
 
 from polyhead_export import export_family
-from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
@@ -30,12 +30,15 @@ from polyhead_server.scheduling.execution import execute
 class Graph:
     """One graph of the test repository, and requests for it."""
 
-    def __init__(self, repository: Path, family: str, graph: GraphName) -> None:
+    def __init__(self, repository: Path, family: str, graph: GraphName, device: str) -> None:
         folder = repository / family / "1"
         manifest = read_manifest(folder, family=family, version=1)
         self.signature: Signature = signature_of(manifest, graph)
         self.engine = Engine(
-            folder / manifest.graphs[graph].file, signature=self.signature, device=on_cpu(""), threads=1
+            folder / manifest.graphs[graph].file,
+            signature=self.signature,
+            device=choose_device(device),
+            threads=1,
         )
         self.layout = layout_of(self.signature)
         self.random = np.random.default_rng(3)
@@ -107,9 +110,9 @@ def graphs(*, tokens: bool = True) -> list[Any]:
 
 @pytest.mark.parametrize(("family", "name"), graphs())
 def test_the_same_request_alone_and_at_every_place_of_a_batch(
-    families: Path, family: str, name: GraphName
+    families: Path, family: str, name: GraphName, device: str
 ) -> None:
-    graph = Graph(families, family, name)
+    graph = Graph(families, family, name, device)
     for batch, tokens in ((1, 7), (3, 13), (2, 32)):
         one = graph.work(batch, tokens)
         (alone,) = graph.run([one])
@@ -126,14 +129,14 @@ requests = st.tuples(st.integers(1, 32), st.lists(st.integers(0, 32), min_size=1
 
 
 @pytest.fixture(scope="module")
-def packed(repository: Path, in_int8: Path) -> list[Graph]:
+def packed(repository: Path, in_int8: Path, device: str) -> list[Graph]:
     """Graphs that compute the tokens that exist."""
     names: list[tuple[str, GraphName]] = [
         ("tiny", "fast"),
         ("tiny-int8", "attention"),
         ("tiny-tokens-int8", "fast"),
     ]
-    graphs = [Graph(in_int8 if "int8" in name[0] else repository, *name) for name in names]
+    graphs = [Graph(in_int8 if "int8" in name[0] else repository, *name, device) for name in names]
     assert all(graph.layout.packed for graph in graphs)
     return graphs
 
@@ -162,9 +165,9 @@ def test_ragged_batches_change_no_answer(
 @pytest.mark.parametrize("hostile", [float("nan"), float("inf"), -float("inf"), 3e38])
 @pytest.mark.parametrize(("family", "name"), graphs(tokens=False))
 def test_hostile_neighbours_change_nothing(
-    families: Path, family: str, name: GraphName, hostile: float
+    families: Path, family: str, name: GraphName, hostile: float, device: str
 ) -> None:
-    graph = Graph(families, family, name)
+    graph = Graph(families, family, name, device)
     one = graph.work(2, 9)
     (alone,) = graph.run([one])
     for size in ((1, 9), (1, 4), (3, 17)):
@@ -179,7 +182,7 @@ def test_hostile_neighbours_change_nothing(
 @pytest.mark.parametrize("lanes", [{"threads": 1}, {"threads": 2, "lanes": 1}, {"threads": 2, "lanes": 2}])
 @pytest.mark.parametrize("family", ["tiny", pytest.param("tiny-int8", marks=pytest.mark.slow)])
 def test_a_reply_is_the_same_in_company_however_the_server_runs(
-    families: Path, family: str, lanes: dict[str, int]
+    families: Path, family: str, lanes: dict[str, int], device: str
 ) -> None:
     """Many requests at once, quiet and loud, joined or side by side: each gets what it gets alone."""
     random = np.random.default_rng(6)
@@ -190,7 +193,7 @@ def test_a_reply_is_the_same_in_company_however_the_server_runs(
         }
         for batch, tokens, scale in ((1, 7, 1), (2, 30, 1e3), (1, 19, 1e-3), (3, 4, 1), (1, 40, 1e6)) * 8
     ]
-    with running(quick_settings(families, **lanes)) as server, ThreadPoolExecutor(16) as pool:
+    with running(quick_settings(families, device=device, **lanes)) as server, ThreadPoolExecutor(16) as pool:
         alone = [server.infer(family, request)["output"] for request in requests]
         together = list(pool.map(lambda request: server.infer(family, request)["output"], requests))
 

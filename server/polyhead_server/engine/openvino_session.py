@@ -1,0 +1,224 @@
+"""Sessions of OpenVINO's own runtime, which reads our files as they are. Imported where it is asked for.
+
+Nothing here or in OpenVINO validates inputs: its requests take arrays of other types and shapes, and keep
+those of the run before where one is missing. The server does, before it gets here.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_server.engine.failures import is_out_of_memory
+from polyhead_server.errors import DeviceError, EngineError, RepositoryError
+
+_CPU = "CPU"
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
+_CACHED_KERNELS = 1000
+"""Kernels that are kept for the shapes that they were compiled for: of some ten shapes of an encoder."""
+
+_ATTENTION = "ScaledDotProductAttention"
+
+
+class OpenVinoSession:
+    """A graph that OpenVINO has compiled.
+
+    Args:
+        path: The graph's file, beside its weights.
+        precision: In which it is computed: fp32 or bf16.
+        threads: Threads of one run.
+        lanes: How many runs go side by side. Others wait for them.
+
+    Raises:
+        RepositoryError: OpenVINO cannot load it.
+        DeviceError: OpenVINO does not compute as it was told.
+    """
+
+    def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
+        self._model = _read(path)
+        # The compiled graph has other names beside those of the file.
+        self.inputs: Collection[str] = [port.any_name for port in self._model.inputs]
+        self.outputs: Collection[str] = [port.any_name for port in self._model.outputs]
+        self._settings = _settings(precision, threads, lanes)
+        self._requests: _Requests | None = _Requests(self._compile(path.name, precision))
+        self._lock = Lock()
+
+    def prepare(self) -> "_Run":
+        """Return a run that has not begun."""
+        return _Run(self)
+
+    def requests(self) -> "_Requests":
+        """Return where runs take requests from: of the graph compiled anew, if a run has failed on it."""
+        with self._lock:
+            if self._requests is None:
+                self._requests = _Requests(_core().compile_model(self._model, _CPU, self._settings))
+            return self._requests
+
+    def give_up(self, requests: "_Requests") -> None:
+        """Compile the graph anew for the next run, because one has failed and left it in disorder."""
+        with self._lock:
+            if self._requests is requests:
+                self._requests = None
+
+    def _compile(self, file: str, precision: str) -> Any:
+        try:
+            compiled = _core().compile_model(self._model, _CPU, self._settings)
+        except Exception as error:
+            raise _refusal(file, error) from error
+        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        devices = compiled.get_property("EXECUTION_DEVICES")
+        if (used, devices) != (_PRECISIONS[precision], [_CPU]):
+            raise DeviceError(
+                f"{file} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
+                f"{', '.join(devices)}"
+            )
+        return compiled
+
+    def operators(self) -> Mapping[str, int]:
+        """Count the operators that it was compiled to, without constants."""
+        counts = Counter(map(_kind, self.requests().compiled.get_runtime_model().get_ops()))
+        return {name: counts[name] for name in sorted(counts.keys() - {"Const", "Input", "Output"})}
+
+
+class _Requests:
+    """A compiled graph, and requests that no run uses. Each holds the tensors of its last run."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self.idle: list[Any] = []
+
+    def take(self) -> Any:
+        """Return a request for one run."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self.compiled.create_infer_request()
+
+    def shrink(self) -> None:
+        """Return the memory of earlier runs."""
+        self.idle.clear()
+        self.compiled.release_memory()
+
+
+class _Run:
+    def __init__(self, session: OpenVinoSession) -> None:
+        self._session = session
+        self._request: Any = None
+        self._cancelled = False
+        self._lock = Lock()
+
+    def __call__(
+        self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
+    ) -> list[NDArray[Any]]:
+        requests = self._session.requests()
+        request = requests.take()
+        # Only what was started this way can be cancelled.
+        with self._lock:
+            if self._cancelled:
+                raise EngineError("the run was cancelled")
+            self._request = request
+            request.start_async(dict(feeds), share_inputs=True)
+        try:
+            request.wait()
+        except BaseException:
+            # Some of its nodes hold shapes of this run now, others those of the run before.
+            self._session.give_up(requests)
+            raise
+        # Copied: the next run writes where these are.
+        values = [np.array(request.get_tensor(name).data) for name in outputs]
+        with self._lock:
+            self._request = None
+        if shrink:
+            requests.shrink()
+        else:
+            requests.idle.append(request)
+        return values
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._request is not None:
+                self._request.cancel()
+
+
+@cache
+def load() -> Any:
+    """Import OpenVINO, which reports every import to Google if its package for that is there.
+
+    Raises:
+        DeviceError: It is not installed, or cannot be imported.
+    """
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            "--device openvino does not work here: OpenVINO is not installed: "
+            "pip install 'polyhead[openvino]'"
+        ) from error
+    except ImportError as error:
+        raise DeviceError(f"--device openvino does not work here: {error}") from error
+    return openvino
+
+
+def capabilities() -> frozenset[str]:
+    """Return what OpenVINO can compute in on this processor, by its own names.
+
+    Raises:
+        DeviceError: It does not work.
+    """
+    core = _core()
+    if _CPU not in core.available_devices:
+        raise DeviceError("--device openvino does not work here: OpenVINO finds no CPU that it computes on")
+    return frozenset(core.get_property(_CPU, "OPTIMIZATION_CAPABILITIES"))
+
+
+def version() -> str:
+    """Return OpenVINO's version."""
+    return str(load().__version__).partition("-")[0]
+
+
+@cache
+def _core() -> Any:
+    return load().Core()
+
+
+def _settings(precision: str, threads: int, lanes: int) -> Mapping[str, Any]:
+    return {
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # it would choose 8 bits by itself
+        "NUM_STREAMS": lanes,
+        "INFERENCE_NUM_THREADS": lanes * threads,
+        "ENABLE_HYPER_THREADING": True,  # else it may take fewer threads
+        "ENABLE_CPU_PINNING": False,  # every process would take the same cores
+        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
+    }
+
+
+def _kind(operator: Any) -> str:
+    kind, made_of = (str(operator.rt_info[name].astype(str)) for name in ("layerType", "originalLayersNames"))
+    return _ATTENTION if kind == "Subgraph" and _ATTENTION in made_of else kind
+
+
+def _read(path: Path) -> Any:
+    core = _core()
+    try:
+        return core.read_model(path)
+    except Exception as error:
+        raise _refusal(path.name, error) from error
+
+
+def _refusal(file: str, error: Exception) -> RepositoryError:
+    """Return why a graph is not served, with the operators that OpenVINO lacks if that is the reason."""
+    if is_out_of_memory(error):
+        return RepositoryError(f"{file} needs more memory than there is")
+    lacking = ", ".join(dict.fromkeys(re.findall(r"(?:com\.microsoft|ai\.onnx\w*)\.(\w+)", str(error))))
+    why = f", which lacks {lacking}: serve it with --device cpu" if lacking else ""
+    return RepositoryError(f"{file} cannot be loaded by OpenVINO {version()}{why}")

@@ -1,0 +1,219 @@
+"""Measure how far another precision of computation moves the numbers of a graph, where they are computed.
+
+Shape letters: B batch, T tokens, D d_model, P behind dense layers, H heads.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_proto.names import TOKENS, TOP_KEYS
+from polyhead_server.engine.engine import Arrays, Runner
+from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.serving.tokeniser import Tokeniser
+
+Array = NDArray[Any]
+
+SENTENCES = (
+    "Yes.",
+    "The cat that I saw yesterday sat on the mat.",
+    "How do I reset the password of my account?",
+    "Rain is expected in the north, with strong winds along the coast and snow above 900 metres.",
+    "Water boils at a lower temperature in the mountains because the air pressure is lower there.",
+    "Take one tablet twice a day with food, and do not stop before the end of the week.",
+    "The court held that the notice had been given too late and dismissed the claim.",
+    "Inflation slowed to 2.1 percent in August, while unemployment hardly changed.",
+    "Beat the eggs with the sugar until pale, fold in the flour and bake for 25 minutes at 180 °C.",
+    "She won the final in straight sets and thanked her coach, her family and the crowd.",
+    "Multi-head attention lets every token look at all others, several times at once.",
+    "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+    "SELECT name, COUNT(*) FROM orders GROUP BY name HAVING COUNT(*) > 10;",
+    "Terrible service. We waited for an hour and the food was cold.",
+    "Ein Satz, der nicht englisch ist, gehört auch dazu.",
+    "Où se trouve la gare la plus proche, s'il vous plaît ?",
+)
+"""What families with a tokeniser are measured on."""
+
+_BATCH = 4
+_RANDOM_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Cosines of vectors with those of fp32."""
+
+    least: float
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How far outputs are from those that fp32 gives. Padding does not count."""
+
+    inputs: str
+    """What was measured on."""
+    cosines: Mapping[str, Cosine]
+    """Of outputs that hold vectors."""
+    deviations: Mapping[str, float]
+    """The largest |difference| / max(1, |fp32|) of each output; infinite where only one is defined."""
+    other_top_keys: Mapping[str, float]
+    """The share of queries whose strongest key is another, of outputs that hold attention."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The outputs that were compared."""
+        return [*dict.fromkeys((*self.deviations, *self.other_top_keys))]
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for JSON, to four digits."""
+        facts: dict[str, Any] = _rounded(asdict(self))
+        return facts
+
+
+def measure_drift(
+    engine: Runner, reference: Runner, signature: Signature, tokeniser: Tokeniser | None
+) -> Drift:
+    """Run a graph on the same inputs twice, and compare.
+
+    Args:
+        engine: Computes in the precision to judge.
+        reference: Computes in fp32.
+        signature: The graph's inputs and outputs.
+        tokeniser: The family's; without one, inputs are random.
+
+    Raises:
+        EngineError: A run failed.
+    """
+    measured = _Measured(signature)
+    names = [spec.name for spec in signature.results]
+    for feeds in _random(signature) if tokeniser is None else _sentences(signature, tokeniser):
+        measured.add(feeds, engine.run(feeds, names), reference.run(feeds, names))
+    return measured.drift("random inputs" if tokeniser is None else f"{len(SENTENCES)} sentences")
+
+
+class _Measured:
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._cosines: dict[str, list[Array]] = {}
+        self._deviations: dict[str, float] = {}
+        self._others: dict[str, list[Array]] = {}
+
+    def add(self, feeds: Arrays, ours: Arrays, theirs: Arrays) -> None:
+        """Compare the outputs of one run."""
+        for spec in self._signature.results:
+            mine, its = (np.asarray(each[spec.name]) for each in (ours, theirs))
+            exists = self._exists(spec, feeds, mine.shape)
+            if spec.role == TOP_KEYS:
+                has_any = its[..., 0] >= 0
+                self._others.setdefault(spec.name, []).append((mine != its)[..., 0][has_any])
+            if not np.issubdtype(mine.dtype, np.floating):
+                continue
+            worst = _deviation(mine[exists], its[exists])
+            self._deviations[spec.name] = max(self._deviations.get(spec.name, 0.0), worst)
+            if spec.axes[-1] in {"D", "P"}:
+                vectors = exists[..., 0]
+                self._cosines.setdefault(spec.name, []).append(_cosines(mine[vectors], its[vectors]))
+            elif spec.is_attention:
+                tops = [np.where(exists, each, -1).argmax(-1) for each in (mine, its)]
+                queries = exists.any(-1)
+                self._others.setdefault(spec.name, []).append((tops[0] != tops[1])[queries])
+
+    def drift(self, inputs: str) -> Drift:
+        """Sum up."""
+        cosines = {name: np.concatenate(parts) for name, parts in self._cosines.items()}
+        return Drift(
+            inputs=inputs,
+            cosines={name: Cosine(float(each.min()), float(each.mean())) for name, each in cosines.items()},
+            deviations=self._deviations,
+            other_top_keys={
+                name: float(np.concatenate(parts).mean()) for name, parts in self._others.items()
+            },
+        )
+
+    def _exists(self, spec: TensorSpec, feeds: Arrays, shape: tuple[int, ...]) -> Array:
+        """Return which elements of an output are not padding."""
+        exists: Array = np.ones(shape, np.bool_)
+        letters = {each.fill: feeds[each.name] for each in self._signature.lengths}
+        for axis, letter in enumerate(spec.axes):
+            if letter in letters:
+                inside = np.arange(shape[axis]) < letters[letter][:, None]
+                others = [at for at in range(1, len(shape)) if at != axis]
+                exists = np.logical_and(exists, np.expand_dims(inside, others))
+        return exists
+
+
+def _sentences(signature: Signature, tokeniser: Tokeniser) -> Iterator[Arrays]:
+    tokenizer = signature.manifest.tokenizer
+    for start in range(0, len(SENTENCES), _BATCH):
+        made = tokeniser.encode(
+            SENTENCES[start : start + _BATCH],
+            prompt="" if tokenizer is None else tokenizer.prompt,
+            truncate=True,
+            max_total=2**20,
+            with_tokens=False,
+        )
+        feeds = _filled(signature, *made.input_ids.shape)
+        for spec in signature.feeds:
+            if spec.role == TOKENS:
+                feeds[spec.name] = made.input_ids.astype(spec.dtype)
+        for spec in signature.lengths:
+            feeds[spec.name] = made.lengths.astype(spec.dtype)
+        yield feeds
+
+
+def _random(signature: Signature) -> Iterator[Arrays]:
+    random = np.random.default_rng(0)
+    tokens = min(_RANDOM_TOKENS, signature.max_tokens or _RANDOM_TOKENS)
+    for _ in range(len(SENTENCES) // _BATCH):
+        feeds = _filled(signature, _BATCH, tokens)
+        for spec in signature.feeds:
+            if spec in signature.lengths:
+                lengths = random.integers(1, tokens + 1, _BATCH)
+                lengths[0] = tokens
+                feeds[spec.name] = lengths.astype(spec.dtype)
+            elif spec.fill is None:
+                feeds[spec.name] = _random_tensor(spec, feeds[spec.name].shape, random)
+        yield feeds
+
+
+def _random_tensor(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    if np.issubdtype(spec.dtype, np.floating):
+        least, largest = spec.range or (None, None)
+        return np.clip(random.standard_normal(shape), least, largest).astype(spec.dtype)
+    below = spec.below if isinstance(spec.below, int) else 1
+    return random.integers(0, below, shape).astype(spec.dtype)
+
+
+def _filled(signature: Signature, batch: int, tokens: int) -> dict[str, Array]:
+    sizes = signature.example_sizes(batch, tokens)
+    return {spec.name: spec.filled_at(sizes) for spec in signature.feeds}
+
+
+def _deviation(mine: Array, its: Array) -> float:
+    undefined = np.isnan(mine) & np.isnan(its)
+    mine, its = (np.where(undefined, 0, each).astype(np.float64) for each in (mine, its))
+    with np.errstate(invalid="ignore"):
+        worst = float((np.abs(mine - its) / np.maximum(1.0, np.abs(its))).max(initial=0.0))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def _cosines(mine: Array, its: Array) -> Array:
+    """Return the cosine of each pair of vectors; 1 where both are zero, 0 where only one is."""
+    mine, its = mine.astype(np.float64), its.astype(np.float64)
+    norm, its_norm = np.linalg.norm(mine, axis=-1), np.linalg.norm(its, axis=-1)
+    scale = norm * its_norm
+    cosines: Array = np.where(
+        scale > 0, (mine * its).sum(-1) / np.where(scale > 0, scale, 1), norm == its_norm
+    )
+    return cosines
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value

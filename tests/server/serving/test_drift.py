@@ -1,0 +1,126 @@
+"""What another precision changes: of what exists, on sentences or random inputs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyhead_client import Client
+from polyhead_server.engine.devices import on_cpu, on_openvino
+from polyhead_server.engine.engine import Arrays, Engine
+from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.signature import Signature, signature_of
+from polyhead_server.serving.drift import SENTENCES, measure_drift
+from polyhead_server.serving.tokeniser import Tokeniser
+
+ENGINES: Mapping[str, GraphName] = {"tiny": "attention", "tiny-tokens": "attention", "tiny-masked": "fast"}
+
+
+class Off:
+    """Gives an engine's numbers after a change; remembers what it was asked."""
+
+    def __init__(self, engine: Engine, change: Any) -> None:
+        self._engine = engine
+        self._change = change
+        self.asked: list[Arrays] = []
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.asked.append(feeds)
+        return {
+            name: self._change(name, value, feeds) for name, value in self._engine.run(feeds, outputs).items()
+        }
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def opened(repository: Path, family: str) -> tuple[Engine, Signature, Tokeniser | None]:
+    folder = repository / family / "1"
+    manifest = read_manifest(folder, family=family, version=1)
+    signature = signature_of(manifest, ENGINES[family])
+    file = folder / manifest.graphs[ENGINES[family]].file
+    tokeniser = None
+    if manifest.tokenizer is not None:
+        tokeniser = Tokeniser(folder / manifest.tokenizer.file, max_tokens=manifest.text_max_tokens)
+    return Engine(file, signature=signature, device=on_cpu(""), threads=1), signature, tokeniser
+
+
+@pytest.mark.parametrize("family", ENGINES)
+def test_the_same_numbers_have_no_drift(repository: Path, family: str) -> None:
+    engine, signature, tokeniser = opened(repository, family)
+
+    drift = measure_drift(engine, engine, signature, tokeniser)
+
+    sentences = f"{len(SENTENCES)} sentences"
+    assert drift.inputs == (sentences if tokeniser else "random inputs")
+    assert set(drift.deviations.values()) == {0.0}
+    assert drift.cosines["output"].least == pytest.approx(1)
+    assert set(drift.other_top_keys.values()) <= {0.0}
+    assert {name for name in drift.outputs if name.startswith("attention")} == set(drift.other_top_keys)
+
+
+def test_padding_does_not_count_and_everything_else_does(repository: Path) -> None:
+    engine, signature, tokeniser = opened(repository, "tiny-tokens")
+
+    def in_padding(name: str, value: Any, feeds: Arrays) -> Any:
+        if name == "output":
+            value = value + (np.arange(value.shape[1]) >= feeds["lengths"][:, None])[..., None]
+        return value
+
+    def everywhere(name: str, value: Any, feeds: Arrays) -> Any:
+        if name == "output":
+            return -value
+        return 1 - value if name == "attention.1" else value
+
+    padded = measure_drift(Off(engine, in_padding), engine, signature, tokeniser)
+    off = measure_drift(Off(engine, everywhere), engine, signature, tokeniser)
+
+    assert padded.deviations["output"] == 0
+    assert off.cosines["output"].mean == pytest.approx(-1)
+    assert off.deviations["attention.0"] == 0
+    assert off.deviations["attention.1"] > 0.5
+    assert off.other_top_keys["attention.1"] > 0.5
+    assert off.deviations["pooled"] == 0
+
+
+def test_what_is_undefined_in_one_of_them_is_infinitely_far_and_null_in_json(repository: Path) -> None:
+    engine, signature, tokeniser = opened(repository, "tiny")
+
+    drift = measure_drift(
+        Off(engine, lambda name, value, feeds: value * np.nan), engine, signature, tokeniser
+    )
+
+    assert drift.deviations["output"] == float("inf")
+    assert json.loads(json.dumps(drift.facts(), allow_nan=False))["deviations"]["output"] is None
+
+
+def test_inputs_are_the_same_every_time_and_of_different_lengths(repository: Path) -> None:
+    engine, signature, tokeniser = opened(repository, "tiny")
+    seen = [Off(engine, lambda name, value, feeds: value) for _ in range(2)]
+    for one in seen:
+        measure_drift(one, engine, signature, tokeniser)
+
+    for first, second in zip(*(one.asked for one in seen), strict=True):
+        assert all(np.array_equal(first[name], second[name]) for name in first)
+        assert len({*first["lengths"].tolist()}) > 1
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+def test_metadata_shows_it(repository: Path, serve: Any) -> None:
+    if "bf16" not in on_openvino("").computes:
+        pytest.skip("this processor has no BF16")
+    server = serve(device="openvino", compute_precision="bf16")
+    with Client(server.address) as client:
+        info = client.model("tiny-tokens.attention")
+
+    assert (info.precision, info.drift) == ("fp32", None)
+    assert info.compute_precision == "bf16"
+    assert info.compute_drift is not None
+    assert info.compute_drift["inputs"] == f"{len(SENTENCES)} sentences"
+    assert 0.99 < info.compute_drift["cosines"]["pooled"]["least"] <= 1.0001
+    assert 0 < info.compute_drift["deviations"]["attention.1"] < 0.05
