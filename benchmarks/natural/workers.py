@@ -115,7 +115,7 @@ def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{model.kind}-{Path(model.path).name}-{model.variant or 'fp32'}.log".replace("/", "-")
     environment = os.environ | {
-        "PYTHONPATH": str(_BENCHMARKS),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_BENCHMARKS), os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": str(CORES),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "true",
