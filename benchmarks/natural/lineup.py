@@ -35,7 +35,8 @@ _VARIANTS = (
 )
 _D_MODEL = 384
 CONVERTED, DONE = "converted", "done"
-_LEAST_COSINE = {"bf16": 0.999, INT8: 0.97}
+_LEAST_COSINE = {"bf16": 0.999, f"dynamic {INT8}": 0.8, INT8: 0.97}
+"""By what names hold: the first one counts."""
 _LEAST_COSINE_FP32 = 0.9999
 _BENCHMARKS = Path(__file__).parent.parent
 
