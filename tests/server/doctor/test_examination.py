@@ -28,7 +28,7 @@ class FakeMachine(LocalMachine):
     highest: str | None = "13.0"
     compiler: str | None = "13.0"
 
-    def processors(self) -> Processors:
+    def processors(self, **_others: Any) -> Processors:
         return Processors(in_machine=16, affinity=8, usable=4)
 
     def memory(self, **_others: Any) -> Memory:
