@@ -18,6 +18,7 @@ import psutil
 from in_process import CORES, WAYS, RunSpeed, search_batches
 from natural.batches import BatchPlan, Sequences, Vectors
 from natural.engines import EngineModel
+from polyhead_load.sweep.server import memory_of
 
 _BENCHMARKS = Path(__file__).parent.parent
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -38,8 +39,8 @@ class EngineWorker:
 
     @property
     def memory_mib(self) -> float:
-        """The resident memory of its process."""
-        return psutil.Process(self.process.pid).memory_info().rss / 2**20
+        """The memory of its process."""
+        return memory_of(psutil.Process(self.process.pid)) / 2**20
 
     def embed(self, texts: Sequences, plan: BatchPlan) -> Vectors:
         """Return the vectors [B, D] of texts."""
