@@ -59,7 +59,7 @@ class MeasuredServer:
 
 
 def memory_of(process: psutil.Process) -> int:
-    """Return the bytes that a process holds. What several hold, or hold twice, counts once where Linux tells."""
+    """Return the bytes that a process holds; where Linux tells, what is mapped twice counts once."""
     memory = process.memory_full_info()
     return int(getattr(memory, "pss", memory.rss))
 
