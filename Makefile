@@ -21,7 +21,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost bench-heads int8 peers natural scaling http agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,6 +94,9 @@ int8: $(VENV)/dev  ## Measure what int8 gains over fp32, and what it changes
 attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
 	$(BIN)/python benchmarks/attention_cost.py
 
+long-texts: $(VENV)/dev  ## Measure a ModernBERT-like encoder on one sequence, against the same with all T² scores
+	$(BIN)/python benchmarks/long_texts.py
+
 bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
 	$(BIN)/python benchmarks/head_costs.py
 
@@ -104,6 +107,9 @@ peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measu
 natural: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready  ## Measure texts of natural lengths, beside Triton, CTranslate2 and sentence-transformers
 	PYTHONPATH=benchmarks $(BIN)/python -m natural \
 		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
+
+engines: $(VENV)/dev $(PEER_SENTENCES_VENV)/ready  ## Measure engines and precisions: onnxruntime, OpenVINO, CTranslate2, sentence-transformers, served and in process
+	PYTHONPATH=benchmarks $(BIN)/python -m engines --sentences-venv $(PEER_SENTENCES_VENV)
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
@@ -208,12 +214,12 @@ $(PEER_KSERVE_VENV)/ready: constraints.txt
 	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
 	touch $@
 
-# Engines of texts for `make natural`, at the versions that were measured. sentence-transformers' ONNX back end wants an
+# Engines of texts for `make natural` and `make engines`, at the versions that were measured. sentence-transformers' ONNX back end wants an
 # older transformers than ours.
 $(PEER_SENTENCES_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
 	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
-		ctranslate2==4.8.5 'sentence-transformers[onnx]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
+		ctranslate2==4.8.5 'sentence-transformers[onnx,openvino]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
 	touch $@
 
 # The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.

@@ -39,6 +39,8 @@ LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
 _NATURAL_WITHIN = 0.05
 """The most by which the gain on natural lengths may differ from that on equal ones."""
 _LISTS = 6
+PIECE = 8
+"""Texts of a list that run together."""
 _SENTENCES = 240
 _BATCH = 16
 
@@ -99,14 +101,18 @@ def _measure_lists(
 
 
 def natural_lists(ids: Sequence[Sequence[int]]) -> dict[str, list[Feeds]]:
-    """Return the inputs of lists of 32 texts, and of lists of as many tokens and equal lengths."""
+    """Return the inputs of lists of 32 texts, and of lists of as many tokens and equal lengths.
+
+    Both in pieces, those of natural lengths sorted: as the server runs a request of several texts.
+    """
     lists: dict[str, list[Feeds]] = {NATURAL: [], EQUAL: []}
     for start in range(0, len(ids), PER_LIST):
-        some = [list(each) for each in ids[start : start + PER_LIST]]
+        some = sorted((list(each) for each in ids[start : start + PER_LIST]), key=len)
         mean = max(1, round(sum(map(len, some)) / len(some)))
         joined = [token for each in some for token in each]
-        lists[NATURAL].append(pad(some))
-        lists[EQUAL].append(pad([np.resize(joined[row * mean :], mean).tolist() for row in range(len(some))]))
+        equal = [np.resize(joined[row * mean :], mean).tolist() for row in range(len(some))]
+        for kind, texts in ((NATURAL, some), (EQUAL, equal)):
+            lists[kind] += [pad(texts[first : first + PIECE]) for first in range(0, len(texts), PIECE)]
     return lists
 
 
@@ -252,8 +258,9 @@ def main() -> int:
         "",
         *report.conditions_rows(conditions),
         *report.markdown_table(rows),
-        f"Padded, {share_of_tokens(lengths, PER_LIST):.2f} of the tokens in the lists of natural lengths "
-        "exist; those of equal lengths have as many.",
+        f"Lists of {PER_LIST} run in pieces of {PIECE}, sorted by length, as the server cuts requests. "
+        f"Padded, {share_of_tokens(lengths, PIECE):.2f} of the tokens of natural lengths exist; lists of "
+        "equal lengths have as many.",
         "",
         f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches of "
         f"{_BATCH}:",

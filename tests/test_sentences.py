@@ -77,8 +77,9 @@ def test_openai_s_package_gets_these_embeddings_too(
     for name, vectors in got.items():
         assert vectors.shape == expected.shape, name
         close(vectors, expected, roundings=TRAINED)
+    # Which pieces a list is run in depends on what is free just then, and with them the last bits.
     for name in ("texts", "floats", "base64"):
-        np.testing.assert_array_equal(got[name], over_grpc)
+        close(got[name], over_grpc, roundings=TRAINED)
 
 
 def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transformer: Any) -> None:
@@ -121,7 +122,7 @@ def test_token_ids_give_what_text_gives(client: Client, minilm_checkpoint: Path)
     by_ids = client.encode(batch["input_ids"], attention_mask=batch["attention_mask"])
     by_text = client.encode(SENTENCES)
 
-    np.testing.assert_array_equal(by_ids.pooled, by_text.pooled)
+    close(by_ids.pooled, by_text.pooled, roundings=TRAINED)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("FP16", 2**-12), ("UINT8", 1 / 510)])
@@ -144,6 +145,4 @@ async def _encode(address: str) -> Any:
 def test_the_asynchronous_client_gives_the_same(client: Client, minilm_address: str) -> None:
     import asyncio
 
-    np.testing.assert_array_equal(
-        asyncio.run(_encode(minilm_address)).pooled, client.encode(SENTENCES).pooled
-    )
+    close(asyncio.run(_encode(minilm_address)).pooled, client.encode(SENTENCES).pooled, roundings=TRAINED)

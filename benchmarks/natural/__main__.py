@@ -6,14 +6,14 @@ sentence-transformers.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from rich.progress import Progress
 
-from encoders import MINILM, infer_request, trained_minilm, unpadded_inputs
+from encoders import MINILM, infer_request, minilm_checkpoint, trained_minilm, unpadded_inputs
 from in_process import CORES
 from load_generator import closed_loop
 from natural.batches import BatchPlan, open_tokenizer, token_ids
@@ -27,9 +27,9 @@ from natural.comparison import (
     page,
     targets,
 )
-from natural.lineup import Lineup, PeerEnvironments, TextGraphs, check, convert, export_graphs, start
-from natural.workers import EngineWorker
-from peers.comparison import PeerSample
+from natural.lineup import PeerEnvironments, TextGraphs, check, convert, export_graphs, start
+from natural.measuring import compare, of_servers, of_worker
+from natural.workers import plans_of
 from peers.contenders import PeerError
 from peers.launch import version_of
 from polyhead_model import EncoderConfig
@@ -45,53 +45,9 @@ _EQUAL = ((1, 16), (8, 64), (8, 128))
 """(B, T) where nothing is padded."""
 
 
-def _compare(
-    lineup: Lineup,
-    traffic: TextTraffic,
-    texts: Sequence[str],
-    plans: Mapping[str, BatchPlan],
-    progress: Progress,
-    *,
-    seconds: float,
-    rounds: int,
-) -> TextComparison:
-    """Measure one traffic."""
-    measures: dict[str, Callable[[], PeerSample]] = {
-        server.name: partial(
-            server.measure, texts, per_call=traffic.per_call, in_flight=traffic.in_flight, seconds=seconds
-        )
-        for server in lineup.servers
-        if server.max_batch >= traffic.per_call
-    }
-    measures |= {
-        worker.name: partial(_run, worker, texts, plans[worker.name], _at_once(traffic, texts), seconds)
-        for worker in lineup.workers
-    }
-    samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
-    task = progress.add_task(traffic.title, total=rounds * len(measures))
-    for order in in_turn(measures, rounds):
-        for name in order:
-            samples[name].append(measures[name]())
-            progress.advance(task)
-    return TextComparison(
-        encoder=MINILM,
-        in_flight=traffic.in_flight,
-        per_call=traffic.per_call,
-        samples=samples,
-        plans={name: str(plan) for name, plan in plans.items()},
-    )
-
-
 def _at_once(traffic: TextTraffic, texts: Sequence[str]) -> int:
     """Return how many texts engines in process get at once: a list, or all."""
     return traffic.per_call if traffic.per_call > 1 else len(texts)
-
-
-def _run(
-    worker: EngineWorker, texts: Sequence[str], plan: BatchPlan, per_call: int, seconds: float
-) -> PeerSample:
-    speed = worker.measure(texts, plan, per_call=per_call, seconds=seconds)
-    return PeerSample(rate=speed.rate, p50_ms=speed.p50_ms, batch=plan.batch)
 
 
 def _mixed_call(address: str, config: EncoderConfig, *, seconds: float, rounds: int) -> MixedCall:
@@ -150,13 +106,13 @@ def main() -> int:
     config = trained_minilm().encoder.config
     folder = Path("build/natural").absolute()
     graphs = export_graphs(chosen.models)
-    convert(pythons.sentences, folder)
+    convert(pythons.sentences, minilm_checkpoint(), folder)
     texts = natural_texts(chosen.texts)
     lengths = [len(ids) for ids in token_ids(open_tokenizer(str(graphs.tokenizer)), texts)]
     console.print(*describe_lengths(lengths), sep="\n")
     comparisons: list[TextComparison] = []
     with start(graphs, chosen.models, pythons, folder, flags) as lineup:
-        cosines = check(lineup, texts)
+        cosines = check(lineup.servers, lineup.workers, texts)
         versions |= {server.name: server.contender.version() for server in lineup.servers}
         with Progress(console=console) as progress:
             plans: dict[int, dict[str, BatchPlan]] = {}
@@ -165,17 +121,27 @@ def main() -> int:
                 if at_once not in plans:
                     task = progress.add_task(f"searching batches, {at_once} texts at once", total=None)
                     plans[at_once] = {
-                        worker.name: worker.search(texts, per_call=at_once, seconds=chosen.seconds / 4)
+                        worker.name: worker.search(
+                            texts,
+                            plans_of(worker.model, at_once),
+                            per_call=at_once,
+                            seconds=chosen.seconds / 4,
+                        )
                         for worker in lineup.workers
                     }
                     progress.remove_task(task)
-                comparisons.append(
-                    _compare(
-                        *(lineup, traffic, texts, plans[at_once], progress),
-                        seconds=chosen.seconds,
-                        rounds=chosen.rounds,
+                found = plans[at_once]
+                in_process = {
+                    worker.name: of_worker(
+                        worker, texts, found[worker.name], at_once=at_once, seconds=chosen.seconds
                     )
-                )
+                    for worker in lineup.workers
+                }
+                measures = {
+                    **of_servers(lineup.servers, traffic, texts, seconds=chosen.seconds),
+                    **in_process,
+                }
+                comparisons.append(compare(MINILM, traffic, measures, found, progress, rounds=chosen.rounds))
         call = _mixed_call(lineup.polyhead.address, config, seconds=chosen.seconds, rounds=chosen.rounds)
     equal = _equal_lengths(graphs, config, seconds=2 * chosen.seconds)
     judged = targets(comparisons, call, equal)

@@ -13,6 +13,8 @@ MAX_TOKENS = 256
 """What MiniLM was trained with."""
 
 Ids: TypeAlias = list[int]
+Sequences: TypeAlias = Sequence[str] | Sequence[Ids]
+"""Texts, or the token ids of each sequence."""
 Vectors: TypeAlias = NDArray[np.float32]
 """[B, D]."""
 
@@ -42,9 +44,11 @@ def open_tokenizer(path: str) -> Tokenizer:
     return tokenizer
 
 
-def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
-    """Return the token ids of each text."""
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+def token_ids(tokenizer: Tokenizer, sequences: Sequences) -> list[Ids]:
+    """Return the token ids of each text; those that are given stay as they are."""
+    given = [each for each in sequences if not isinstance(each, str)]
+    texts = [each for each in sequences if isinstance(each, str)]
+    return given or [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 
 def pad(ids: Sequence[Ids]) -> dict[str, NDArray[np.generic]]:

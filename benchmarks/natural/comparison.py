@@ -29,12 +29,17 @@ class TextTraffic:
     """A load of calls."""
 
     per_call: int
-    """Texts of each call."""
+    """Sequences of each call."""
     in_flight: int
+    tokens: int | None = None
+    """T of sequences that are given as token ids; None for texts of natural lengths."""
 
     @property
     def title(self) -> str:
         """It in words."""
+        if self.tokens is not None:
+            calls = "one call at a time" if self.in_flight == 1 else f"{self.in_flight} calls in flight"
+            return f"B × T = {self.per_call} × {self.tokens}, {calls}"
         if self.per_call > 1:
             return f"Lists of {self.per_call} texts, one call at a time"
         return f"Single texts, {self.in_flight} calls in flight"
@@ -52,8 +57,22 @@ class TextComparison(PeerComparison):
     """All rounds of one traffic."""
 
     per_call: int
+    tokens: int | None = None
     plans: Mapping[str, str] = field(default_factory=dict)
     """How engines in process batch, by name."""
+
+    @property
+    def traffic(self) -> TextTraffic:
+        """The load."""
+        return TextTraffic(per_call=self.per_call, in_flight=self.in_flight, tokens=self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosines:
+    """How near vectors are to those that they should be."""
+
+    lowest: float
+    mean: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +105,7 @@ def targets(
         bounds = {PADDED: 1.05 if each.in_flight == 32 else 1.0, TRITON: 1.4}
         if each.per_call > 1:
             bounds = {CTRANSLATE2: 1.0, SENTENCE_TRANSFORMERS: 1.3}
-        traffic = TextTraffic(per_call=each.per_call, in_flight=each.in_flight).title
+        traffic = each.traffic.title
         for prefix, least in bounds.items():
             other = each.triton if prefix == TRITON else each.strongest(prefix)
             ratio = median(each.against(POLYHEAD, other))
@@ -150,8 +169,7 @@ def page(result: Mapping[str, Any]) -> str:
         *describe_lengths(result["lengths"]),
     ]
     for each in comparisons:
-        traffic = TextTraffic(per_call=each.per_call, in_flight=each.in_flight)
-        lines += [f"## {traffic.title}", "", *markdown_table(_row(name, each) for name in each.samples)]
+        lines += [f"## {each.traffic.title}", "", *markdown_table(_row(name, each) for name in each.samples)]
     lines += [
         "## How it was measured",
         "",
@@ -170,7 +188,7 @@ def page(result: Mapping[str, Any]) -> str:
         "* Before anything is measured, every vector is compared with the padded graph's, one text a run.",
         "",
         *markdown_table(
-            {"": name, "lowest cosine": f"{cosine:.5f}"} for name, cosine in result["cosines"].items()
+            {"": name, "lowest cosine": f"{cosine.lowest:.5f}"} for name, cosine in result["cosines"].items()
         ),
         *markdown_table({"": name, "version": version} for name, version in result["versions"].items()),
     ]

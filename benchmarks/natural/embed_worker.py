@@ -8,12 +8,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from statistics import median
 from typing import Any
 
-from natural.batches import BatchPlan, Vectors
+from natural.batches import BatchPlan, Sequences, Vectors
 from natural.engines import Embed, EngineModel, open_engine
 
 
@@ -22,7 +22,7 @@ def answer(order: Mapping[str, Any]) -> dict[str, Any]:
     plan = BatchPlan(**order["plan"])
     engine = _engine(EngineModel(**order["model"]), plan.lanes, plan.threads)
 
-    def embed(texts: Sequence[str]) -> Vectors:
+    def embed(texts: Sequences) -> Vectors:
         return engine(texts, plan)
 
     if "seconds" not in order:
@@ -31,7 +31,7 @@ def answer(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measure(
-    embed: Callable[[Sequence[str]], object], texts: Sequence[str], per_call: int, seconds: float
+    embed: Callable[[Sequences], object], texts: Sequences, per_call: int, seconds: float
 ) -> dict[str, Any]:
     """Embed all texts again and again for about `seconds`, so many in each call.
 

@@ -11,9 +11,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from natural.batches import BatchPlan, Ids, Vectors, open_tokenizer, pad, pool, run_in_batches, token_ids
+from natural.batches import (
+    BatchPlan,
+    Ids,
+    Sequences,
+    Vectors,
+    open_tokenizer,
+    pad,
+    pool,
+    run_in_batches,
+    token_ids,
+)
 
-Embed: TypeAlias = Callable[[Sequence[str], BatchPlan], Vectors]
+Embed: TypeAlias = Callable[[Sequences, BatchPlan], Vectors]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +37,9 @@ class EngineModel:
     tokenizer: str
     """A `tokenizer.json`."""
     variant: str = ""
-    """Its kind of numbers, or its back end."""
+    """Its kind of numbers, its back end, or the file of its graph."""
+    attention: bool = False
+    """Whether the attention that the graph gives is fetched, too."""
 
 
 def open_engine(model: EngineModel, lanes: int, threads: int) -> Embed:
@@ -45,6 +57,41 @@ def _onnxruntime(model: EngineModel, lanes: int, threads: int) -> Embed:
 
     def run(ids: Sequence[Ids]) -> Vectors:
         vectors: Vectors = session.run(["pooled"], pad(ids))[0]
+        return vectors
+
+    return _with_own_tokens(run, model.tokenizer, lanes)
+
+
+def _openvino(model: EngineModel, lanes: int, threads: int) -> Embed:
+    """Run one of our graphs by OpenVINO, with a stream for each lane."""
+    from polyhead_server.engine.openvino_session import load
+
+    compiled = (
+        load()
+        .Core()
+        .compile_model(
+            model.path,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[model.variant],
+                "NUM_STREAMS": lanes,
+                "INFERENCE_NUM_THREADS": lanes * threads,
+                "ENABLE_HYPER_THREADING": True,  # else it may take fewer threads
+            },
+        )
+    )
+    requests = [compiled.create_infer_request() for _ in range(lanes)]
+    fetched = [
+        name
+        for name in (port.any_name for port in compiled.outputs)
+        if model.attention and name.startswith("attention.")
+    ]
+
+    def run(ids: Sequence[Ids]) -> Vectors:
+        request = requests.pop()
+        request.infer(pad(ids), share_inputs=True)
+        vectors, *_ = [np.array(request.get_tensor(name).data) for name in ("pooled", *fetched)]
+        requests.append(request)
         return vectors
 
     return _with_own_tokens(run, model.tokenizer, lanes)
@@ -70,14 +117,16 @@ def _sentence_transformers(model: EngineModel, _lanes: int, threads: int) -> Emb
 
     It runs one batch at a time, with all threads.
     """
+    import torch
     from sentence_transformers import SentenceTransformer
 
-    in_torch, made = model.variant == "torch", dict[str, Any]()
-    if in_torch:
-        import torch
-
-        torch.set_num_threads(threads)
-    else:
+    backend: Any = model.variant
+    made = dict[str, Any]()
+    torch.set_num_threads(threads)
+    if backend == "openvino":
+        made = {"ov_config": {"INFERENCE_NUM_THREADS": threads, "ENABLE_HYPER_THREADING": True}}
+    elif backend != "torch":
+        backend = "onnx"
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -86,13 +135,26 @@ def _sentence_transformers(model: EngineModel, _lanes: int, threads: int) -> Emb
     encoder = SentenceTransformer(
         model.path,
         device="cpu",
-        backend="torch" if in_torch else "onnx",
+        backend=backend,
         model_kwargs=made,
         local_files_only=True,
     )
 
-    def embed(texts: Sequence[str], plan: BatchPlan) -> Vectors:
-        vectors: Vectors = encoder.encode(list(texts), batch_size=plan.batch, show_progress_bar=False)
+    def run(ids: Sequence[Ids]) -> Vectors:
+        """Run token ids, which it takes as the inputs of its modules only."""
+        feeds = pad(ids)
+        lengths = feeds.pop("lengths")
+        feeds["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        with torch.inference_mode():
+            found = encoder({name: torch.from_numpy(array) for name, array in feeds.items()})
+        vectors: Vectors = found["sentence_embedding"].numpy()
+        return vectors
+
+    def embed(sequences: Sequences, plan: BatchPlan) -> Vectors:
+        ids = [each for each in sequences if not isinstance(each, str)]
+        if ids:
+            return np.concatenate([run(ids[at : at + plan.batch]) for at in range(0, len(ids), plan.batch)])
+        vectors: Vectors = encoder.encode(list(sequences), batch_size=plan.batch, show_progress_bar=False)
         return vectors
 
     return embed
@@ -100,6 +162,7 @@ def _sentence_transformers(model: EngineModel, _lanes: int, threads: int) -> Emb
 
 ENGINES: dict[str, Callable[[EngineModel, int, int], Embed]] = {
     "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
     "ctranslate2": _ctranslate2,
     "sentence-transformers": _sentence_transformers,
 }
@@ -109,7 +172,7 @@ def _with_own_tokens(run: Callable[[Sequence[Ids]], Vectors], tokenizer: str, la
     """Return what tokenises texts, and runs them in batches."""
     opened, pool_of_lanes = open_tokenizer(tokenizer), ThreadPoolExecutor(lanes)
 
-    def embed(texts: Sequence[str], plan: BatchPlan) -> Vectors:
+    def embed(texts: Sequences, plan: BatchPlan) -> Vectors:
         return run_in_batches(token_ids(opened, texts), plan, run, pool_of_lanes)
 
     return embed

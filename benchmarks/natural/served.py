@@ -1,14 +1,14 @@
 """Servers that take texts and answer with vectors."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from encoders import infer_request
 from load_generator import LoadResult, closed_loop
-from natural.batches import Vectors
+from natural.batches import Sequences, Vectors, pad
 from peers.comparison import PeerSample
 from peers.contenders import Contender
 from polyhead_proto import messages as pb
@@ -34,26 +34,35 @@ class TextServer:
         """What it is called."""
         return self.contender.name
 
-    def requests(self, texts: Sequence[str], per_call: int) -> list[bytes]:
-        """Return requests for the vectors of so many texts each."""
-        return [self._request(texts[start : start + per_call]) for start in range(0, len(texts), per_call)]
+    def requests(self, sequences: Sequences, per_call: int) -> list[bytes]:
+        """Return requests for the vectors of so many sequences each."""
+        starts = range(0, len(sequences), per_call)
+        return [self._request(sequences[start : start + per_call]) for start in starts]
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
+    def embed(self, texts: Sequences) -> Vectors:
         """Return the vectors [B, D] of texts, each asked for by a call of its own, all at once."""
         replies = asyncio.run(self.contender.answers(self.requests(texts, 1)))
         return np.stack([np.frombuffer(reply.raw_output_contents[0], np.float32) for reply in replies])
 
-    def measure(self, texts: Sequence[str], *, per_call: int, in_flight: int, seconds: float) -> PeerSample:
-        """Keep so many calls in flight, until all texts were sent several times; rates are of texts."""
+    def measure(self, texts: Sequences, *, per_call: int, in_flight: int, seconds: float) -> PeerSample:
+        """Keep so many calls in flight; rates are of sequences.
+
+        Texts are sent several times: some are shorter or longer than others.
+        """
         requests = self.requests(texts, per_call)
         send = partial(closed_loop, self.contender.address, requests, in_flight=in_flight)
         # Unmeasured first: caches and clocks come up to speed.
         warm = asyncio.run(send(seconds=seconds / 5))
-        seconds = max(seconds, _FEWEST_ROUNDS * len(requests) / warm.rate)
+        if isinstance(texts[0], str):
+            seconds = max(seconds, _FEWEST_ROUNDS * len(requests) / warm.rate)
         load = asyncio.run(send(seconds=seconds, server=self.contender.cpu_seconds))
         return PeerSample.of_load(whole_rounds(load, len(requests)) if in_flight == 1 else load, per_call)
 
-    def _request(self, texts: Sequence[str]) -> bytes:
+    def _request(self, sequences: Sequences) -> bytes:
+        ids = [each for each in sequences if not isinstance(each, str)]
+        if ids:
+            return infer_request(self.model, pad(ids), {"pooled": None})
+        texts = [each for each in sequences if isinstance(each, str)]
         request = pb.ModelInferRequest(model_name=self.model)
         request.inputs.add(name="text", datatype="BYTES", shape=(len(texts), *self.per_text))
         request.raw_input_contents.append(pack_strings(text.encode() for text in texts))

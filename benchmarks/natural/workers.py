@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from in_process import CORES, WAYS, RunSpeed, search_batches
-from natural.batches import BatchPlan, Vectors
+from natural.batches import BatchPlan, Sequences, Vectors
 from natural.engines import EngineModel
+from polyhead_load.sweep.server import memory_of
 
 _BENCHMARKS = Path(__file__).parent.parent
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -35,19 +37,27 @@ class EngineWorker:
     process: "subprocess.Popen[str]"
     log: Path
 
-    def embed(self, texts: Sequence[str], plan: BatchPlan) -> Vectors:
+    @property
+    def memory_mib(self) -> float:
+        """The memory of its process."""
+        return memory_of(psutil.Process(self.process.pid)) / 2**20
+
+    def embed(self, texts: Sequences, plan: BatchPlan) -> Vectors:
         """Return the vectors [B, D] of texts."""
         return np.array(self._ask(texts=texts, plan=plan)["vectors"], np.float32)
 
-    def measure(self, texts: Sequence[str], plan: BatchPlan, *, per_call: int, seconds: float) -> RunSpeed:
+    def measure(self, texts: Sequences, plan: BatchPlan, *, per_call: int, seconds: float) -> RunSpeed:
         """Embed all texts for about `seconds`, so many in each call; rates are of texts."""
         return RunSpeed(**self._ask(texts=texts, plan=plan, per_call=per_call, seconds=seconds))
 
-    def search(self, texts: Sequence[str], *, per_call: int, seconds: float) -> BatchPlan:
+    def search(
+        self, texts: Sequences, plans: Sequence[Sequence[BatchPlan]], *, per_call: int, seconds: float
+    ) -> BatchPlan:
         """Search for the plan with the highest rate.
 
         Args:
             texts: All texts.
+            plans: In groups of ascending batch size.
             per_call: How many an engine gets at once: it batches and sorts them.
             seconds: For each plan.
         """
@@ -56,7 +66,7 @@ class EngineWorker:
             speed = self.measure(texts, plan, per_call=per_call, seconds=seconds)
             return speed._replace(p50_ms=speed.p50_ms * plan.batch / per_call)
 
-        plan, _ = search_batches(plans_of(self.model, per_call), of_a_batch)
+        plan, _ = search_batches(plans, of_a_batch)
         return plan
 
     def _ask(self, *, plan: BatchPlan, **order: Any) -> dict[str, Any]:
@@ -79,9 +89,11 @@ class EngineWorker:
         return answer
 
 
-def plans_of(model: EngineModel, per_call: int) -> list[list[BatchPlan]]:
+def plans_of(
+    model: EngineModel, per_call: int, batch_sizes: Sequence[int] = _BATCH_SIZES
+) -> list[list[BatchPlan]]:
     """Return the plans that an engine may run so many texts by, in groups of ascending batch size."""
-    sizes = [size for size in _BATCH_SIZES if size <= per_call]
+    sizes = [size for size in batch_sizes if size <= per_call]
     if model.kind == "sentence-transformers":  # it sorts by itself, and runs one batch at a time
         return [[BatchPlan(batch=size, threads=CORES) for size in sizes]]
     return [
@@ -104,7 +116,7 @@ def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{model.kind}-{Path(model.path).name}-{model.variant or 'fp32'}.log".replace("/", "-")
     environment = os.environ | {
-        "PYTHONPATH": str(_BENCHMARKS),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_BENCHMARKS), os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": str(CORES),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "true",

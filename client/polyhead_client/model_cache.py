@@ -12,6 +12,7 @@ from polyhead_client.models import ModelInfo, ServedModel, family_of
 from polyhead_client.request import EncodeTemplate
 from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, gives, not_available
 from polyhead_proto import messages as pb
+from polyhead_proto.names import LOGITS, OUTPUT, POOLED
 
 _PLAIN = (bool, int, str, NoneType)
 
@@ -70,6 +71,20 @@ class ModelCache:
                     if gives(found, roles, options):
                         return found
         raise absent or not_available(list(graphs.values()), options)
+
+    def of_sequences(
+        self, info: ModelInfo, version: int | str | None, deadline: Deadline
+    ) -> Operation[ModelInfo]:
+        """Return the model of the same family that leaves out vectors of tokens, or this one if none does."""
+        wanted = {POOLED, LOGITS} & info.outputs.keys()
+        for name in info.models if wanted else ():
+            try:
+                found = yield from self.model(name, version, deadline)
+            except NotFound:  # it is not served
+                continue
+            if OUTPUT not in found.outputs and wanted <= found.outputs.keys():
+                return found
+        return info
 
     def models(self, deadline: Deadline) -> Operation[list[ServedModel]]:
         """List the server's models; the list is not cached."""

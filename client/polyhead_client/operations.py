@@ -277,6 +277,8 @@ class Operations:
         info = yield from self._models.model(name, version, deadline)
         if options.roles:
             info = yield from self._models.with_outputs(info, options, version, deadline)
+        elif not options.output:
+            info = yield from self._models.of_sequences(info, version, deadline)
         _check_inputs(info, batch)
         return template_of(info, options, wanted_version, truncate, prompt_name)
 

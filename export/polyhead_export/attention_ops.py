@@ -3,11 +3,13 @@
 Shape letters: B batch, T tokens, H heads, K head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from polyhead_export.blocks import Blocks
-from polyhead_model import Attend, attend_explicitly, masks
+from polyhead_model import Attend, EncoderConfig, attend_explicitly, masks
 from polyhead_model.attention import PADDED, masked_softmax
 from polyhead_model.packing import Packed, TokenLayout
 
@@ -22,6 +24,19 @@ that hold tokens, and products of them are finite.
 """
 
 
+_LONG = 2_048
+"""The tokens from which on attention without a mask takes less time, besides less memory."""
+
+
+def needs_no_mask(config: EncoderConfig) -> bool:
+    """Return whether packed layers that see everything hide padding by a column of their keys.
+
+    This must not depend on the lengths in a batch, as the two ways differ in the last digits.
+    """
+    plain = not (config.causal or config.mask_input or config.relative_buckets or config.cross_attention)
+    return plain and config.positions is not None and config.positions >= _LONG
+
+
 def fused_attention(
     lengths: Tensor,
     *,
@@ -29,6 +44,7 @@ def fused_attention(
     window: Tensor | None = None,
     width: int | None = None,
     can_be_empty: bool = False,
+    unmasked: bool = False,
 ) -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
@@ -42,6 +58,8 @@ def fused_attention(
         width: Of the window, as `masks.window` takes it.
         can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
             operator would give the mean of what is in padding.
+        unmasked: Whether padding is hidden by a column of packed keys: without a mask, a bias or causality,
+            the operator never holds all scores at once.
     """
     made: list[Tensor] = []  # from the window once, not in every layer
     blocks: list[Blocks] = []  # likewise
@@ -70,6 +88,8 @@ def fused_attention(
             made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
         if made:
             bias = made[0] if bias is None else made[0] + bias
+        if unmasked and window is None and isinstance(layout, Packed):
+            return _fused_without_mask(q, k, v, heads, layout, lengths=lengths), None
         context = _fused(q, k, v, heads, layouts, lengths=lengths, bias=bias, causal=causal)
         if can_be_empty:
             context = torch.where(layout.repeat(lengths > 0)[..., None], context, 0)
@@ -131,6 +151,20 @@ def _fused(
     return queries.pack(context)
 
 
+def _fused_without_mask(
+    q: Tensor, k: Tensor, v: Tensor, heads: int, layout: Packed, *, lengths: Tensor
+) -> Tensor:
+    """Hide padding by one more column of each head: 1 in queries, and in keys what is added to scores."""
+    q, k = layout.pad(q), layout.pad(k)
+    by_head = (*q.shape[:2], heads, -1)
+    width = q.shape[2] // heads
+    hidden = torch.where(masks.valid_tokens(lengths, q.shape[1]), 0.0, _OUTSIDE_SCORE)[..., None, None]
+    columns = hidden.expand(*q.shape[:2], heads, 1)
+    q = torch.cat((q.reshape(by_head), torch.ones_like(columns)), -1).flatten(2)
+    k = torch.cat((k.reshape(by_head), columns), -1).flatten(2)
+    return layout.pack(_operator(q, k, layout.pad(v), heads, scale=width**-0.5))
+
+
 def _fused_in_blocks(q: Tensor, k: Tensor, v: Tensor, heads: int, blocks: Blocks) -> Tensor:
     keys, values = blocks.keys(k, heads), blocks.keys(v, heads)
     return blocks.pack(_operator(blocks.queries(q), keys, values, heads, bias=blocks.bias))
@@ -145,16 +179,25 @@ def _operator(
     lengths: Tensor | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
+    scale: float | None = None,
 ) -> Tensor:
     inputs: list[Tensor | None] = [q, k, v, None, lengths, bias]
     while inputs[-1] is None:
         inputs.pop()
+    attributes: dict[str, Any] = {
+        "num_heads": heads,
+        "unidirectional": int(causal),
+        "mask_filter_value": _MASKED_SCORE,
+    }
+    if scale is not None:
+        attributes["scale"] = scale
+    width = v.shape[1] * v.shape[3] if v.ndim == 4 else v.shape[2]
     context: Tensor = torch.onnx.ops.symbolic(
         "com.microsoft::MultiHeadAttention",
         inputs,
-        {"num_heads": heads, "unidirectional": int(causal), "mask_filter_value": _MASKED_SCORE},
+        attributes,
         dtype=q.dtype,
-        shape=q.shape,
+        shape=(*q.shape[:2], width),
         version=1,
     )
     return context

@@ -99,12 +99,13 @@ class _MultiHeadAttention(OpRun):
         num_heads: int,
         unidirectional: int,
         mask_filter_value: float,
+        scale: float | None = None,
     ) -> tuple[Array]:
         q, k, v = (
             each if each.ndim == 4 else each.reshape(*each.shape[:2], num_heads, -1).swapaxes(1, 2)
             for each in (query, key, value)
         )
-        scores = q @ k.swapaxes(2, 3) / q.shape[-1] ** 0.5  # which every graph leaves to the operator
+        scores = q @ k.swapaxes(2, 3) * (scale or q.shape[-1] ** -0.5)
         if bias is not None:
             scores = scores + bias
         keys = np.arange(k.shape[2])
@@ -114,7 +115,7 @@ class _MultiHeadAttention(OpRun):
             scores = scores + np.where(keys <= np.arange(q.shape[2])[:, None], 0, mask_filter_value)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         context = weights @ v / weights.sum(-1, keepdims=True)
-        return (context.swapaxes(1, 2).reshape(query.shape),)
+        return (context.swapaxes(1, 2).reshape(*query.shape[:2], -1),)
 
 
 class _Attention(_MultiHeadAttention):

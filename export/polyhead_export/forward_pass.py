@@ -17,6 +17,7 @@ from polyhead_export.attention_ops import (
     explicit_masked_attention,
     fused_attention,
     fused_masked_attention,
+    needs_no_mask,
 )
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
@@ -81,7 +82,7 @@ class ForwardPass(AttentionPass):
     """
 
     output: Tensor
-    """[B, T, D] in fp32."""
+    """[B, T, D] in fp32; [B, 1, D] of a pass for pooled tokens alone."""
     pooled: Tensor | None
     """[B, P] in fp32, or None where the encoder does not pool."""
     class_logits: Tensor | None
@@ -92,11 +93,6 @@ class ForwardPass(AttentionPass):
     """The second attention of decoder blocks, to the memory; None where layers have but one."""
     kept_heads: Sequence[Sequence[int]] | None
     """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """The outputs that every kind of graph has."""
-        return tuple(one for one in (self.output, self.pooled, self.class_logits) if one is not None)
 
     @property
     def valid(self) -> Tensor:
@@ -113,6 +109,7 @@ def run_forward(
     plain: bool = True,
     masks_by_bias: bool = False,
     pack: bool = False,
+    pooled_only: bool = False,
 ) -> ForwardPass:
     """Run an encoder.
 
@@ -125,6 +122,7 @@ def run_forward(
         plain: Whether explicit attention is as the encoder computes it, not as onnxruntime is fastest.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
         pack: Whether padding is left out between attentions, see `Encoder.forward`.
+        pooled_only: Whether the last layer is computed for pooled tokens alone, likewise.
     """
     config, lengths = encoder.config, inputs["lengths"]
     dtype = next(encoder.parameters()).dtype
@@ -141,6 +139,7 @@ def run_forward(
             causal=config.causal,
             windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
             width=config.local_window,
+            unmasked=needs_no_mask(config),
         )
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)
@@ -182,6 +181,7 @@ def run_forward(
         head_mask=inputs.get("head_mask"),
         attend=attend,
         pack=pack,
+        pooled_only=pooled_only,
     )
     output, pooled, class_logits = result.output, result.pooled, result.logits
     if dtype != torch.float32:
@@ -218,6 +218,7 @@ class _Recorder:
         attend: Computes it.
         windows: Boolean [1, T, T] of each layer, or None.
         width: Of the windows.
+        unmasked: See `fused_attention`.
         causal: Whether a token sees only itself and those before it.
         can_be_empty: See `fused_attention`.
     """
@@ -233,6 +234,7 @@ class _Recorder:
         width: int | None = None,
         causal: bool = False,
         can_be_empty: bool = False,
+        unmasked: bool = False,
     ) -> None:
         self._key_lengths = key_lengths
         self._mask = mask
@@ -246,7 +248,12 @@ class _Recorder:
             self._in_fused_layers = for_each_window(
                 windows,
                 lambda window: fused_attention(
-                    key_lengths, causal=causal, window=window, width=width, can_be_empty=can_be_empty
+                    key_lengths,
+                    causal=causal,
+                    window=window,
+                    width=width,
+                    can_be_empty=can_be_empty,
+                    unmasked=unmasked,
                 ),
             )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []

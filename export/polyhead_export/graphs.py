@@ -8,8 +8,10 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from threading import Lock
 from typing import Any
+from unittest.mock import patch
 
 import onnx_ir as ir
 import torch
@@ -20,7 +22,14 @@ from torch.export import ExportedProgram
 
 from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import (
+    GraphKind,
+    ManifestTensor,
+    axis_sizes,
+    compute_outputs,
+    inputs_of,
+    outputs_of,
+)
 from polyhead_model import Encoder, EncoderConfig, masks
 
 op: Any = opset20
@@ -64,8 +73,9 @@ class _TracedEncoder(nn.Module):
             plain=False,
             masks_by_bias=self.kind.masks_by_bias,
             pack=self.pack,
+            pooled_only=self.kind.pooled_only,
         )
-        return (*run.outputs, *self.kind.compute(config, inputs, run))
+        return compute_outputs(config, self.kind, inputs, run)
 
 
 def build_graph(encoder: Encoder, kind: GraphKind, *, pack: bool = False) -> ir.Model:
@@ -92,10 +102,10 @@ def _build(encoder: Encoder, kind: GraphKind, *, pack: bool) -> ir.Model:
             inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
     with _quiet_exporter(), torch.no_grad():
         try:
-            with _interruptible(), _traced_once():
+            with _interruptible(), _in_less_time():
                 program = _export(encoder, kind, inputs, pack=pack)
-        except (torch.onnx.OnnxExporterError, AttributeError):
-            # Another version of torch may not have the cache, or record other operators.
+        except (torch.onnx.OnnxExporterError, AttributeError, ImportError):
+            # Another version of torch may not have what is replaced, or record other operators.
             with _interruptible():
                 program = _export(encoder, kind, inputs, pack=pack)
     if program is None:
@@ -195,20 +205,28 @@ _TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 """What the exporter translates only once it is decomposed, or with more operators."""
 
 
-@contextmanager
-def _traced_once() -> Iterator[None]:
-    """Halve the exporter's time.
+@cache
+def _loaded_once(load: Callable[..., Any], **options: Any) -> Any:
+    return load(**options)
 
-    To decompose operators it would trace the whole graph again. A cache of what operators return takes longer
-    to fill, where sizes are dynamic, than it saves.
+
+@contextmanager
+def _in_less_time() -> Iterator[None]:
+    """Have the exporter make the same graphs in less than half its time.
+
+    To decompose operators it would trace the whole graph again. It would load its thousand translations
+    for every graph. A cache of what operators return takes longer to fill, where sizes are dynamic, than it
+    saves.
     """
-    decompose = ExportedProgram.run_decompositions
-    ExportedProgram.run_decompositions = lambda program, *_, **__: program  # type: ignore[method-assign]
-    try:
-        with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
-            yield
-    finally:
-        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    translations = partial(_loaded_once, ONNXRegistry.from_torchlib)
+    with (
+        patch.object(ExportedProgram, "run_decompositions", lambda program, *_, **__: program),
+        patch.object(ONNXRegistry, "from_torchlib", staticmethod(translations)),
+        torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+    ):
+        yield
 
 
 @contextmanager

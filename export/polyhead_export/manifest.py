@@ -131,7 +131,7 @@ def describe_graph(identity: Identity, kind: GraphKind) -> dict[str, Any]:
         "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
         "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
         "activations": activations(config, identity.precision),
-        "maps": kind.maps(config),
+        "maps": kind.maps(config, identity.precision),
         **({} if (axes := map_axes(config)) is None else {"map_axes": axes}),
     }
 

@@ -21,7 +21,7 @@ from polyhead_export.evaluation import evaluate
 from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
 from polyhead_export.graphs import TRACED_SIZE
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, ManifestTensor, inputs_of, outputs_of
+from polyhead_export.signature import GraphKind, ManifestTensor, compute_outputs, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 
 Array = NDArray[Any]
@@ -286,7 +286,7 @@ def _outputs(
     arithmetic: "_Arithmetic",
 ) -> dict[str, Array]:
     with arithmetic.applied():
-        values = (*run.outputs, *kind.compute(config, inputs, run))
+        values = compute_outputs(config, kind, inputs, run)
     return {spec.name: value.numpy() for spec, value in zip(outputs_of(config, kind), values, strict=True)}
 
 

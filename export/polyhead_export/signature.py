@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyhead_export.attention_ops import needs_no_mask
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_model import EncoderConfig
@@ -54,6 +55,8 @@ class GraphKind:
     file: ClassVar[str]
     masks_by_bias: ClassVar[bool] = False
     """Explicit attention is masked before the softmax alone, which is cheaper; see `ForwardPass.weights`."""
+    pooled_only: ClassVar[bool] = False
+    """There is no output of tokens, and the last layer is computed for those that are pooled alone."""
     attention_layers: tuple[int, ...] | None = None
     """The layers whose attention the export is asked for, ascending; None = all."""
     token_classes: tuple[TokenClass, ...] = ()
@@ -71,8 +74,11 @@ class GraphKind:
         """Return the sizes of fixed axes that no other kind has, by letter."""
         return {}
 
-    def maps(self, config: EncoderConfig) -> int:
+    def maps(self, config: EncoderConfig, precision: Precision = "fp32") -> int:
         """Return how many values [T, keys] a run holds at once for each sequence, besides its outputs."""
+        explicit = self.explicit_layers(config) and not self.pooled_only
+        if packs(config, precision) and needs_no_mask(config) and not explicit:
+            return _MAPS_OF_LONG
         return 2 * config.heads + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
@@ -120,6 +126,19 @@ class GraphKind:
             run: The reference's forward pass.
         """
         return actual, expected
+
+
+def compute_outputs(
+    config: EncoderConfig, kind: GraphKind, inputs: Mapping[str, Tensor], run: ForwardPass
+) -> tuple[Tensor, ...]:
+    """Compute the outputs of a graph of this kind, in the order of `outputs_of`; see `GraphKind.compute`."""
+    tokens = () if kind.pooled_only else (run.output,)
+    sequences = (each for each in (run.pooled, run.class_logits) if each is not None)
+    return (*tokens, *sequences, *kind.compute(config, inputs, run))
+
+
+_MAPS_OF_LONG = 4
+"""What graphs without any such value are taken to hold, as they hold more of [T, D] than others."""
 
 
 def packs(config: EncoderConfig, precision: Precision) -> bool:
@@ -222,7 +241,9 @@ def map_axes(config: EncoderConfig) -> tuple[tuple[str, str], ...] | None:
 
 def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
     """Return the outputs of the family's graph of this kind, in order."""
-    outputs = [ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D"))]
+    outputs = []
+    if not kind.pooled_only:
+        outputs.append(ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D")))
     if config.pooling is not None:
         axes = ("B", "P" if config.dense else "D")
         outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=axes, role="pooled"))

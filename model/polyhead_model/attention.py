@@ -198,6 +198,7 @@ class MultiHeadAttention(FusibleModule):
         head_mask: Tensor | None = None,
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
+        query_rotation: Rotation | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
     ) -> tuple[Tensor, Tensor | None]:
@@ -211,7 +212,8 @@ class MultiHeadAttention(FusibleModule):
             head_mask: [B, H] or [B, Tq or 1, H], a factor on what each head gives, before the output
                 projection: 0 silences it. The weights stay as they are. None = all 1.
             bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
-            rotation: Of the positions of queries and keys, where Tq = Tk; None = they are not rotated.
+            rotation: Of the positions of keys; None = neither they nor queries are rotated.
+            query_rotation: Of the positions of queries; None = those of keys.
             need_weights: Whether to return the weights.
             attend: The computation between the projections. While dropout is active, it is always the
                 explicit one, which alone has weights to drop.
@@ -232,7 +234,7 @@ class MultiHeadAttention(FusibleModule):
             attend = partial(attend_explicitly, dropout=self.dropout)
         q, k, v = self._project(query, key, value)
         if rotation is not None:
-            q, k = rotate(q, self.heads, rotation), rotate(k, self.heads, rotation)
+            q, k = rotate(q, self.heads, query_rotation or rotation), rotate(k, self.heads, rotation)
         context, weights = attend(q, k, v, self.heads, mask, bias=bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)

@@ -1,6 +1,7 @@
 """The transformer block: attention and a feed-forward network, each with a residual and a layer norm."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,6 +9,14 @@ from torch import Tensor, nn
 from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.positions import Rotation
+
+Take = Callable[[Tensor], Tensor]
+"""Takes some tokens of x [B, T, D]."""
+
+
+def take_all(x: Tensor) -> Tensor:
+    """Return x; a `Take`."""
+    return x
 
 
 class FeedForward(nn.Module):
@@ -70,14 +79,14 @@ class ResidualLayer(nn.Module):
         norm: nn.Module | None,
         x: Tensor,
         key: Tensor | None,
+        take: Take = take_all,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Apply an attention with its residual and its norm."""
-        if self.pre_norm or norm is None:
-            attended, weights = attention(x if norm is None else norm(x), key, **options)
-            return x + attended, weights
-        attended, weights = attention(x, key, **options)
-        return norm(x + attended), weights
+        """Apply an attention with its residual and its norm, to the tokens of x that are taken."""
+        normed = x if norm is None or not self.pre_norm else norm(x)
+        attended, weights = attention(take(normed), normed if key is None else key, **options)
+        output = take(x) + attended
+        return output if norm is None or self.pre_norm else norm(output), weights
 
     def _transform(self, x: Tensor) -> Tensor:
         """Apply the feed-forward network with its residual and its norm."""
@@ -101,13 +110,15 @@ class Block(ResidualLayer):
         head_mask: Tensor | None = None,
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
+        query_rotation: Rotation | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
+        take: Take = take_all,
     ) -> tuple[Tensor, Tensor | None]:
         """Transform x [B, T, D].
 
-        The other arguments, and the results, are those of `MultiHeadAttention`; `memory` is its key, and None
-        means x.
+        `take` takes the tokens of x whose results are wanted; all are keys. The other arguments, and the
+        results, are those of `MultiHeadAttention`; `memory` is its key, and None means x.
         """
         x, weights = self._attend(
             self.attention,
@@ -118,8 +129,10 @@ class Block(ResidualLayer):
             head_mask=head_mask,
             bias=bias,
             rotation=rotation,
+            query_rotation=query_rotation,
             need_weights=need_weights,
             attend=attend,
+            take=take,
         )
         return self._transform(x), weights
 

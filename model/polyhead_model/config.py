@@ -442,6 +442,18 @@ class EncoderConfig:
         return self.dense[-1].width if self.dense else self.d_model
 
     @property
+    def pooled_position(self) -> Literal["cls", "last"] | None:
+        """Which token alone is pooled, for a classifier, too, of what a block of self-attention gives.
+
+        None where others are, or other layers.
+        """
+        if self.feed_forward is None or self.cross_attention is not None:
+            return None
+        poolings = {self.pooling, None if self.classifier is None else self.classifier.pooling} - {None}
+        one: tuple[Literal["cls"], Literal["last"]] = ("cls", "last")
+        return next((each for each in one if poolings == {each}), None)
+
+    @property
     def inner_size(self) -> int:
         """H·K, the width of the concatenated heads; D unless `head_width` is given."""
         return self.heads * self.head_size

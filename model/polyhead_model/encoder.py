@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class EncoderOutput(NamedTuple):
     """
 
     output: Tensor
-    """[B, T, D], zero in padding."""
+    """[B, T, D], zero in padding; [B, 1, D] where only pooled tokens were asked for."""
     pooled: Tensor | None
     """[B, P], or None where the encoder does not pool; P is D unless there are dense layers."""
     attention: tuple[Tensor, ...] | None
@@ -162,6 +162,7 @@ class Encoder(FusibleModule):
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
         pack: bool = False,
+        pooled_only: bool = False,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -178,6 +179,8 @@ class Encoder(FusibleModule):
             attend: The attention of every layer, see `Attend`.
             pack: Whether what each token needs is computed for the tokens that exist alone, where `lengths`
                 are given and dropout is not active. The result is the same.
+            pooled_only: Whether the last layer is computed for the one token of each sequence that is pooled
+                (`config.pooled_position`); its keys and values are those of all. It must be a `Block`.
 
         Raises:
             ValueError: A shape or a value is out of range; the message names it.
@@ -190,19 +193,14 @@ class Encoder(FusibleModule):
         valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
         pack = pack and not (self.training and self.config.dropout > 0)  # dropout attends to padded tokens
         layout = _layout_of(lengths, tokens, pack=pack)
+        positions = self._pooled_positions(lengths, x) if pooled_only else None
         x = self._embed(x, token_type_ids, valid, layout)
-        visible = masks.combine(
-            None if valid is None else valid[:, :, None] & valid[:, None, :],
-            masks.causal(tokens, device=x.device) if self.config.causal else None,
-            mask,
-        )
-        near = visible
-        if self.config.local_window is not None:
-            near = masks.combine(visible, masks.window(tokens, self.config.local_window, device=x.device))
+        visible, near = self._visible(tokens, valid, mask, device=x.device)
         bias = None if self.relative_bias is None else self.relative_bias(tokens)
+        rotations = self._rotations(tokens, x.device)
         rotation, near_rotation = (
             None if each is None else (layout.at_positions(each[0]), layout.at_positions(each[1]))
-            for each in self._rotations(tokens, x.device)
+            for each in rotations
         )
         memory_layout, visible_memory = layout, memory_mask
         if memory is not None:
@@ -219,11 +217,23 @@ class Encoder(FusibleModule):
                 memory_mask,
             )
         to_memory = partial(attend, layouts=(layout, memory_layout))
-        attend = partial(attend, layouts=(layout, layout))
+        queries: TokenLayout = layout
+        of_pooled: dict[str, Any] = {}  # arguments of the layer that computes no others
         attention: list[Tensor] = []
         cross_attention: list[Tensor] = []
         for number in range(self.config.layers):
             layer, is_local, cross_weights = self.layer(number), self.config.is_local(number), None
+            if positions is not None and number == self.config.layers - 1:
+                queries = _layout_of(torch.ones_like(positions[:, 0]), 1, pack=isinstance(layout, Packed))
+                of_pooled = {"take": partial(layout.take, positions=positions)}
+                if (angles := rotations[is_local]) is not None:
+                    of_pooled["query_rotation"] = (
+                        queries.pack(angles[0][positions]),
+                        queries.pack(angles[1][positions]),
+                    )
+                visible, near = self._visible(tokens, valid, mask, positions, device=x.device)
+                valid = None if valid is None else valid.gather(1, positions)
+                bias = None if bias is None else bias[0, :, positions].transpose(0, 1)
             if isinstance(layer, DecoderBlock):
                 x, weights, cross_weights = layer(
                     x,
@@ -231,7 +241,7 @@ class Encoder(FusibleModule):
                     mask=visible,
                     memory_mask=visible_memory,
                     need_weights=need_weights,
-                    attend=attend,
+                    attend=partial(attend, layouts=(layout, layout)),
                     attend_to_memory=to_memory,
                 )
             else:
@@ -241,11 +251,12 @@ class Encoder(FusibleModule):
                     mask=visible_memory if memory is not None else near if is_local else visible,
                     head_mask=None
                     if head_mask is None
-                    else layout.repeat(self._heads_of(number, head_mask[:, number])),
+                    else queries.repeat(self._heads_of(number, head_mask[:, number])),
                     bias=None if bias is None else self._heads_of(number, bias),
                     rotation=near_rotation if is_local else rotation,
                     need_weights=need_weights,
-                    attend=attend if memory is None else to_memory,
+                    attend=partial(attend, layouts=(queries, layout)) if memory is None else to_memory,
+                    **of_pooled,
                 )
             if weights is not None:
                 attention.append(weights)
@@ -253,7 +264,7 @@ class Encoder(FusibleModule):
                 cross_attention.append(cross_weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        output = _zero_padding(layout.pad(x), valid)
+        output = _zero_padding(queries.pad(x), valid)
         pooled, logits = self._of_sequences(output, valid)
         return EncoderOutput(
             output,
@@ -273,6 +284,52 @@ class Encoder(FusibleModule):
         types = None if token_type_ids is None else _zero_padding(token_type_ids, valid)
         embedded: Tensor = self.embeddings(_zero_padding(x, valid), types, valid, layout)
         return embedded
+
+    def _visible(
+        self,
+        tokens: int,
+        valid: Tensor | None,
+        mask: Tensor | None,
+        queries: Tensor | None = None,
+        *,
+        device: torch.device,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return what queries see in layers that see everything, and in local ones.
+
+        Args:
+            tokens: T.
+            valid: Boolean [B, T], True = token.
+            mask: As it was given.
+            queries: Their positions [B, Tq]; None = all T.
+            device: Of the result.
+        """
+        seeing = valid
+        if queries is not None:
+            seeing = None if valid is None else valid.gather(1, queries)
+            mask = None if mask is None else Padded().take(mask.expand(queries.shape[0], tokens, -1), queries)
+        visible = masks.combine(
+            None if valid is None or seeing is None else seeing[:, :, None] & valid[:, None, :],
+            masks.causal(tokens, queries, device=device) if self.config.causal else None,
+            mask,
+        )
+        if self.config.local_window is None:
+            return visible, visible
+        window = masks.window(tokens, self.config.local_window, queries, device=device)
+        return visible, masks.combine(visible, window)
+
+    def _pooled_positions(self, lengths: Tensor | None, x: Tensor) -> Tensor:
+        """Return the position [B, 1] of the token that is pooled of each sequence of x [B, T, …].
+
+        Raises:
+            ValueError: Others are pooled, too.
+        """
+        if self.config.pooled_position is None:
+            raise ValueError("pooled_only needs blocks of self-attention, and one pooled token, cls or last")
+        if self.config.pooled_position == "cls":
+            return torch.zeros(x.shape[0], 1, dtype=torch.int64, device=x.device)
+        if lengths is None:
+            lengths = torch.full(x.shape[:1], x.shape[1], device=x.device)
+        return lengths.clamp(min=1).to(torch.int64)[:, None] - 1
 
     def _heads_of(self, layer: int, values: Tensor) -> Tensor:
         """Take the heads that a layer has, [B, H, …] → [B, H of the layer, …]."""

@@ -65,20 +65,27 @@ def from_additive(mask: Tensor) -> Tensor:
     return allowed
 
 
-def causal(tokens: int, *, device: torch.device | None = None) -> Tensor:
-    """Return the causal mask [1, T, T]: every token sees itself and the tokens before it."""
+def causal(tokens: int, queries: Tensor | None = None, *, device: torch.device | None = None) -> Tensor:
+    """Return the causal mask [1, T, T]: every token sees itself and the tokens before it.
+
+    With positions of queries [B, Tq], the mask [B, Tq, T] of these.
+    """
     position = torch.arange(tokens, device=device)
-    return (position[:, None] >= position[None, :])[None]
+    queries = position[None] if queries is None else queries
+    return queries[..., None] >= position
 
 
-def window(tokens: int, width: int, *, device: torch.device | None = None) -> Tensor:
-    """Return the local mask [1, T, T]: every token sees those at most width // 2 away."""
+def window(
+    tokens: int, width: int, queries: Tensor | None = None, *, device: torch.device | None = None
+) -> Tensor:
+    """Return the local mask [1, T, T]: every token sees those at most width // 2 away.
+
+    With positions of queries [B, Tq], the mask [B, Tq, T] of these.
+    """
     position = torch.arange(tokens, device=device)
+    queries = position[None] if queries is None else queries
     # Two comparisons of one axis each: the differences of all pairs would take eight times the memory.
-    near = (position[None, :] <= position[:, None] + width // 2) & (
-        position[None, :] >= position[:, None] - width // 2
-    )
-    return near[None]
+    return (position <= queries[..., None] + width // 2) & (position >= queries[..., None] - width // 2)
 
 
 def valid_tokens(lengths: Tensor, tokens: int) -> Tensor:

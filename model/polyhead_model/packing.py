@@ -35,6 +35,9 @@ class TokenLayout(Protocol):
     def at_positions(self, x: Tensor) -> Tensor:
         """Return what each position has, x [T, …], for every token, without B."""
 
+    def take(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Take tokens at positions [B, Tq] of what `pack` gave of x [B, T, D], and lay them out alike."""
+
 
 class Padded:
     """Tokens with the padding between them, [B, T, …]."""
@@ -62,6 +65,10 @@ class Padded:
     def at_positions(self, x: Tensor) -> Tensor:
         """Return x."""
         return x
+
+    def take(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Take tokens at positions [B, Tq] of x [B, T, D]: [B, Tq, D]."""
+        return x.gather(1, positions[..., None].expand(*positions.shape, x.shape[2]))
 
 
 class Packed:
@@ -110,6 +117,10 @@ class Packed:
     def at_positions(self, x: Tensor) -> Tensor:
         """Return x [T, …] as [N, …]."""
         return x.index_select(0, self.positions)
+
+    def take(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Take tokens at positions [B, Tq] of x [1, N, D]: [1, B·Tq, D]."""
+        return take_rows(x.squeeze(0), self._sources.gather(1, positions).reshape(1, -1))
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Local attention in blocks sees what a window lets it see, and takes memory in proportion to T."""
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -67,27 +68,54 @@ LOCAL = EncoderConfig(
 )
 
 
+LONG = dataclasses.replace(LOCAL, vocabulary=30, positions=8192)
+
+
 @cache
-def local() -> tuple[Encoder, ort.InferenceSession]:
-    """An encoder with local layers, and its graph."""
+def graph_of(config: EncoderConfig) -> tuple[Encoder, ort.InferenceSession]:
+    """An encoder, and its graph."""
     torch.manual_seed(2)
-    encoder = Encoder(LOCAL).eval()
+    encoder = Encoder(config).eval()
     graph = ir.to_proto(build_graph(encoder, FastGraph(), pack=True)).SerializeToString()
     return encoder, ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (3, 50), (4, 150), (2, 333)])
-def test_a_graph_with_local_layers_is_what_pytorch_gives(batch: int, tokens: int) -> None:
-    encoder, session = local()
-    inputs = sample_inputs(LOCAL, FastGraph(), batch, tokens, seed=4)
+@pytest.mark.parametrize("config", [LOCAL, LONG], ids=["masked", "without a mask"])
+def test_a_graph_with_local_layers_is_what_pytorch_gives(
+    config: EncoderConfig, batch: int, tokens: int
+) -> None:
+    encoder, session = graph_of(config)
+    inputs = sample_inputs(config, FastGraph(), batch, tokens, seed=4)
 
     (output,) = session.run(["output"], {name: value.numpy() for name, value in inputs.items()})
 
     close(output, reference_outputs(encoder, FastGraph(), inputs)["output"])
 
 
-def test_no_value_of_a_local_layer_grows_with_the_square_of_its_tokens() -> None:
-    config = EncoderConfig(d_model=8, heads=1, layers=1, feed_forward=8, local_window=4)
+def test_a_sequence_is_what_it_is_alone_where_padding_is_hidden_by_keys() -> None:
+    _, session = graph_of(LONG)
+    lengths = np.array([700, 3, 0, 64], np.int32)
+    ids = np.random.default_rng(5).integers(0, 30, (4, 700))
+
+    (together,) = session.run(["output"], {"input_ids": ids, "lengths": lengths})
+
+    for row, length in enumerate(lengths):
+        feeds = {"input_ids": ids[row : row + 1, : max(1, length)], "lengths": lengths[row : row + 1]}
+        (alone,) = session.run(["output"], feeds)
+        close(together[row, : max(1, length)], alone[0])
+        assert not together[row, length:].any()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EncoderConfig(d_model=8, heads=1, layers=1, feed_forward=8, local_window=4),
+        dataclasses.replace(LONG, d_model=8, heads=1),
+    ],
+    ids=["a local layer", "all layers"],
+)
+def test_no_value_grows_with_the_square_of_tokens(config: EncoderConfig) -> None:
     model = build_graph(Encoder(config).eval(), FastGraph(), pack=True)
     proto = ir.to_proto(model)
     named = {each.name for each in proto.graph.output}
@@ -100,7 +128,9 @@ def test_no_value_of_a_local_layer_grows_with_the_square_of_its_tokens() -> None
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
     def largest(tokens: int) -> int:
-        feeds = {"x": np.zeros((1, tokens, 8), np.float32), "lengths": np.array([tokens], np.int32)}
+        x = np.zeros((1, tokens, 8), np.float32)
+        main = {"input_ids": np.zeros((1, tokens), np.int64)} if config.vocabulary else {"x": x}
+        feeds = main | {"lengths": np.array([tokens], np.int32)}
         return max(int(each.size) for each in session.run(None, feeds))
 
     assert largest(2048) <= 2 * largest(1024)

@@ -112,6 +112,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
     assert (encoder["pooling"], encoder["normalise"]) == ("weighted_mean", True)
 
 
+@pytest.mark.slow
 def test_a_classifier_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "classifier"
     write_checkpoint(folder, "bert", head="ForSequenceClassification", id2label={0: "no", 1: "yes"})

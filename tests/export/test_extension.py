@@ -94,7 +94,8 @@ def test_nothing_is_added_where_a_graph_would_be_lost(
     assert (folder / "attention.onnx").is_file()
 
 
-@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.slow), "int8"])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_graphs_in_other_precisions_are_made_again(precision: Precision, tmp_path: Path) -> None:
     """They are judged by the graph in fp32 that they were made of."""
     encoder = Encoder(EncoderConfig(d_model=64, heads=2, layers=1))

@@ -11,6 +11,7 @@ from tests.numerics import close
 from torch import Tensor, nn
 
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.config import Classifier, Pooling
 from polyhead_model.packing import Packed, Padded
 
 TOKEN_IDS = {"vocabulary": 30, "positions": 40, "embedding_norm": True}
@@ -79,6 +80,44 @@ def test_packed_tokens_give_what_padded_ones_give(variant: str) -> None:
         close(packed.pooled, padded.pooled)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "last"])
+@pytest.mark.parametrize("variant", list(VARIANTS)[1:])  # the first has no blocks
+def test_pooled_tokens_alone_are_what_they_are_among_others(variant: str, pooling: Pooling) -> None:
+    classifier = Classifier(labels=("no", "yes"), pooling=pooling)
+    encoder = build(**VARIANTS[variant] | {"pooling": pooling, "classifier": classifier})
+    inputs = inputs_of(encoder)
+
+    every = encoder(**inputs)
+
+    for pack in (False, True):
+        alone = encoder(**inputs, pack=pack, pooled_only=True)
+        assert alone.output.shape == (len(LENGTHS), 1, 24)
+        close(alone.pooled, every.pooled)
+        close(alone.logits, every.logits)
+    del inputs["lengths"]
+    if "x" in inputs:
+        inputs["x"] = inputs["x"].nan_to_num()
+    close(encoder(**inputs, pooled_only=True).pooled, encoder(**inputs).pooled)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pooling": "mean"},
+        {"pooling": "cls", "classifier": Classifier(labels=("no", "yes"), pooling="last")},
+        {"pooling": "cls", "feed_forward": None},
+        {"pooling": "cls", "cross_attention": "alone"},
+    ],
+)
+def test_where_other_tokens_are_read_pooled_ones_are_not_computed_alone(fields: dict[str, Any]) -> None:
+    encoder = build(**fields)
+    memory = {"memory": torch.randn(2, 4, 24)} if "cross_attention" in fields else {}
+
+    with pytest.raises(ValueError, match="pooled_only needs blocks of self-attention, and one pooled token"):
+        encoder(torch.randn(2, 5, 24), **memory, pooled_only=True)
+
+
 @pytest.mark.parametrize("cross_attention", ["alone", "after_self"])
 def test_a_memory_is_packed_too(cross_attention: str) -> None:
     encoder = build(cross_attention=cross_attention)
@@ -106,6 +145,18 @@ def test_layers_see_only_the_tokens_that_exist() -> None:
 
     # A sequence of length 0 counts as one of length 1.
     assert seen == [(1, 7 + 1 + 3 + 1 + 9 + 1, 24)]
+
+
+def test_the_last_layer_of_pooled_tokens_alone_sees_no_others() -> None:
+    encoder = build(pooling="cls", fused=True)
+    seen = []
+    for layer in range(2):
+        network = encoder.get_submodule(f"layers.{layer}.feed_forward")
+        network.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+
+    encoder(**inputs_of(encoder), pack=True, pooled_only=True)
+
+    assert seen == [7 + 1 + 3 + 1 + 9 + 1, len(LENGTHS)]
 
 
 def test_while_dropout_is_active_padded_tokens_are_computed() -> None:
@@ -141,6 +192,8 @@ def test_layouts_move_every_token_to_its_place(lengths: list[int]) -> None:
     assert packed.repeat(torch.arange(batch)[:, None])[0, :, 0].tolist() == [i for i, _ in numbers]
     assert packed.at_positions(torch.arange(tokens)[:, None])[:, 0].tolist() == [j for _, j in numbers]
     assert torch.equal(packed.pack(x[..., 0])[0], rows[0, :, 0])
+    last = torch.tensor(lengths).clamp(min=1)[:, None] - 1
+    assert torch.equal(packed.take(rows, last)[0], Padded().take(x, last)[:, 0])
     by_head, plain = packed.by_head(rows, heads), Padded().by_head(x, heads)
     for i, length in enumerate(lengths):
         assert torch.equal(packed.pad(rows)[i, :length], x[i, :length])

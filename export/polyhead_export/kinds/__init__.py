@@ -6,13 +6,14 @@ from polyhead_export.errors import ExportError
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.kinds.pooled import PooledGraph
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
 
 KINDS: Mapping[str, type[GraphKind]] = {
-    kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph)
+    kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph)
 }
 """Every kind by its name, in the order of their files in a version."""
 
@@ -62,6 +63,13 @@ def kinds_of(
                 "sequence through all layers, and the memory's tokens are another; rows works"
             )
         names = [name for name in names if name != InsightGraph.name]
+    if config.pooled_position is None:
+        if PooledGraph.name in graphs:
+            raise ExportError(
+                "graphs must not have pooled, which computes one token in the last layer: this encoder pools "
+                "others than the first (cls) or the last, or its layers are not blocks of self-attention"
+            )
+        names = [name for name in names if name != PooledGraph.name]
     layers = None
     if attention_layers is not None:
         layers = tuple(sorted(attention_layers))

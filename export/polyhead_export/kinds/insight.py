@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polyhead_export.comparison import part_of
 from polyhead_export.forward_pass import ForwardPass, for_each_window
+from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
 from polyhead_model import EncoderConfig, masks
 from polyhead_model.insight.measures import measure
@@ -46,7 +47,7 @@ class InsightGraph(GraphKind):
         """Return the numbers of scores, of kept keys, and of cells along a picture's side."""
         return {"Scores": len(self.scores(config)), "Top": TOP, "Side": SIDE}
 
-    def maps(self, config: EncoderConfig) -> int:
+    def maps(self, config: EncoderConfig, precision: Precision = "fp32") -> int:
         """Count one layer's logits and weights, four values made of them, and patterns being built."""
         kinds = len({config.is_local(layer) for layer in range(config.layers)})
         return 6 * config.heads + 3 * kinds * len(self.scores(config)) + bias_maps(config)

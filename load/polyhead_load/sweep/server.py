@@ -54,8 +54,14 @@ class MeasuredServer:
         return None
 
     def memory_mib(self) -> float | None:
-        """Return the resident memory of all its processes; None where unknown."""
+        """Return the memory of all its processes; None where unknown."""
         return None
+
+
+def memory_of(process: psutil.Process) -> int:
+    """Return the bytes that a process holds; where Linux tells, what is mapped twice counts once."""
+    memory = process.memory_full_info()
+    return int(getattr(memory, "pss", memory.rss))
 
 
 class RunningServer(MeasuredServer):
@@ -100,7 +106,7 @@ class OwnServer(MeasuredServer):
     def memory_mib(self) -> float | None:
         """Add up the server and its workers."""
         try:
-            return sum(process.memory_info().rss for process in self._processes()) / 2**20
+            return sum(map(memory_of, self._processes())) / 2**20
         except psutil.Error:
             return None
 

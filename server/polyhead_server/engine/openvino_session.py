@@ -93,18 +93,27 @@ class _Requests:
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
         self.idle: list[Any] = []
+        self._running = 0
+        self._shrinks = False
+        self._lock = Lock()
 
     def take(self) -> Any:
         """Return a request for one run."""
-        try:
-            return self.idle.pop()
-        except IndexError:
-            return self.compiled.create_infer_request()
+        with self._lock:
+            self._running += 1
+            return self.idle.pop() if self.idle else self.compiled.create_infer_request()
 
-    def shrink(self) -> None:
-        """Return the memory of earlier runs."""
-        self.idle.clear()
-        self.compiled.release_memory()
+    def give_back(self, request: Any, *, shrink: bool) -> None:
+        """Take a request back, and return the memory of earlier runs if that is due and no other runs."""
+        with self._lock:
+            self._running -= 1
+            self._shrinks |= shrink
+            if not self._shrinks:
+                self.idle.append(request)
+            elif not self._running:  # beside a run, OpenVINO refuses to
+                self.idle.clear()
+                self.compiled.release_memory()
+                self._shrinks = False
 
 
 class _OpenVinoRun:
@@ -118,14 +127,13 @@ class _OpenVinoRun:
         self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
     ) -> list[NDArray[Any]]:
         requests = self._session.requests()
-        request = requests.take()
-        # Only what was started this way can be cancelled.
-        with self._lock:
-            if self._cancelled:
-                raise EngineError("the run was cancelled")
-            self._request = request
-            request.start_async(dict(feeds), share_inputs=True)
         try:
+            with self._lock:
+                if self._cancelled:
+                    raise EngineError("the run was cancelled")
+                self._request = request = requests.take()
+                # Only what was started this way can be cancelled.
+                request.start_async(dict(feeds), share_inputs=True)
             request.wait()
         except BaseException:
             # Some of its nodes hold shapes of this run now, others those of the run before.
@@ -135,10 +143,7 @@ class _OpenVinoRun:
         values = [np.array(request.get_tensor(name).data) for name in outputs]
         with self._lock:
             self._request = None
-        if shrink:
-            requests.shrink()
-        else:
-            requests.idle.append(request)
+        requests.give_back(request, shrink=shrink)
         return values
 
     def cancel(self) -> None:

@@ -120,7 +120,9 @@ class Inferences:
 
             def translate(body: memoryview, given: Parameters) -> tuple[bytes, embed.EmbeddingsCall]:
                 call = embed.read_call(body, form, models, given)
-                signature = self._remote.registry.find(call.model).signature
+                registry = self._remote.registry
+                graphs = (model.signature for model in registry.models())
+                signature = embed.without_tokens(registry.find(call.model).signature, graphs)
                 return embed.write_call(call, signature, self._remote.settings), call
 
             async with self._answered(caller, translate) as (reply, call):

@@ -4,7 +4,7 @@ A call becomes one inference request for pooled vectors. Shape letters: B batch,
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import to_array
-from polyhead_proto.names import LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
+from polyhead_proto.names import LENGTHS, OUTPUT, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
 from polyhead_proto.wire import read_reply
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, read_json, shown
@@ -103,6 +103,12 @@ def read_call(body: memoryview, form: Fields, models: Sequence[str], given: Para
 def embeds(signature: Signature) -> bool:
     """Return whether a graph is one that embeds: the fast one of a family that pools tokens."""
     return signature.graph == "fast" and signature.feed(TOKENS) is not None and _pooled(signature) is not None
+
+
+def without_tokens(signature: Signature, graphs: Iterable[Signature]) -> Signature:
+    """Return the graph of the same family that pools and has no vectors of tokens, or this one."""
+    family = (each for each in graphs if each.manifest.name == signature.manifest.name)
+    return next((each for each in family if OUTPUT not in each.outputs and _pooled(each)), signature)
 
 
 def write_call(call: EmbeddingsCall, signature: Signature, settings: Settings) -> bytes:

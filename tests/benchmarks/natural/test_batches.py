@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tests.checkpoints import bert_tokenizer
 
-from natural.batches import BatchPlan, Ids, Vectors, pad, pool, run_in_batches
+from natural.batches import BatchPlan, Ids, Vectors, pad, pool, run_in_batches, token_ids
 
 
 @pytest.mark.parametrize("by_length", [False, True])
@@ -44,3 +45,11 @@ def test_padding_does_not_change_the_mean() -> None:
 
 def test_plans_say_what_they_do() -> None:
     assert str(BatchPlan(batch=8, by_length=True, lanes=2)) == "2 × 1 thread, B = 8, by length"
+
+
+def test_token_ids_that_are_given_stay() -> None:
+    assert token_ids(bert_tokenizer(), [[5, 6], [7]]) == [[5, 6], [7]]
+    assert token_ids(bert_tokenizer(), ["a", "bc"]) == [
+        bert_tokenizer().encode("a").ids,
+        bert_tokenizer().encode("bc").ids,
+    ]

@@ -11,6 +11,7 @@ from natural.comparison import (
     PADDED,
     SENTENCE_TRANSFORMERS,
     TRAFFIC,
+    Cosines,
     EqualLengths,
     MixedCall,
     TextComparison,
@@ -86,7 +87,14 @@ def test_everyone_has_a_row() -> None:
     lists = compared(LISTS, **{CTRANSLATE2: 50.0, SLOW: 10.0})
     result: dict[str, Any] = {"fingerprint": FACTS, "rounds": 3, "targets": [], "lengths": [8, 24]}
 
-    shown = page({**result, "comparisons": [lists], "cosines": {CTRANSLATE2: 1.0}, "versions": {}})
+    shown = page(
+        {
+            **result,
+            "comparisons": [lists],
+            "cosines": {CTRANSLATE2: Cosines(lowest=1.0, mean=1.0)},
+            "versions": {},
+        }
+    )
 
     assert "## Lists of 32 texts, one call at a time" in shown
     assert f"| {CTRANSLATE2} | 50 | 2.00 (1.80–2.20) | 8 | 1 × 2 threads, B = 32 | 0 |" in shown

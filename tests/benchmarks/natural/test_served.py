@@ -29,3 +29,16 @@ def test_part_of_a_round_is_left_out(latencies: list[float], rate: float) -> Non
     load = LoadResult(latencies_ms=latencies, errors=0, seconds=1.0, client_cores=0.0, server_cores=0.0)
 
     assert whole_rounds(load, 2).rate == pytest.approx(rate)
+
+
+def test_requests_hold_token_ids() -> None:
+    server = TextServer(contender=Contender(name="it", address="127.0.0.1:1"), model="minilm")
+
+    requests = [pb.ModelInferRequest.FromString(each) for each in server.requests([[5, 6], [7, 8], [9]], 2)]
+
+    assert [(each.name, list(each.shape)) for each in requests[0].inputs] == [
+        ("input_ids", [2, 2]),
+        ("token_type_ids", [2, 2]),
+        ("lengths", [2]),
+    ]
+    assert list(requests[1].inputs[0].shape) == [1, 1]

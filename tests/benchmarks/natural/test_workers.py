@@ -2,14 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from in_process import CORES
-from natural.batches import BatchPlan
+from natural.batches import BatchPlan, Sequences
 from natural.embed_worker import measure
 from natural.engines import EngineModel
 from natural.workers import EngineWorker, WorkerError, plans_of
@@ -43,7 +43,7 @@ def test_texts_become_vectors() -> None:
 
 def test_the_fastest_plan_is_found() -> None:
     with worker() as engine:
-        plan = engine.search(["a"] * 32, per_call=32, seconds=0.0)
+        plan = engine.search(["a"] * 32, plans_of(_MODEL, 32), per_call=32, seconds=0.0)
 
     assert (plan.batch, plan.by_length) == (32, True)
 
@@ -54,7 +54,7 @@ def test_a_process_that_ends_is_named_with_its_log() -> None:
 
 
 def test_whole_rounds_are_measured() -> None:
-    calls: list[Sequence[str]] = []
+    calls: list[Sequences] = []
 
     found = measure(calls.append, ["a", "b", "c", "d", "e"], 2, 0.0)
 

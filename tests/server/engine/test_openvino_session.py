@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,22 @@ def test_shrinking_drops_the_tensors_of_earlier_runs(repository: Path, open_grap
     session.prepare()(feeds, ["output"], shrink=True)
 
     assert (kept, len(session.requests().idle)) == (1, 0)
+
+
+def test_shrinking_waits_for_runs_beside_it(repository: Path, open_graph: Open) -> None:
+    _, signature = open_graph("tiny", "fast")
+    session, feeds = opened(repository, lanes=2), ragged(signature, 8, 100, seed=0)
+    (expected,) = session.prepare()(feeds, ["output"], shrink=False)
+
+    def run(_: int) -> Any:
+        return session.prepare()(feeds, ["output"], shrink=True)[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        values = list(pool.map(run, range(100)))
+
+    for value in values:
+        np.testing.assert_array_equal(value, expected)
+    assert not session.requests().idle
 
 
 def test_operators_are_counted_and_attention_is_among_them(repository: Path) -> None:

@@ -9,6 +9,9 @@ import pytest
 from tests.numerics import close
 from tests.server.http.conftest import OverHttp, StartHttp
 
+from polyhead_export import export_family
+from polyhead_model import Encoder, EncoderConfig
+
 TEXTS = ["the cat sat on the mat", "a dog"]
 
 
@@ -106,6 +109,26 @@ def test_what_cannot_be_done_is_refused_by_name(
     assert answered.status == status
     assert named in answered.error
     assert answered.json["error"]["type"] in {"invalid_request_error", "not_found_error"}
+
+
+def test_the_graph_without_vectors_of_tokens_runs_where_there_is_one(
+    serve_over_http: StartHttp, tmp_path: Path
+) -> None:
+    config = EncoderConfig(d_model=8, heads=2, layers=1, feed_forward=8, vocabulary=20, pooling="cls")
+    export_family(Encoder(config), "first", tmp_path, graphs=["pooled"])
+    web = serve_over_http(models=tmp_path)
+
+    reply = web.post("/v1/embeddings", {"model": "first", "input": [[3, 4, 5], [6]]}).json
+
+    ids, lengths = np.array([[3, 4, 5], [6, 0, 0]]), np.array([3, 1], np.int32)
+    expected = web.running.infer("first", {"input_ids": ids, "lengths": lengths})["pooled"]
+    close(vectors(reply), expected)
+    assert reply["model"] == "first"
+    assert [model["id"] for model in web.get("/v1/models").json["data"]] == ["first"]
+    metrics = web.get("/metrics").body.decode()
+    assert (
+        'polyhead_requests_total{code="OK",model="first.pooled",protocol="http",version="1"} 1.0' in metrics
+    )
 
 
 def test_models_that_embed_are_listed(web: OverHttp) -> None:

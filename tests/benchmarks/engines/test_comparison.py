@@ -1,0 +1,99 @@
+"""What is measured of engines meets its targets, and everyone is on the page."""
+
+from typing import Any
+
+import pytest
+
+from encoders import MINILM
+from engines.comparison import (
+    AS_THEY_COME,
+    FULL,
+    LISTS,
+    LONE,
+    EncoderResult,
+    page,
+    targets,
+)
+from engines.contenders import ALONE_BF16, BF16, CTRANSLATE2_INT8, ONNXRUNTIME, OPENVINO, Footprint
+from engines.encoders import BERT
+from natural.comparison import Cosines, TextComparison, TextTraffic
+from peers.comparison import PeerSample
+
+FACTS = {"began": "", "cores": 2, "processor": "P", "Python": "3", "grpcio": "1", "polyhead": "0"}
+
+
+def compared(traffic: TextTraffic, rates: dict[str, float]) -> TextComparison:
+    return TextComparison(
+        encoder=MINILM,
+        in_flight=traffic.in_flight,
+        per_call=traffic.per_call,
+        tokens=traffic.tokens,
+        samples={name: [PeerSample(rate=rate, p50_ms=8.0)] * 3 for name, rate in rates.items()},
+    )
+
+
+def measured(
+    *comparisons: TextComparison, encoder: str = MINILM, seconds: float = 1.0, memory: float = 100.0
+) -> EncoderResult:
+    own = Footprint(first_answer_seconds=seconds, memory_mib=memory)
+    names = {name for each in comparisons for name in each.samples} | {ONNXRUNTIME}
+    return EncoderResult(
+        encoder=encoder,
+        footprints=dict.fromkeys(names, own)
+        | {ONNXRUNTIME: Footprint(first_answer_seconds=1.0, memory_mib=100.0)},
+        cosines=dict.fromkeys(names, Cosines(lowest=0.5, mean=0.75)),
+        comparisons=comparisons,
+    )
+
+
+def held(result: EncoderResult) -> dict[str, bool]:
+    return {each.name: each.holds for each in targets([result])}
+
+
+@pytest.mark.parametrize(("rate", "holds"), [(190.0, True), (180.0, False)])
+def test_bf16_is_compared_with_onnxruntime_served(rate: float, holds: bool) -> None:
+    found = held(measured(compared(FULL, {ONNXRUNTIME: 100.0, BF16: rate, ALONE_BF16: 100.0})))
+
+    assert found[f"{FULL.title}: {BF16} ≥ 1.9 × {ONNXRUNTIME}"] is holds
+    assert found[f"{FULL.title}: {BF16} ≥ 0.92 × {ALONE_BF16}"]
+
+
+def test_lists_are_compared_with_padded_batches_and_engines_of_lists() -> None:
+    rates = {ONNXRUNTIME: 1.0, BF16: 100.0, AS_THEY_COME: 20.0, ALONE_BF16: 80.0, CTRANSLATE2_INT8: 101.0}
+
+    found = held(measured(compared(LISTS, rates)))
+
+    assert {name.split(" ≥ ")[1]: holds for name, holds in found.items() if " ≥ " in name} == {
+        f"4.5 × {AS_THEY_COME}": True,
+        f"1.3 × {ALONE_BF16}": False,
+        f"1.0 × {CTRANSLATE2_INT8}": False,
+    }
+
+
+@pytest.mark.parametrize(("seconds", "memory"), [(1.4, 160.0), (1.6, 140.0)])
+def test_footprints_are_judged(seconds: float, memory: float) -> None:
+    result = measured(compared(LONE, {ONNXRUNTIME: 1.0, OPENVINO: 2.0}), seconds=seconds, memory=memory)
+
+    assert list(held(result).values()) == [True, seconds <= 1.5, memory <= 150]
+
+
+def test_without_bf16_nothing_of_it_is_judged() -> None:
+    assert not [name for name in held(measured(compared(FULL, {ONNXRUNTIME: 1.0}))) if "bf16" in name]
+
+
+def test_the_large_encoder_is_not_judged() -> None:
+    assert not targets([measured(compared(FULL, {ONNXRUNTIME: 1.0, BF16: 0.1}), encoder=BERT)])
+
+
+@pytest.mark.parametrize(("bf16", "says"), [(True, "computes in bf16"), (False, "takes no part")])
+def test_everyone_has_a_row(bf16: bool, says: str) -> None:
+    result: dict[str, Any] = {"fingerprint": FACTS, "rounds": 3, "targets": [], "versions": {}}
+    encoders = [measured(compared(FULL, {ONNXRUNTIME: 50.0, OPENVINO: 100.0}))]
+
+    shown = page({**result, "encoders": encoders, "instructions": ["AVX2"], "bf16": bf16})
+
+    assert "The processor has AVX2." in shown
+    assert says in shown
+    assert f"### {FULL.title}" in shown
+    assert f"| **{OPENVINO}** | 100 | 2.00 (2.00–2.00) | 8 |  | 0 |" in shown
+    assert f"| **{OPENVINO}** | 100 | 1.0 | 0.50000 | 0.75000 |" in shown
