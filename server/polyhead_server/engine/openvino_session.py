@@ -108,9 +108,9 @@ class _Requests:
         with self._lock:
             self._running -= 1
             self._shrinks |= shrink
-            if not self._shrinks:
+            if not shrink:
                 self.idle.append(request)
-            elif not self._running:  # beside a run, OpenVINO refuses to
+            if self._shrinks and not self._running:  # beside a run, OpenVINO refuses to
                 self.idle.clear()
                 self.compiled.release_memory()
                 self._shrinks = False
