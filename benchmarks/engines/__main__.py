@@ -149,7 +149,7 @@ def main() -> int:
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
             "texts": len(texts),
-            "instructions": machine.processors().instructions,
+            "instructions": [name for name, has in (machine.processors().instructions or {}).items() if has],
             "bf16": bf16,
             "versions": versions,
             "targets": judged,

@@ -137,7 +137,7 @@ def page(result: Mapping[str, Any]) -> str:
     rounds, cores = result["rounds"], result["fingerprint"]["cores"]
     lines = [
         *heading("Engines and precisions", "engines", result),
-        f"The processor has {', '.join(result['instructions'])}. {bf16}",
+        f"The processor has {', '.join(result['instructions']) or 'none of AVX2 and later'}. {bf16}",
         "",
         f"Medians of {rounds} rounds, in each of which everyone takes a turn, in every second",
         "round backwards. Ratios compare within this run; the rest is this machine's. “×” is the rate",

@@ -140,7 +140,7 @@ def test_an_empty_variable_is_one_that_is_not_set(
         (["--models", "m", "--http-port", "65536"], "65535"),
         (["--models", "m", "--http-port", "none"], "none"),
         (["--models", "m", "--grpc-option", "grpc.so_reuseport=1"], "must be set by --workers"),
-        (["--models", "m", "--device", "cuda:0,0"], "a device must be auto, cpu, cuda or cuda:0,2"),
+        (["--models", "m", "--device", "cuda:0,0"], "a device must be auto, cpu, openvino, cuda or cuda:0,2"),
         (["--models", "m", "--config", "missing.toml"], "--config must be a TOML file, missing.toml is none"),
     ],
 )
