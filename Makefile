@@ -40,18 +40,17 @@ test: $(VENV)/dev  ## Run the tests that need one environment and little time
 	$(PYTEST) -m 'not slow'
 
 test-all: environments  ## Run the whole test suite, and its numbers again with narrower vector instructions
-	$(PYTEST); suite=$$?; $(MAKE) test-numerics && exit $$suite
+	$(PYTEST); suite=$$?; $(MAKE) --jobs --keep-going --output-sync test-numerics && exit $$suite
 
 # A machine whose PyTorch sums in wide vectors must not hide that a tolerance is too narrow for others. These are the
 # tests of numbers that PyTorch computes; onnxruntime does not see the setting.
 NUMERICS = tests/model/insight tests/export/test_planted_mistakes.py $(foreach part, \
 	attention block cross_attention encoder masks packing properties pruning torch_modules,tests/model/test_$(part).py)
-test-numerics: $(VENV)/dev
-	failed=0; \
-	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest $(NUMERICS) tests/export/test_blocks.py tests/export/test_parity.py \
-		|| failed=1; \
-	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest $(NUMERICS) || failed=1; \
-	exit $$failed
+test-numerics: numerics-default numerics-avx2
+
+numerics-default: ALSO = tests/export/test_blocks.py tests/export/test_parity.py
+numerics-%: $(VENV)/dev
+	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -p no:cacheprovider $(NUMERICS) $(ALSO)
 
 test-compose:  ## Build the images and really run the compose stack, where a container engine runs
 	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; \

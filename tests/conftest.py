@@ -4,7 +4,6 @@ Both are made on first use, once for all processes of a run.
 """
 
 import fcntl
-import functools
 import gc
 import importlib.util
 import os
@@ -19,7 +18,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from polyhead_export import TokenizerFile, export_family
 from polyhead_load.sweep.server import started_server
@@ -197,15 +195,6 @@ def pytest_collection() -> Generator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_operator_registry() -> Iterator[None]:
-    """Build the exporter's registry once. It would be built, and never changed, in each export: 0.4 s."""
-    with pytest.MonkeyPatch.context() as patch:
-        once = functools.cache(ONNXRegistry.from_torchlib)
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(once))
-        yield
 
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
