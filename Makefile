@@ -21,7 +21,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http agreement fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
 
 test-ray: environments  ## Run the tests on Ray, also behind HAProxy, which the suite leaves out
 	POLYHEAD_TEST_HAPROXY=1 $(BIN)/python -m pytest tests/server/ray
+
+test-openvino: $(VENV)/dev  ## Run the tests of the server that hold whatever computes, on OpenVINO
+	POLYHEAD_TEST_OPENVINO=1 $(PYTEST) tests -k openvino
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .

@@ -133,7 +133,10 @@ ON_OPENVINO_TOO = (
     "test_cross_attention_served.py",
     "test_pruned_served.py",
 )
-"""Whose tests hold whatever computes: those that use `device` run once more, on OpenVINO, among the slow."""
+"""Whose tests hold whatever computes: those that use `device` run once more, on OpenVINO."""
+
+ALWAYS_ON_OPENVINO = ("server/engine", "server/scheduling", "server/test_rows_and_head_masks.py")
+"""The part of them that `make test-all` runs. `make test-openvino` runs all, which takes minutes."""
 
 
 def is_among(path: Path, parts: Sequence[str]) -> bool:
@@ -147,7 +150,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         missing = pytest.mark.skipif(
             importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed"
         )
-        openvino = pytest.param("openvino", marks=[pytest.mark.slow, missing])
+        left = pytest.mark.skipif(
+            not is_among(Path(metafunc.module.__file__), ALWAYS_ON_OPENVINO)
+            and not os.environ.get("POLYHEAD_TEST_OPENVINO"),
+            reason="make test-openvino runs it",
+        )
+        openvino = pytest.param("openvino", marks=[pytest.mark.slow, missing, left])
         metafunc.parametrize("device", ["cpu", openvino], indirect=True, scope="module")
 
 

@@ -139,8 +139,7 @@ def test_another_token_in_the_place_of_the_first_is_found(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", ["BERT", "ModernBERT"])
+@pytest.mark.parametrize(("name", "precision"), [("BERT", "int8"), ("ModernBERT", "fp16")])
 def test_it_is_exported_in_other_precisions(name: str, precision: Any, tmp_path: Path) -> None:
     """The export itself compares it with PyTorch."""
     exported = export_family(build(ENCODERS[name]), "small", tmp_path, graphs=["pooled"], precision=precision)

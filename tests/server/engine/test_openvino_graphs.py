@@ -43,7 +43,6 @@ CONFIGS: Mapping[str, EncoderConfig] = {
     "decoder": EncoderConfig(
         d_model=12, heads=2, layers=2, feed_forward=16, cross_attention="after_self", mask_input=True
     ),
-    "cross": EncoderConfig(d_model=12, heads=2, layers=2, cross_attention="alone"),
 }
 
 
