@@ -40,32 +40,27 @@ class Least(NamedTuple):
     ratio: float
 
 
+def _of_equal_lengths(gain: float) -> Sequence[Least]:
+    return [
+        Least(BF16, ONNXRUNTIME, gain),
+        Least(BF16, ALONE_BF16, 0.92),
+        Least(OPENVINO, f"{ALONE}, fp32", 0.92),
+        Least(ATTENTION_BF16, PACKED, 1.5),
+    ]
+
+
+_OF_NATURAL_LENGTHS = [
+    Least(BF16, AS_THEY_COME, 4.5),
+    Least(BF16, ALONE_BF16, 1.3),
+    Least(OPENVINO, f"{ALONE}, fp32", 1.3),
+    Least(BF16, CTRANSLATE2_INT8, 1.0),
+]
 _LEAST: Mapping[TextTraffic, Sequence[Least]] = {
     LONE: [Least(OPENVINO, ONNXRUNTIME, 1.3), Least(BF16, ONNXRUNTIME, 1.3)],
-    FULL: [
-        Least(BF16, ONNXRUNTIME, 1.9),
-        Least(BF16, ALONE_BF16, 0.92),
-        Least(OPENVINO, f"{ALONE}, fp32", 0.92),
-        Least(ATTENTION_BF16, PACKED, 1.5),
-    ],
-    LONG: [
-        Least(BF16, ONNXRUNTIME, 2.1),
-        Least(BF16, ALONE_BF16, 0.92),
-        Least(OPENVINO, f"{ALONE}, fp32", 0.92),
-        Least(ATTENTION_BF16, PACKED, 1.5),
-    ],
-    LISTS: [
-        Least(BF16, AS_THEY_COME, 4.5),
-        Least(BF16, ALONE_BF16, 1.3),
-        Least(OPENVINO, f"{ALONE}, fp32", 1.3),
-        Least(BF16, CTRANSLATE2_INT8, 1.0),
-    ],
-    SINGLE: [
-        Least(BF16, AS_THEY_COME, 4.5),
-        Least(BF16, ALONE_BF16, 1.3),
-        Least(OPENVINO, f"{ALONE}, fp32", 1.3),
-        Least(BF16, CTRANSLATE2_INT8, 1.0),
-    ],
+    FULL: _of_equal_lengths(1.9),
+    LONG: _of_equal_lengths(2.1),
+    LISTS: _OF_NATURAL_LENGTHS,
+    SINGLE: _OF_NATURAL_LENGTHS,
 }
 
 

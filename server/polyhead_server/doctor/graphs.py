@@ -14,7 +14,7 @@ from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, v
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.drift import ComputeDrift
 from polyhead_server.serving.loading import drift_on
-from polyhead_server.serving.tokeniser import Tokeniser
+from polyhead_server.serving.tokeniser import open_tokeniser
 
 
 def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphReport]:
@@ -95,10 +95,7 @@ def _drift(version: VersionFolder, graph: GraphName, device: Device) -> ComputeD
         return None
     manifest, signature = version.manifest, signature_of(version.manifest, graph)
     path = version.folder / manifest.graphs[graph].file
-    tokeniser = None
-    if file := manifest.tokenizer:
-        limit = manifest.text_max_tokens
-        tokeniser = Tokeniser(version.folder / file.file, max_tokens=limit, pairs=file.pairs)
+    tokeniser = open_tokeniser(version.folder, manifest)
     engine = Engine(path, signature=signature, device=device, threads=1)
     try:
         return drift_on(device, path, engine, signature, tokeniser)

@@ -115,8 +115,7 @@ class Engine:
 
     def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
         """Return inputs of (B, T): zeros, nothing masked, no padding."""
-        sizes = self._signature.example_sizes(batch, tokens)
-        return {spec.name: spec.filled_at(sizes) for spec in self._signature.feeds}
+        return self._signature.example(batch, tokens)
 
     def shrink(self) -> None:
         """Have the next run return the memory that earlier runs took."""

@@ -194,6 +194,11 @@ class Signature:
         """Return sizes of the axes that vary: T of all sequences, and 1 of what indexes them."""
         return {letter: tokens if letter in self.sequences else 1 for letter in self.letters} | {"B": batch}
 
+    def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
+        """Return inputs of (B, T): zeros, nothing masked, no padding."""
+        sizes = self.example_sizes(batch, tokens)
+        return {spec.name: spec.filled_at(sizes) for spec in self.feeds}
+
     def working_bytes(
         self, batch: int, longest: int, sizes: Mapping[str, int] | None = None, *, tokens: int | None = None
     ) -> int:

@@ -68,7 +68,7 @@ class ComputeDrift:
         return [*dict.fromkeys((*self.deviations, *self.other_top_keys))]
 
     def facts(self) -> dict[str, Any]:
-        """Return it for JSON, to four digits."""
+        """Return it for JSON, to six digits; null for what is infinite."""
         facts: dict[str, Any] = _rounded(asdict(self))
         return facts
 
@@ -157,7 +157,7 @@ def _sentences(signature: Signature, tokeniser: Tokeniser) -> Iterator[Arrays]:
             max_total=2**20,
             with_tokens=False,
         )
-        feeds = _filled(signature, *made.input_ids.shape)
+        feeds = signature.example(*made.input_ids.shape)
         for spec in signature.feeds:
             if spec.role == TOKENS:
                 feeds[spec.name] = made.input_ids.astype(spec.dtype)
@@ -170,7 +170,7 @@ def _random(signature: Signature) -> Iterator[Arrays]:
     random = np.random.default_rng(0)
     tokens = min(_RANDOM_TOKENS, signature.max_tokens or _RANDOM_TOKENS)
     for _ in range(len(SENTENCES) // _BATCH):
-        feeds = _filled(signature, _BATCH, tokens)
+        feeds = signature.example(_BATCH, tokens)
         for spec in signature.feeds:
             if spec in signature.lengths:
                 lengths = random.integers(1, tokens + 1, _BATCH)
@@ -187,11 +187,6 @@ def _random_tensor(spec: TensorSpec, shape: tuple[int, ...], random: np.random.G
         return np.clip(random.standard_normal(shape), least, largest).astype(spec.dtype)
     below = spec.below if isinstance(spec.below, int) else 1
     return random.integers(0, below, shape).astype(spec.dtype)
-
-
-def _filled(signature: Signature, batch: int, tokens: int) -> dict[str, Array]:
-    sizes = signature.example_sizes(batch, tokens)
-    return {spec.name: spec.filled_at(sizes) for spec in signature.feeds}
 
 
 def _deviation(mine: Array, its: Array) -> float:

@@ -21,7 +21,7 @@ from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size
 from polyhead_server.scheduling.prior import measure_prior
 from polyhead_server.serving.drift import ComputeDrift, measure_drift
-from polyhead_server.serving.tokeniser import Tokeniser
+from polyhead_server.serving.tokeniser import Tokeniser, open_tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
 """Weights of at most so many bytes are held twice: for lanes, and for a lone request."""
@@ -99,10 +99,7 @@ class Loader:
                 verify(folder, manifest)
                 for graph, reason in manifest.skipped.items():
                     LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
-                tokeniser = None
-                if file := manifest.tokenizer:
-                    path = folder / file.file
-                    tokeniser = Tokeniser(path, max_tokens=manifest.text_max_tokens, pairs=file.pairs)
+                tokeniser = open_tokeniser(folder, manifest)
                 for graph, signature in signatures.items():
                     result = self._load_graph(folder / manifest.graphs[graph].file, signature, tokeniser)
                     left.remove(graph)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
+from polyhead_server.repository.manifest import Manifest
 from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
 
 _MAX_CHARACTERS_PER_TOKEN = 256
@@ -204,6 +205,17 @@ def _portions(
         portion.append(text if pairs is None else (text, pair))
         characters += len(text) + len(pair)
     yield portion
+
+
+def open_tokeniser(folder: Path, manifest: Manifest) -> Tokeniser | None:
+    """Open the tokeniser of a version; None where it has none.
+
+    Raises:
+        RepositoryError: See `Tokeniser`.
+    """
+    if (file := manifest.tokenizer) is None:
+        return None
+    return Tokeniser(folder / file.file, max_tokens=manifest.text_max_tokens, pairs=file.pairs)
 
 
 def _load(path: Path) -> Tokenizer:
