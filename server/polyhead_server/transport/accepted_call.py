@@ -185,8 +185,8 @@ class AcceptedCall:
         self._send_status(*rejection)
 
     def _refuse(self) -> None:
-        """Count a request that gRPC refuses. It has told the caller, and ends the call."""
-        if self._ended:
+        """Count a request that gRPC refuses. It has told the caller, and ends the call: maybe before this."""
+        if self._ended and not self._left:
             return
         error = self._reader.too_large(or_else="cannot be decompressed")
         reject(self, error)

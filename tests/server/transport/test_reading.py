@@ -19,6 +19,7 @@ from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
+from polyhead_server.transport.accepted_call import StreamCall
 from polyhead_server.transport.reading import BoundedReader
 
 if TYPE_CHECKING:
@@ -327,6 +328,16 @@ def test_a_streams_request_above_the_size_limit_is_counted(serve: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     until(lambda: rejected(server).get("RESOURCE_EXHAUSTED"))
     assert rejected(server)["RESOURCE_EXHAUSTED"] == 1
+
+
+def test_a_streams_request_above_the_size_limit_is_counted_after_the_calls_end(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = StreamCall._refuse
+    monkeypatch.setattr(
+        StreamCall, "_refuse", lambda call: asyncio.get_running_loop().call_later(0.2, refuse, call)
+    )
+    test_a_streams_request_above_the_size_limit_is_counted(serve)
 
 
 def test_a_call_that_ends_without_a_request_is_counted_and_logged_as_one(
