@@ -40,7 +40,7 @@ test: $(VENV)/dev  ## Run the tests that need one environment and little time
 	$(PYTEST) -m 'not slow'
 
 test-all: environments  ## Run the whole test suite, and its numbers again with narrower vector instructions
-	$(PYTEST); suite=$$?; $(MAKE) --jobs --keep-going --output-sync test-numerics && exit $$suite
+	$(PYTEST); suite=$$?; $(MAKE) numerics-default && exit $$suite
 
 # A machine whose PyTorch sums in wide vectors must not hide that a tolerance is too narrow for others. These are the
 # tests of numbers that PyTorch computes; onnxruntime does not see the setting.

@@ -178,6 +178,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         exports_minilm = isinstance(item, pytest.Function) and "minilm_models" in item.fixturenames
         if is_among(item.path, SLOW) or exports_minilm:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not is_among(item.path, SLOW))  # a long file must not be the last, alone
 
 
 SECONDS: defaultdict[str, float] = defaultdict(float)

@@ -111,7 +111,7 @@ def tiny(device: str) -> CheckPlan:
         timed=(family,),
         parity_sizes=((1, 1), (3, 7)),
         kernel_size=(2, 8),
-        speed_sizes=((1, 8), (4, 8)),
+        speed_sizes=((4, 8),),
         batches=(1, 4),
         served_tokens=8,
         workers=(1,),
