@@ -58,7 +58,7 @@ SUBPACKAGES = {
     "ray": {"runtime", "transport", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
-"""The server's subpackages, folders or modules at its top, and what each may import. All may log and count."""
+"""The server's subpackages, and modules at its top, and what each may import. All may log and count."""
 
 
 def imported(package: str) -> Iterator[tuple[Path, str]]:
