@@ -1,4 +1,4 @@
-"""What the pages on encoders, HTTP, attention and your own encoder show works, and what they quote is said."""
+"""What the pages on encoders, HTTP and attention show works, and what they quote is said."""
 
 import ast
 import json
