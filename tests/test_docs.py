@@ -1,4 +1,4 @@
-"""What the pages on encoders, HTTP, pictures and your own encoder show works, and what they quote is said."""
+"""What the pages on encoders, HTTP and attention show works, and what they quote is said."""
 
 import ast
 import json
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
 HTTP = (ROOT / "docs" / "http.md").read_text()
 README = (ROOT / "README.md").read_text()
-VIEW = (ROOT / "docs" / "view.md").read_text()
+ATTENTION = (ROOT / "docs" / "attention.md").read_text()
 OWN = (ROOT / "docs" / "your-own-encoder.md").read_text()
 ADDRESS = "127.0.0.1:8001"
 
@@ -54,7 +54,7 @@ def test_your_own_encoder(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    *blocks, _ = python(OWN)
+    blocks = python(OWN)
     (calling,) = (number for number, block in enumerate(blocks) if "Client(" in block)
     monkeypatch.chdir(tmp_path)
     shutil.copy(minilm_checkpoint / "tokenizer.json", tmp_path)
@@ -88,7 +88,7 @@ def test_names_of_weights_are_those_of_encoders() -> None:
 
 def test_view(minilm_address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = python(VIEW)
+    (code,) = (block for block in python(ATTENTION) if "draw_pair" in block)
 
     exec(code.replace(ADDRESS, minilm_address), {})
 
@@ -100,7 +100,8 @@ def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     monkeypatch.setitem(sys.modules, "bertviz", SimpleNamespace(head_view=seen.update))
 
-    exec(python(OWN)[-1].replace(ADDRESS, minilm_address), {})
+    (code,) = (block for block in python(ATTENTION) if "bertviz" in block)
+    exec(code.replace(ADDRESS, minilm_address), {})
 
     assert seen["tokens"] == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
     weights = [seen["attention"][layer] for layer in seen["include_layers"]]
@@ -276,6 +277,7 @@ def test_messages_are_those_of_the_code(sentence: str) -> None:
 # ---- Links ---------------------------------------------------------------------------------------------
 
 
+INDEX = ROOT / "docs" / "README.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")]
 
 
@@ -290,7 +292,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_index_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(([a-z-]+\.md)\)", INDEX.read_text()))
+    assert linked == {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name}
+    assert "](docs/README.md)" in README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for path, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
         target = page.parent / path if path else page

@@ -41,9 +41,9 @@ FOREIGN = {
 }
 
 TOP = {"address", "errors", "remote", "settings"}
-"""Modules of the server that each of its rooms may import."""
+"""Modules of the server that each of its subpackages may import."""
 
-ROOMS = {
+SUBPACKAGES = {
     "observability": set[str](),
     "repository": {"observability"},
     "engine": {"repository", "observability"},
@@ -58,7 +58,7 @@ ROOMS = {
     "ray": {"runtime", "transport", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
-"""The server's rooms, folders or modules at its top, and what each may import. All may log and count."""
+"""The server's subpackages, and modules at its top, and what each may import. All may log and count."""
 
 
 def imported(package: str) -> Iterator[tuple[Path, str]]:
@@ -105,10 +105,10 @@ def test_packages_do_without_what_they_do_not_need(package: str) -> None:
         assert module.split(".")[0] not in FOREIGN[package], f"{path} imports {module}"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_of_the_server_import_along_the_arrows(room: str) -> None:
-    allowed = {room, *TOP, *ROOMS[room]}
-    for path in [*(SERVER / room).rglob("*.py"), *SERVER.glob(f"{room}.py")]:
+@pytest.mark.parametrize("subpackage", SUBPACKAGES)
+def test_subpackages_of_the_server_import_along_the_arrows(subpackage: str) -> None:
+    allowed = {subpackage, *TOP, *SUBPACKAGES[subpackage]}
+    for path in [*(SERVER / subpackage).rglob("*.py"), *SERVER.glob(f"{subpackage}.py")]:
         for module in imported_by(path, for_types=False):
             package, _, inside = module.partition(".")
             if package == SERVER.name:
@@ -122,10 +122,10 @@ def test_ray_is_imported_in_its_own_room_alone() -> None:
 
 
 def test_every_room_of_the_server_has_its_arrows() -> None:
-    rooms = {path.parent.name for path in SERVER.glob("*/__init__.py")}
+    subpackages = {path.parent.name for path in SERVER.glob("*/__init__.py")}
     modules = {path.stem for path in SERVER.glob("*.py")}
 
-    assert rooms | modules == {*ROOMS, *TOP, "__init__", "command"}
+    assert subpackages | modules == {*SUBPACKAGES, *TOP, "__init__", "command"}
 
 
 @pytest.mark.parametrize("package", ARROWS)

@@ -147,7 +147,7 @@ def gradient_importance(
     """Measure how much each head matters: I = E |∂L/∂ξ|, where ξ = 1 is the head's factor in `head_mask`.
 
     From Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?" (arXiv 1905.10650), without
-    scaling each layer's importances to a norm of 1: layers matter differently (docs/pruning.md has numbers).
+    scaling each layer's importances to a norm of 1: layers matter differently (numbers: docs/precision.md).
 
     Args:
         encoder: The encoder.

@@ -57,7 +57,7 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
     Args:
         settings: The server's settings.
         engine: grpc: a server of our own. ray: Ray Serve on this machine, to try it out; --workers are
-            replicas of each model. docs/ray.md describes clusters.
+            replicas of each model. docs/deploy.md describes clusters.
         config: TOML file with any of the other options, such as `port = 8001`.
     """
     from polyhead_server.errors import StartError

@@ -20,7 +20,7 @@ from polyhead_load.sweep.families import SweepFamily
 from polyhead_load.sweep.processes import failure
 
 _START_SECONDS = 600.0
-"""The first start measures the speed of every graph, and large weights take their time."""
+"""Large weights take their time to be copied, hashed and packed."""
 _STOP_SECONDS = 30.0
 _PORTS = range(20_000, 32_768)
 """Below the ports of outgoing connections, which begin at 32,768 on Linux and at 49,152 elsewhere."""

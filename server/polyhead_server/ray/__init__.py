@@ -1,6 +1,6 @@
 """Serve on Ray: Serve spreads, scales and restarts replicas; each batches as a server of its own does.
 
-Only this room imports `ray`. docs/ray.md describes it.
+Only this package imports `ray`. docs/deploy.md describes it.
 """
 
 from collections.abc import Mapping

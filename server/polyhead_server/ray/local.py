@@ -1,4 +1,4 @@
-"""`polyhead serve --engine ray`: a Ray of this machine alone, to try out what docs/ray.md describes."""
+"""`polyhead serve --engine ray`: a Ray of this machine alone, to try out what docs/deploy.md describes."""
 
 import signal
 import socket
