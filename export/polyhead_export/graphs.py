@@ -216,14 +216,18 @@ def _in_less_time() -> Iterator[None]:
 
     To decompose operators it would trace the whole graph again. It would load its thousand translations
     for every graph. A cache of what operators return takes longer to fill, where sizes are dynamic, than it
-    saves.
+    saves. To find pairs of slices that halve a tensor, of which encoders have none, it would pass over all
+    nodes for each node.
     """
+    from onnxscript import rewriter
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
+    rules = tuple(rule for rule in rewriter._DEFAULT_REWRITE_RULES if rule.name != "SlicesSplit")
     translations = partial(_loaded_once, ONNXRegistry.from_torchlib)
     with (
         patch.object(ExportedProgram, "run_decompositions", lambda program, *_, **__: program),
         patch.object(ONNXRegistry, "from_torchlib", staticmethod(translations)),
+        patch.object(rewriter, "_DEFAULT_REWRITE_RULES", rules),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
     ):
         yield
