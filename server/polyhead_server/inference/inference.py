@@ -91,6 +91,8 @@ class Inference:
                 held.add(-seen.room)
             if template is None:
                 self._templates.remember(request, job.template)
+            if job.template.extent is None:
+                self._templates.learn(job.template, job.extent)
             account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
             account.batch = job.extent.batch
             plan, parts, arrays = job.extent.plan, job.parts, job.extras

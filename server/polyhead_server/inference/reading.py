@@ -80,22 +80,23 @@ def read(
         )
     feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
     parsed_ns, tokenise_ns = time.perf_counter_ns(), None
-    sizes, tokens = template.sizes, None
+    sizes, tokens, extent = template.sizes, None, template.extent
     if texts:
         tokens = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
+        extent = template.extents.get(sizes[signature.length])
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
-    if is_new or texts:  # else an earlier request of these sizes was checked
+    if is_new or extent is None:  # else an earlier request of these sizes was checked
         check_work(sizes, signature, settings)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, tokens, template) if template.extras else {}
-    extent = template.extent or plan_extent(
-        template.outputs, sizes, signature, settings, tokens_bytes=len(extras.get(TOKENS, b""))
-    )
+    if extent is None:
+        tokens_bytes = len(extras.get(TOKENS, b""))
+        extent = plan_extent(template.outputs, sizes, signature, settings, tokens_bytes=tokens_bytes)
     plan, parts = extent.plan, None
     if parameters.parts:
         parts = plan_parts(
