@@ -1,8 +1,8 @@
-"""The server without a port: a model repository, served as request bytes in and reply bytes out."""
+"""The server without a port: a model repository, served as requests in and replies out."""
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,9 +11,10 @@ from functools import lru_cache, partial
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import Device, choose_device, in_precision
-from polyhead_server.errors import StartError
-from polyhead_server.inference.inference import Inference, Send
-from polyhead_server.inference.wire import LARGE, parse_small
+from polyhead_server.errors import RequestError, StartError
+from polyhead_server.inference.inference import Inference
+from polyhead_server.inference.reply import InferReply, detach, write_reply
+from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
@@ -153,7 +154,6 @@ class Runtime:
         *,
         deadline: float = math.inf,
         until_sent: UntilSent | None = None,
-        held: Reservation | None = None,
     ) -> bytes:
         """Answer an inference request.
 
@@ -162,8 +162,6 @@ class Runtime:
             deadline: When the caller stops waiting, in the event loop's time.
             until_sent: Called with a function that must be called once the reply has been sent, with any
                 arguments: the memory of a large reply counts as held until then.
-            held: Has the request's bytes already. Whoever reserved them releases them once the reply has been
-                sent. None reserves them here.
 
         Returns:
             A `ModelInferResponse`.
@@ -172,18 +170,18 @@ class Runtime:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
-        with self.lifecycle.accept():
-            if held is not None:
-                held.arrived()
-                return await self._inference.answer(request, self.deadline(deadline), held)
-            with self.budget.reserve(len(request)) as own:
-                reply = await self._inference.answer(request, self.deadline(deadline), own)
-                if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
-                    until_sent(own.release)
-                    own.keep()
-                return reply
+        with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
+            reply = await self._inference.answer(
+                self._split(request), write_reply, deadline=self.deadline(deadline), held=held
+            )
+            if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
+                until_sent(held.release)
+                held.keep()
+            return reply
 
-    async def stream(self, request: bytes, send: Send, *, deadline: float = math.inf) -> None:
+    async def stream(
+        self, request: bytes, send: Callable[[bytes], Awaitable[None]], *, deadline: float = math.inf
+    ) -> None:
         """Answer an inference request with one message, or in parts if it asks for them.
 
         Args:
@@ -195,8 +193,37 @@ class Runtime:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
+        write = partial(write_reply, streamed=True)
         with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
-            await self._inference.stream(request, send, self.deadline(deadline), held)
+            await send(
+                await self._inference.answer(
+                    self._split(request), write, deadline=self.deadline(deadline), held=held, send=send
+                )
+            )
+
+    async def answer(self, request: InferRequest, *, deadline: float, held: Reservation) -> InferReply:
+        """Answer an inference request that did not come as a message of the protocol.
+
+        Args:
+            request: The request.
+            deadline: When the caller stops waiting, in the event loop's time.
+            held: Has the request's bytes. Whoever reserved them releases them once the reply has been sent.
+
+        Raises:
+            RequestError: The caller gets the reason.
+            EngineError: The engine failed.
+        """
+        with self.lifecycle.accept():
+            held.arrived()
+            return await self._inference.answer(request, detach, deadline=self.deadline(deadline), held=held)
+
+    def _split(self, request: bytes) -> InferRequest:
+        """Split a message; count one that is none."""
+        try:
+            return split_infer(request)
+        except RequestError as error:
+            self.registry.unattributed.failed(total_ns=0, error=error)
+            raise
 
     async def call(self, procedure: str, request: bytes) -> bytes:
         """Answer a request to any other unary procedure of the service.

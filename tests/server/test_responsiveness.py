@@ -26,7 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("where", "stage"), [(inference, "read"), (Engine, "run"), (inference, "write_reply")]
+    ("where", "stage"), [(inference, "read"), (Engine, "run"), (inference, "make_reply")]
 )
 def test_health_checks_do_not_wait_for_large_messages(
     where: Any, stage: str, serve: Any, models: Path, monkeypatch: pytest.MonkeyPatch

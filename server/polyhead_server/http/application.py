@@ -50,7 +50,8 @@ from polyhead_server.http.tensors import (
     read_request,
     write_reply,
 )
-from polyhead_server.inference.wire import LARGE
+from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.request_log import RequestLog
@@ -68,7 +69,7 @@ _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
 T = TypeVar("T")
-_Translate = Callable[[memoryview, Parameters], tuple[bytes, T]]
+_Translate = Callable[[memoryview, Parameters], tuple[InferRequest, T]]
 
 
 class Inferences:
@@ -93,7 +94,7 @@ class Inferences:
             size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: memoryview, given: Parameters) -> tuple[bytes, IsBinary]:
+        def translate(body: memoryview, given: Parameters) -> tuple[InferRequest, IsBinary]:
             size = JSON_BYTES.read(caller.request)
             return read_request(body, size, model=model, version=version, given=given)
 
@@ -118,15 +119,15 @@ class Inferences:
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
             models = [signature.name for signature in self._models()]
 
-            def translate(body: memoryview, given: Parameters) -> tuple[bytes, embed.EmbeddingsCall]:
+            def translate(body: memoryview, given: Parameters) -> tuple[InferRequest, embed.EmbeddingsCall]:
                 call = embed.read_call(body, form, models, given)
                 registry = self._remote.registry
                 graphs = (model.signature for model in registry.models())
                 signature = embed.without_tokens(registry.find(call.model).signature, graphs)
-                return embed.write_call(call, signature, self._remote.settings), call
+                return embed.request_of(call, signature, self._remote.settings), call
 
             async with self._answered(caller, translate) as (reply, call):
-                vectors, tokens = embed.read_vectors(reply)
+                vectors, tokens = embed.vectors_of(reply)
                 content = write(call, vectors, tokens)
                 yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content))
 
@@ -152,13 +153,13 @@ class Inferences:
     @asynccontextmanager
     async def _answered(
         self, caller: Caller, translate: _Translate[T], *types: str, effort: Callable[[memoryview], int] = len
-    ) -> AsyncIterator[tuple[bytes, T]]:
+    ) -> AsyncIterator[tuple[InferReply, T]]:
         """Yield the reply to an inference.
 
         Args:
             caller: Has sent it.
-            translate: Returns a `ModelInferRequest` for the body and the parameters that headers give, and
-                something to yield with the reply.
+            translate: Returns the request for the body and the parameters that headers give, and something
+                to yield with the reply.
             types: Media types that the body may have, beside JSON.
             effort: Returns what it costs to translate a body, in bytes of JSON.
         """
@@ -176,7 +177,7 @@ class Inferences:
         types: Sequence[str],
         effort: Callable[[memoryview], int],
         held: Reservation,
-    ) -> tuple[bytes, T, float]:
+    ) -> tuple[InferRequest, T, float]:
         """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
         began_ns, began = time.perf_counter_ns(), time.monotonic()
         try:
@@ -186,7 +187,7 @@ class Inferences:
             body = await self._bodies.read(caller.request, held)
             request, beside = await self._bodies.run(effort(body), translate, body, given)
             del body
-            held.add(len(request) - held.bytes)
+            held.add(request.size - held.bytes)
             return request, beside, math.inf if seconds is None else began + seconds
         except (Exception, asyncio.CancelledError) as error:
             self._count(error, time.perf_counter_ns() - began_ns)

@@ -13,12 +13,12 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import to_array
 from polyhead_proto.names import LENGTHS, OUTPUT, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
-from polyhead_proto.wire import read_reply
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, read_json, shown
-from polyhead_server.http.tensors import Parameters, pack, write_parameters, write_request
+from polyhead_server.http.tensors import Parameters, pack, write_parameters
+from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
@@ -111,8 +111,8 @@ def without_tokens(signature: Signature, graphs: Iterable[Signature]) -> Signatu
     return next((each for each in family if OUTPUT not in each.outputs and _pooled(each)), signature)
 
 
-def write_call(call: EmbeddingsCall, signature: Signature, settings: Settings) -> bytes:
-    """Write a call as a `ModelInferRequest`.
+def request_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -> InferRequest:
+    """Return the inference request that a call becomes.
 
     Raises:
         InvalidRequestError: The model cannot do what the call asks for.
@@ -139,7 +139,7 @@ def write_call(call: EmbeddingsCall, signature: Signature, settings: Settings) -
         if TEXT not in signature.inputs:
             raise InvalidRequestError(f"input must be token ids: {signature.name} has no tokenizer")
         message.inputs.add(name=TEXT, datatype="BYTES", shape=[batch])
-        return write_request(message, [pack(TEXT, "BYTES", [batch], call.inputs)])
+        return make_request(message, [pack(TEXT, "BYTES", [batch], call.inputs)])
     longest = max(map(len, call.inputs))
     check_total(batch, longest, settings.max_request_tokens)
     rows = [[*row, *[0] * (longest - len(row))] for row in call.inputs]
@@ -147,17 +147,13 @@ def write_call(call: EmbeddingsCall, signature: Signature, settings: Settings) -
     message.inputs.add(name=ids.name, datatype="INT64", shape=[batch, longest])
     message.inputs.add(name=lengths.name, datatype="INT64", shape=[batch])
     raw = [pack(ids.name, "INT64", [batch, longest], rows), pack(lengths.name, "INT64", [batch], sizes)]
-    return write_request(message, raw)
+    return make_request(message, raw)
 
 
-def read_vectors(reply: bytes) -> tuple[NDArray[np.float32], int]:
-    """Return the vectors (B, D) in a reply to `write_call`, and the number of tokens."""
-    message, contents, _ = read_reply(reply, pb.ModelInferResponse)
-    arrays = [
-        to_array(output.name, output.datatype, output.shape, content)
-        for output, content in zip(message.outputs, contents, strict=True)
-    ]
-    return arrays[0].astype(np.float32, copy=False), int(arrays[1].sum())
+def vectors_of(reply: InferReply) -> tuple[NDArray[np.float32], int]:
+    """Return the vectors (B, D) in the reply to such a request, and the number of tokens."""
+    vectors, lengths = map(np.asarray, reply.contents)
+    return np.ascontiguousarray(vectors, np.float32), int(lengths.sum())
 
 
 def write_openai(call: EmbeddingsCall, vectors: NDArray[np.float32], tokens: int) -> Iterator[bytes]:

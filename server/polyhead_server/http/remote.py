@@ -14,6 +14,8 @@ from google.protobuf.message import Message
 
 from polyhead_proto import RPCS
 from polyhead_server.errors import DrainingError, ExpiredError
+from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.budget import Reservation
@@ -51,13 +53,13 @@ class RemoteRuntime:
         response = await self._run(self._runtime.call(procedure, request.SerializeToString()))
         return RPCS[procedure].response.FromString(response)
 
-    async def infer(self, request: bytes, *, deadline: float, held: Reservation) -> bytes:
+    async def infer(self, request: InferRequest, *, deadline: float, held: Reservation) -> InferReply:
         """Return the reply to an inference request.
 
         Args:
-            request: A `ModelInferRequest`.
+            request: The request.
             deadline: When the caller stops waiting, by `time.monotonic`, as all event loops count.
-            held: Has the request's bytes, and takes what is computed and written.
+            held: Has the request's bytes, and takes what is computed and replied.
 
         Raises:
             RequestError: The caller gets the reason.
@@ -80,12 +82,12 @@ class RemoteRuntime:
         except RuntimeError:
             return
 
-    async def _answer(self, request: bytes, deadline: float, held: Reservation) -> bytes:
+    async def _answer(self, request: InferRequest, deadline: float, held: Reservation) -> InferReply:
         """Answer on the runtime's event loop, whose clock decides whether the deadline has passed."""
         deadline = self._runtime.deadline(deadline)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._runtime.infer(request, deadline=deadline, held=held)
+                return await self._runtime.answer(request, deadline=deadline, held=held)
         except TimeoutError:
             raise ExpiredError(
                 "the deadline passed before there was an answer: give the call more time"

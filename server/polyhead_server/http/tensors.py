@@ -1,7 +1,7 @@
-"""The Open Inference Protocol over REST: between JSON, with or without binary tensors, and the gRPC messages.
+"""The Open Inference Protocol over REST: JSON, with or without binary tensors.
 
-A request becomes the message that a gRPC client would have sent, and is checked where that is. Only what JSON
-adds is checked here: its fields and their types, and that an array of numbers is the tensor that it says.
+A request gets the head that a gRPC client would have sent, and is checked where that is. Only what JSON adds
+is checked here: its fields and their types, and that an array of numbers is the tensor that it says.
 Shape letters: B batch, T tokens.
 """
 
@@ -15,15 +15,16 @@ import numpy as np
 import orjson
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, unpack_strings
-from polyhead_proto.wire import read_reply, write_varint
+from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, need, read_json, shown
+from polyhead_server.inference.outputs import OutputPlan
+from polyhead_server.inference.reply import Content, InferReply, memory_of
+from polyhead_server.inference.wire import InferRequest, make_request
 
 NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
 
-_RAW_TAG = write_varint(pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
 _INPUT = Fields(
     {
         "name": Field("The input's name", [str], required=True),
@@ -67,7 +68,6 @@ _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
 _MOST = 2**63
 _MOST_SIZES = 8
 _MOST_TENSORS = 4096
-Raw = bytes | memoryview
 Parameters = Mapping[str, bool | str | int]
 
 IsBinary = Callable[[str], bool]
@@ -79,7 +79,7 @@ IsBinary = Callable[[str], bool]
 
 def read_request(
     body: memoryview, json_size: int | None, *, model: str, version: str, given: Parameters
-) -> tuple[bytes, IsBinary]:
+) -> tuple[InferRequest, IsBinary]:
     """Read a request; takes long where the body is large.
 
     Args:
@@ -90,7 +90,7 @@ def read_request(
         given: Parameters that the request has unless the body has them.
 
     Returns:
-        A `ModelInferRequest`, and which outputs to write in binary.
+        The request, whose binary tensors are views of the body, and which outputs to write in binary.
 
     Raises:
         InvalidRequestError: Something is wrong.
@@ -116,8 +116,8 @@ def read_request(
     for name in ("inputs", "outputs"):
         if len(fields.get(name, ())) > _MOST_TENSORS:
             raise InvalidRequestError(f"{name} must be at most {_MOST_TENSORS}, were {len(fields[name])}")
-    raw: list[Raw] = []
-    end = size
+    raw: list[bytes | memoryview] = []
+    end, kept = size, 0
     for number, one in enumerate(fields["inputs"]):
         given = _INPUT.read(one, f"inputs[{number}]")
         tensor, count = _describe(given, f"inputs[{number}]")
@@ -134,7 +134,7 @@ def read_request(
                 f"left of the body, was {count}"
             )
         raw.append(body[end : end + count])
-        end += count
+        end, kept = end + count, len(body)
     if end != len(body):
         raise InvalidRequestError(
             f"the body must end with the last binary input, {len(body) - end} bytes follow"
@@ -149,13 +149,7 @@ def read_request(
             name=_text(name, "name of an output"),
             parameters=write_parameters(own, f"output {quoted(name)}", but="binary_data"),
         )
-    return write_request(message, raw), lambda output: outputs.get(output, binary)
-
-
-def write_request(message: pb.ModelInferRequest, raw: Sequence[Raw]) -> bytes:
-    """Write a request. protobuf would copy the tensors twice."""
-    framed = ((_RAW_TAG, write_varint(len(content)), content) for content in raw)
-    return b"".join((message.SerializeToString(deterministic=True), *chain.from_iterable(framed)))
+    return make_request(message, raw, kept=kept), lambda output: outputs.get(output, binary)
 
 
 def write_parameters(
@@ -300,73 +294,53 @@ class Written:
     """The JSON, in pieces that are made as they are taken."""
     elements: int
     """Elements of tensors in it: what it costs."""
-    raw: Sequence[memoryview]
+    raw: Sequence[bytes | memoryview]
     """The binary tensors that follow."""
 
 
-def write_reply(reply: bytes, is_binary: IsBinary) -> Written:
-    """Plan how to write a reply, a `ModelInferResponse`."""
-    message, contents, _ = read_reply(reply, pb.ModelInferResponse)
-    raw = [
-        content for output, content in zip(message.outputs, contents, strict=True) if is_binary(output.name)
-    ]
-    elements = sum(math.prod(output.shape) for output in message.outputs if not is_binary(output.name))
-    return Written(json=_pieces(message, contents, is_binary), elements=elements, raw=raw)
+def write_reply(reply: InferReply, is_binary: IsBinary) -> Written:
+    """Plan how to write a reply. Its binary tensors are copied only if they are not contiguous."""
+    tensors = list(zip(reply.outputs, reply.contents, strict=True))
+    raw = [memory_of(content) for output, content in tensors if is_binary(output.spec.name)]
+    elements = sum(math.prod(output.shape) for output, _ in tensors if not is_binary(output.spec.name))
+    return Written(json=_pieces(reply, is_binary), elements=elements, raw=raw)
 
 
-def _pieces(
-    message: pb.ModelInferResponse, contents: Sequence[memoryview], is_binary: IsBinary
-) -> Iterator[bytes]:
-    head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
-    if message.id:
-        head["id"] = message.id
-    if message.parameters:
-        head["parameters"] = {name: _parameter(value) for name, value in message.parameters.items()}
+def _pieces(reply: InferReply, is_binary: IsBinary) -> Iterator[bytes]:
+    signature = reply.signature
+    head: dict[str, Any] = {"model_name": signature.name, "model_version": str(signature.version)}
+    if reply.request_id:
+        head["id"] = reply.request_id
+    head["parameters"] = reply.timings
     yield orjson.dumps(head)[:-1] + b',"outputs":['
-    for number, (output, content) in enumerate(zip(message.outputs, contents, strict=True)):
-        tensor: dict[str, Any] = {
-            "name": output.name,
-            "datatype": output.datatype,
-            "shape": list(output.shape),
-        }
-        parameters = {name: _parameter(value) for name, value in output.parameters.items()}
-        if is_binary(output.name):
-            parameters["binary_data_size"] = len(content)
-        if parameters:
-            tensor["parameters"] = parameters
-        begin = (b"," if number else b"") + orjson.dumps(tensor)
-        if is_binary(output.name):
-            yield begin
+    for number, (output, content) in enumerate(zip(reply.outputs, reply.contents, strict=True)):
+        name = output.spec.name
+        tensor: dict[str, Any] = {"name": name, "datatype": output.datatype, "shape": output.shape}
+        begin = b"," * bool(number)
+        if is_binary(name):
+            yield begin + orjson.dumps({**tensor, "parameters": {"binary_data_size": output.bytes}})
             continue
-        yield begin[:-1] + b',"data":['
+        yield begin + orjson.dumps(tensor)[:-1] + b',"data":['
         yield from _numbers(output, content)
         yield b"]}"
     yield b"]}"
 
 
-def _numbers(output: pb.ModelInferResponse.InferOutputTensor, content: memoryview) -> Iterator[bytes]:
+def _numbers(output: OutputPlan, content: Content) -> Iterator[bytes]:
     """Write the elements of a tensor as text, some at a time."""
-    if output.datatype == "BYTES":
-        elements: Any = [text.decode() for text in unpack_strings(output.name, output.shape, content)]
+    if isinstance(content, bytes):
+        strings = unpack_strings(output.spec.name, output.shape, content)
+        elements: Any = [text.decode() for text in strings]
     else:
-        elements = to_array(output.name, output.datatype, output.shape, content).reshape(-1)
+        elements = content.reshape(-1)
     for start in range(0, len(elements), NUMBERS_AT_ONCE):
         text = orjson.dumps(elements[start : start + NUMBERS_AT_ONCE], option=orjson.OPT_SERIALIZE_NUMPY)
         yield b"," * bool(start) + text[1:-1]
 
 
-def _parameter(parameter: pb.InferParameter) -> Any:
-    choice = parameter.WhichOneof("parameter_choice")
-    return None if choice is None else getattr(parameter, choice)
-
-
-def _sample() -> Any:
-    message = pb.ModelInferResponse(raw_output_contents=[bytes(4)])
-    message.outputs.add(datatype="FP32", shape=[1])
-    sample = orjson.loads(b"".join(write_reply(message.SerializeToString(), lambda _: False).json))
-    sample["outputs"][0]["data"] = [None]  # of any type
-    return sample
-
-
-SAMPLE = _sample()
-"""The JSON of a reply, for its schema."""
+SAMPLE = {
+    "model_name": "",
+    "model_version": "",
+    "outputs": [{"name": "", "datatype": "", "shape": [1], "data": [None]}],
+}
+"""The JSON of a reply without what only some have, for its schema. `data` may be of any type."""

@@ -5,8 +5,7 @@ from asyncio import CancelledError
 from dataclasses import dataclass, field
 
 from polyhead_proto.names import TIMINGS
-from polyhead_server.errors import ExpiredError, UnavailableError
-from polyhead_server.observability.counter_layout import LOADING
+from polyhead_server.errors import ExpiredError
 from polyhead_server.observability.request_log import CURRENT
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.registry import Model
@@ -25,8 +24,6 @@ class RequestAccount:
     """When the caller stops waiting, in the event loop's time."""
     model: Model | None = None
     batch: int = 0
-    dropped: str = LOADING
-    """Why the request is rejected if it is before its model is known."""
     started_ns: int = field(default_factory=time.perf_counter_ns)
     parse_ns: int = 0
     tokenise_ns: int | None = None
@@ -41,14 +38,11 @@ class RequestAccount:
         """The time since the request arrived."""
         return time.perf_counter_ns() - self.started_ns
 
-    def timings(self, write_ns: int) -> dict[str, int]:
-        """Return the reply's parameters about time, given the time that writing took."""
-        values = (self.parse_ns, self.tokenise_ns, self.queue_ns, self.compute_ns, write_ns)
-        return {name: value for name, value in zip(TIMINGS, values, strict=True) if value is not None}
-
-    def on_drop(self, reason: str) -> None:
-        """Note why the request is about to be rejected."""
-        self.dropped = reason
+    @property
+    def timings(self) -> dict[str, int]:
+        """The reply's parameters about time, without the time that writing it takes."""
+        values = (self.parse_ns, self.tokenise_ns, self.queue_ns, self.compute_ns)
+        return {name: value for name, value in zip(TIMINGS, values, strict=False) if value is not None}
 
     def __enter__(self) -> "RequestAccount":
         return self
@@ -89,5 +83,3 @@ class RequestAccount:
             error = ExpiredError()
         statistics = self.unattributed if model is None else model.statistics
         statistics.failed(total_ns=total_ns, error=error)
-        if model is None and isinstance(error, UnavailableError) and error.retry_after_ms is not None:
-            statistics.on_drop(self.dropped)

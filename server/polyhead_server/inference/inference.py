@@ -1,32 +1,33 @@
-"""One inference, from the request's bytes to the reply's. This module runs on the event loop.
+"""One inference, from the request to its reply. This module runs on the event loop.
 
-Two functions do the work on bytes, each called at most once for a request: `reading.read` and
-`reply.write_reply` (`PartWriter.write` once for each part). Where there is much to do, they are called in a
-worker thread, so that the event loop never waits for a large message.
+Two functions do the work on data, each called at most once for a request: `reading.read` and
+`reply.make_reply` (`PartMaker.make` once for each part), together with what writes the reply. Where there is
+much to do, they are called in a worker thread, so that the event loop never waits for a large message.
 """
 
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from polyhead_proto.expansion import SMALL_BYTES
-from polyhead_server.errors import RequestError
+from polyhead_server.errors import RequestError, UnavailableError
 from polyhead_server.inference.account import RequestAccount
-from polyhead_server.inference.parts import PartWriter
+from polyhead_server.inference.parts import PartMaker
 from polyhead_server.inference.reading import Job, read
-from polyhead_server.inference.reply import InferReply, write_reply
-from polyhead_server.inference.templates import RequestTemplates
-from polyhead_server.inference.wire import LARGE, expansion_of, split_infer
+from polyhead_server.inference.reply import InferReply, make_reply
+from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
+from polyhead_server.inference.wire import LARGE, Glance, InferRequest, glance
+from polyhead_server.observability.counter_layout import LOADING
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 
-Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Inference:
@@ -41,116 +42,133 @@ class Inference:
     def __init__(self, registry: Registry, settings: Settings, workers: Executor) -> None:
         self._registry = registry
         self._workers = workers
-        self._reader = partial(read, registry=registry, settings=settings)
+        self._reader = partial(read, settings=settings)
         self._templates = RequestTemplates(registry)
 
-    async def answer(self, payload: bytes, deadline: float, held: Reservation) -> bytes:
-        """Answer one request.
-
-        Args:
-            payload: A `ModelInferRequest`.
-            deadline: When the caller stops waiting, in the event loop's time.
-            held: Takes what is computed and written.
-
-        Returns:
-            A `ModelInferResponse`.
-
-        Raises:
-            RequestError: The request is rejected; the message is for its caller.
-            EngineError: The engine failed.
-        """
-        with RequestAccount(self._registry.unattributed, deadline) as account:
-            reply = await self._compute(payload, account, held, streamed=False)
-            return await self._write(reply.plan.effort, account, write_reply, reply)
-
-    async def stream(self, payload: bytes, send: Send, deadline: float, held: Reservation) -> None:
-        """Answer one request of a stream, with one reply or in parts, as the request asks.
+    async def answer(
+        self,
+        request: InferRequest,
+        write: Callable[[InferReply], R],
+        *,
+        deadline: float,
+        held: Reservation,
+        send: Callable[[R], Awaitable[None]] | None = None,
+    ) -> R:
+        """Answer one request: with one reply, or in parts if it asks for them.
 
         A part is made when the one before has been sent, and what only earlier parts need has been freed by
         then.
 
         Args:
-            payload: A `ModelInferRequest`.
-            send: Sends a `ModelStreamInferResponse`.
+            request: The request.
+            write: Makes of a reply what is sent; may be called in any thread.
             deadline: When the caller stops waiting, in the event loop's time.
             held: Takes what is computed and written.
+            send: Sends all parts but the last; None: a request for parts is rejected.
+
+        Returns:
+            What `write` has made of the reply, or of its last part.
 
         Raises:
             RequestError: The request is rejected; the message is for its caller.
             EngineError: The engine failed.
         """
         with RequestAccount(self._registry.unattributed, deadline) as account:
-            reply = await self._compute(payload, account, held, streamed=True)
-            if reply.parts is None:
-                message = await self._write(reply.plan.effort, account, write_reply, reply)
-                del reply  # its arrays are not held while the message is sent
-            else:
-                writer = PartWriter(reply, reply.parts)
-                for part in reply.parts:
-                    message = await self._write(writer.effort(part), account, writer.write, part)
-                    if part.number < reply.parts.count - 1:
-                        await send(message)
-                        del message  # before the next is made
-        await send(message)
+            seen = None
+            while True:
+                changes = self._registry.changes
+                account.model = None
+                template = self._templates.find(request)
+                if template is None:
+                    seen = seen or await self._glance(request, held)
+                    account.model = model = self._find(seen)
+                else:
+                    account.model = model = template.model
+                job = await self._read(request, template, model, deadline, streamed=send is not None)
+                if self._registry.changes == changes:
+                    break  # otherwise a thread may have read it for a model that has been replaced meanwhile
+            if seen is not None and not job.template.holds_data:
+                held.add(-seen.room)
+            if template is None:
+                self._templates.remember(request, job.template)
+            if job.template.extent is None:
+                self._templates.learn(job.template, job.extent)
+            account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
+            account.batch = job.extent.batch
+            plan, parts, arrays = job.extent.plan, job.parts, job.extras
+            with model.lease:  # no await since the model was seen to be in service
+                held.add(job.extent.room, model.statistics)
+                account.input_ns = account.elapsed_ns
+                if job.work is not None:
+                    done = await model.scheduler.submit(job.work)
+                    account.queue_ns, account.compute_ns = done.queue_ns, done.compute_ns
+                    arrays |= done.outputs
+                    del done
+            del job  # what only the engine needs
+            if parts is None or send is None:
+                make = partial(make_reply, plan, arrays, request.request_id)
+                message, account.write_ns = await self._write(plan.effort, make, write, account.timings)
+                return message
+            maker = PartMaker(parts, arrays, model.signature, request.request_id)
+            for part in parts:
+                message, account.write_ns = await self._write(
+                    maker.effort(part), partial(maker.make, part), write, account.timings, account.write_ns
+                )
+                if part.number < parts.count - 1:
+                    await send(message)
+                    del message  # before the next is made
+            return message
 
     def forget(self, _model: Model) -> None:
         """Free what refers to a model that is out of service."""
         self._templates.forget()
 
-    async def _compute(
-        self, payload: bytes, account: RequestAccount, held: Reservation, *, streamed: bool
-    ) -> InferReply:
-        """Read a request and run its model. What only the engine needs is freed on return."""
-        job = await self._read(payload, account, held, streamed=streamed)
-        model, reply = job.template.model, job.reply
-        with model.lease:  # no await since the model was seen to be in service
-            held.add(job.room, model.statistics)
-            account.input_ns = account.elapsed_ns
-            if job.work is not None:
-                done = await model.scheduler.submit(job.work)
-                reply.arrays.update(done.outputs)
-                account.queue_ns, account.compute_ns = done.queue_ns, done.compute_ns
-        return reply
+    async def _glance(self, request: InferRequest, held: Reservation) -> Glance:
+        """Look at a head that is new, and reserve what reading it takes."""
+        seen = await self._off_loop(LARGE if len(request.head) > SMALL_BYTES else 0, glance, request)
+        held.add(seen.room, self._registry.unattributed)
+        return seen
+
+    def _find(self, seen: Glance) -> Model:
+        """Return the model that a request names; count a rejection because it is not ready."""
+        try:
+            return self._registry.find(seen.model, seen.version)
+        except UnavailableError as error:
+            if error.retry_after_ms is not None:
+                self._registry.unattributed.on_drop(LOADING)
+            raise
 
     async def _read(
-        self, payload: bytes, account: RequestAccount, held: Reservation, *, streamed: bool
+        self,
+        request: InferRequest,
+        template: RequestTemplate | None,
+        model: Model,
+        deadline: float,
+        *,
+        streamed: bool,
     ) -> Job:
-        """Read a request, for a model that is in service when this returns."""
-        request, room = split_infer(payload), 0
-        while True:
-            changes = self._registry.changes
-            account.model = None
-            template = self._templates.find(request)
-            if template is None and not room:
-                room = await self._off_loop(
-                    LARGE if len(request.head) > SMALL_BYTES else 0, expansion_of, request
-                )
-                held.add(room, account)
-            # A head may hold much to check, so one that is new never is on the event loop.
-            effort = LARGE if template is None else max(len(payload), template.effort)
-            try:
-                job = await self._off_loop(effort, self._reader, request, template, account, streamed)
-            except RequestError as error:
-                traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
-                raise
-            if self._registry.changes == changes:
-                break  # otherwise a thread may have read it for a model that has been replaced meanwhile
-        if not job.template.holds_data:
-            held.add(-room)
-        if template is None:
-            self._templates.remember(request, job.template)
-        return job
+        # A head may hold much to check, so one that is new never is on the event loop.
+        effort = LARGE if template is None else max(request.size, template.effort)
+        try:
+            return await self._off_loop(effort, self._reader, request, template, model, deadline, streamed)
+        except RequestError as error:
+            traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
+            raise
 
     async def _write(
-        self, effort: int, account: RequestAccount, function: Callable[..., bytes], *arguments: object
-    ) -> bytes:
-        """Write a message, and time that."""
-        started_ns = time.perf_counter_ns()
-        message = await self._off_loop(effort, function, *arguments, account, started_ns)
-        account.write_ns += time.perf_counter_ns() - started_ns
-        return message
+        self,
+        effort: int,
+        make: Callable[[Mapping[str, int], int], InferReply],
+        write: Callable[[InferReply], R],
+        timings: Mapping[str, int],
+        before_ns: int = 0,
+    ) -> tuple[R, int]:
+        """Make and write a reply, or a part of it; return it with the time that took, and parts before."""
+        began_ns = time.perf_counter_ns() - before_ns
+        message = await self._off_loop(effort, lambda: write(make(timings, began_ns)))
+        return message, time.perf_counter_ns() - began_ns
 
-    async def _off_loop(self, effort: int, function: Callable[..., R], *arguments: object) -> R:
+    async def _off_loop(self, effort: int, function: Callable[..., T], *arguments: object) -> T:
         """Call a function in a worker thread where it has much to do, and here otherwise."""
         if effort < LARGE:
             return function(*arguments)

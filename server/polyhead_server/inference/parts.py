@@ -6,20 +6,17 @@ that one, and all of the axes behind it; so the blocks of an output are its byte
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import FINAL, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.outputs import OutputPlan, convert, select
-from polyhead_server.inference.reply import InferReply, frame_tensor, join, write_timings
+from polyhead_server.inference.reply import SERIALISE, Content, InferReply, detached, write_id
 from polyhead_server.repository.signature import Signature
 
 PART_BYTES = 3 * 2**20
@@ -32,8 +29,6 @@ copying it.
 
 # A part's own fields: numbers, shapes and names of bounded length, and the five timings of the last.
 _FIELDS_BYTES = 1024
-# An array may keep alive another that is so many times its size.
-_WORTH_KEEPING = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +69,7 @@ class Parts:
 
 
 def plan_parts(
-    outputs: Sequence[OutputPlan], *, signature: Signature, id_field: bytes, part_limit: int, total_limit: int
+    outputs: Sequence[OutputPlan], *, signature: Signature, request_id: str, part_limit: int, total_limit: int
 ) -> Parts:
     """Work out the parts of a reply, before anything is computed.
 
@@ -82,7 +77,7 @@ def plan_parts(
         TooLargeError: All of them together have more bytes than the total limit, or an output cannot be cut
             into parts of at most the part limit.
     """
-    fields = _FIELDS_BYTES + len(signature.name) + len(id_field)
+    fields = _FIELDS_BYTES + len(signature.name) + len(write_id(request_id))
     most = part_limit - fields
     room = min(most, PART_BYTES)
     count = 0
@@ -102,53 +97,61 @@ def plan_parts(
     return Parts(outputs=outputs, room=room, count=count)
 
 
-class PartWriter:
-    """Write the parts of a reply in their order, and free each output with its last part.
+class PartMaker:
+    """Make the parts of a reply in their order, and free each output with its last part.
 
     Args:
-        reply: Holds every output. Its arrays are taken out of it.
-        parts: Its parts.
+        parts: The parts.
+        arrays: Every output by name, as the graph gives it. They are taken out of it.
+        signature: The graph's.
+        request_id: The caller's.
     """
 
-    def __init__(self, reply: InferReply, parts: Parts) -> None:
-        self._reply = reply
+    def __init__(
+        self, parts: Parts, arrays: dict[str, Content], signature: Signature, request_id: str
+    ) -> None:
         self._parts = parts
+        self._arrays = arrays
+        self._signature = signature
+        self._request_id = request_id
 
     def effort(self, part: Part) -> int:
-        """Return what writing a part costs, in bytes to copy."""
-        copied = self._reply.plan.computed_bytes if part.number == 0 else 0
+        """Return what making and writing a part costs, in bytes to copy."""
+        copied = sum(output.computed_bytes for output in self._parts.outputs) if part.number == 0 else 0
         return copied + part.output.effort(min(part.output.bytes, self._parts.room))
 
-    def write(self, part: Part, account: RequestAccount, started_ns: int) -> bytes:
-        """Write one part; takes long where its effort is large.
+    def make(self, part: Part, timings: Mapping[str, int], began_ns: int) -> InferReply:
+        """Make one part; takes long where its effort is large.
 
         Args:
             part: The next part.
-            account: Has the request's timings, which the last part repeats.
-            started_ns: When writing it was begun, before any wait for a thread.
+            timings: All but that of this; the last part repeats them.
+            began_ns: When the first part would have been begun, had there been no wait for the reader.
         """
-        arrays, output, name = self._reply.arrays, part.output, part.output.spec.name
+        arrays, output, name = self._arrays, part.output, part.output.spec.name
         if part.number == 0:
-            arrays.update({key: array.copy() for key, array in arrays.items() if _is_small_part(array)})
-        value = arrays.pop(name)
-        if isinstance(value, bytes):
-            content = frame_tensor(value)
-        else:
+            arrays.update({key: detached(array) for key, array in arrays.items()})
+        content = arrays.pop(name)
+        if not isinstance(content, bytes):
             if not any(part.start):
-                value = select(value, output.selection)
+                content = select(content, output.selection)
             if not part.last:
-                arrays[name] = value
+                arrays[name] = content
             block = tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))
-            content = frame_tensor(convert(value[block], output.datatype))
-        pieces = [self._head(part), self._reply.id_field, *content]
-        if part.number == self._parts.count - 1:
-            write_ns = account.write_ns + time.perf_counter_ns() - started_ns
-            pieces.append(write_timings(account.timings(write_ns)))
-        return join(pieces, streamed=True)
+            content = convert(content[block], output.datatype)
+        is_final = part.number == self._parts.count - 1
+        return InferReply(
+            signature=self._signature,
+            head=self._head(part),
+            request_id=self._request_id,
+            outputs=[output],
+            contents=[content],
+            timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns} if is_final else {},
+        )
 
     def _head(self, part: Part) -> bytes:
         """Write a part's fields, without its content, the request's id and timings."""
-        signature, parameters = self._reply.signature, {}
+        signature, parameters = self._signature, {}
         if not part.is_whole:
             parameters = {
                 START: pb.InferParameter(string_param=",".join(map(str, part.start))),
@@ -171,15 +174,6 @@ class PartWriter:
                 FINAL: pb.InferParameter(bool_param=part.number == self._parts.count - 1),
             },
         ).SerializeToString()
-
-
-def _is_small_part(value: NDArray[Any] | bytes) -> TypeGuard[NDArray[Any]]:
-    """Tell whether an array is a view of a much larger one, which it would keep in memory: all of a batch."""
-    return (
-        isinstance(value, np.ndarray)
-        and isinstance(value.base, np.ndarray)
-        and value.base.nbytes > _WORTH_KEEPING * value.nbytes
-    )
 
 
 def _axis(output: OutputPlan, room: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
-"""Read a request: from the parts that its bytes were split into to what the engine and the reply need."""
+"""Read a request: from its head and raw contents to what the engine and the reply need."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,19 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import LENGTHS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.inputs import bounded, check_values, read_inputs
-from polyhead_server.inference.parts import plan_parts
-from polyhead_server.inference.reply import InferReply, check_size, write_id
-from polyhead_server.inference.templates import RequestTemplate, check_work, make_template, plan_extent
+from polyhead_server.inference.parts import Parts, plan_parts
+from polyhead_server.inference.reply import Content, check_size
+from polyhead_server.inference.templates import (
+    Extent,
+    RequestTemplate,
+    check_work,
+    make_template,
+    plan_extent,
+)
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
-from polyhead_server.serving.registry import Registry
+from polyhead_server.serving.registry import Model
 from polyhead_server.settings import Settings
 
 
@@ -28,19 +34,24 @@ class Job:
     template: RequestTemplate
     work: Work | None
     """For the scheduler; None where no requested output needs the engine."""
-    reply: InferReply
-    """Without what the engine computes."""
-    room: int
-    """The most bytes that what is computed and what is written take at once."""
+    extent: Extent
+    parts: Parts | None
+    """None for a whole reply."""
+    extras: dict[str, Content]
+    """The requested outputs that follow from the inputs."""
+    parsed_ns: int
+    """When the inputs had been read, by `time.perf_counter_ns`."""
+    tokenise_ns: int | None
+    """How long the tokeniser took; None without texts."""
 
 
 def read(
     request: InferRequest,
     template: RequestTemplate | None,
-    account: RequestAccount,
+    model: Model,
+    deadline: float,
     streamed: bool,
     *,
-    registry: Registry,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and plan its reply; may be called in any thread.
@@ -48,23 +59,19 @@ def read(
     Args:
         request: The request.
         template: Of an earlier request with the same head; None: the head is parsed and checked here.
-        account: Is given the model and the timings.
-        streamed: The reply may have several parts, and is written as messages of a stream.
-        registry: The models.
+        model: The one that is asked.
+        deadline: When the caller stops waiting, in the event loop's time.
+        streamed: The reply may have several parts.
         settings: The server's limits.
 
     Raises:
-        UnknownModelError: There is no such model.
-        UnavailableError: The model is not ready.
         InvalidRequestError: Something about the request is wrong.
         TooLargeError: There is too much to compute, or to send.
     """
     is_new = template is None
     if template is None:
         message = parse(pb.ModelInferRequest, request.head)
-        account.model = registry.find(message.model_name, message.model_version)
-        template = make_template(message, len(request.raw), account.model, settings)
-    account.model = model = template.model
+        template = make_template(message, len(request.raw), model, settings)
     signature, parameters = model.signature, template.parameters
     if parameters.parts and not streamed:
         raise InvalidRequestError(
@@ -72,35 +79,35 @@ def read(
             "a reply in parts is for ModelStreamInfer"
         )
     feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
-    account.parse_ns = account.elapsed_ns
-    sizes, tokens = template.sizes, None
+    parsed_ns, tokenise_ns = time.perf_counter_ns(), None
+    sizes, tokens, extent = template.sizes, None, template.extent
     if texts:
         tokens = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
+        extent = template.extents.get(sizes[signature.length])
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
-        account.tokenise_ns = account.elapsed_ns - account.parse_ns
-    if is_new or texts:  # else an earlier request of these sizes was checked
+        tokenise_ns = time.perf_counter_ns() - parsed_ns
+    if is_new or extent is None:  # else an earlier request of these sizes was checked
         check_work(sizes, signature, settings)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, tokens, template) if template.extras else {}
-    extent = template.extent or plan_extent(
-        template.outputs, sizes, signature, settings, tokens_bytes=len(extras.get(TOKENS, b""))
-    )
-    account.batch = extent.batch
-    plan, id_field, parts = extent.plan, write_id(request.request_id), None
+    if extent is None:
+        tokens_bytes = len(extras.get(TOKENS, b""))
+        extent = plan_extent(template.outputs, sizes, signature, settings, tokens_bytes=tokens_bytes)
+    plan, parts = extent.plan, None
     if parameters.parts:
         parts = plan_parts(
             plan.outputs,
             signature=signature,
-            id_field=id_field,
+            request_id=request.request_id,
             part_limit=settings.max_reply_bytes,
             total_limit=settings.max_stream_reply_bytes,
         )
     else:
-        check_size(plan, id_field, settings.max_reply_bytes)
+        check_size(plan, request.request_id, settings.max_reply_bytes)
     work = None
     if plan.computed:
         size, real_tokens = measure(feeds, template.layout)
@@ -109,14 +116,19 @@ def read(
             outputs=plan.computed,
             size=size,
             real_tokens=real_tokens,
-            deadline=account.deadline,
+            deadline=deadline,
             timeout=parameters.timeout,
             priority=parameters.priority,
         )
-    reply = InferReply(
-        signature=signature, plan=plan, id_field=id_field, parts=parts, streamed=streamed, arrays=extras
+    return Job(
+        template=template,
+        work=work,
+        extent=extent,
+        parts=parts,
+        extras=extras,
+        parsed_ns=parsed_ns,
+        tokenise_ns=tokenise_ns,
     )
-    return Job(template=template, work=work, reply=reply, room=extent.room)
 
 
 def _tokenise(
@@ -149,9 +161,9 @@ def _tokenise(
 
 def _extras(
     feeds: Mapping[str, NDArray[Any]], tokens: Sequence[Sequence[str]] | None, template: RequestTemplate
-) -> dict[str, NDArray[Any] | bytes]:
+) -> dict[str, Content]:
     """Return the requested outputs that follow from the inputs."""
-    extras: dict[str, NDArray[Any] | bytes] = {}
+    extras: dict[str, Content] = {}
     signature, tokeniser = template.model.signature, template.model.tokeniser
     if (ids := signature.feed(TOKENS)) and (lengths := signature.feed(LENGTHS)):
         extras[LENGTHS] = feeds[lengths.name]

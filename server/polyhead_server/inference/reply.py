@@ -1,4 +1,4 @@
-"""Plan and write inference replies as bytes.
+"""Plan and make inference replies, and write them as bytes.
 
 protobuf would copy every tensor into a message and again into the bytes. Messages may be written in pieces
 that are put one after the other, so here the small fields are one piece, each tensor's memory another.
@@ -6,18 +6,17 @@ that are put one after the other, so here the small fields are one piece, each t
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import HEADS, LAYERS, QUERIES
+from polyhead_proto.names import HEADS, LAYERS, QUERIES, TIMINGS
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
-from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.outputs import (
     EXTRAS,
     OutputPlan,
@@ -28,10 +27,12 @@ from polyhead_server.inference.outputs import (
 )
 from polyhead_server.repository.signature import Signature
 
-if TYPE_CHECKING:
-    from polyhead_server.inference.parts import Parts
+Content: TypeAlias = NDArray[Any] | bytes
+"""Of an output; bytes are those of strings, packed."""
+Piece: TypeAlias = bytes | memoryview
 
-Piece = bytes | memoryview
+SERIALISE = TIMINGS[-1]
+"""The timing that is known last: that of making the reply."""
 
 _ID_TAG = bytes([pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | 2])
 _RAW_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
@@ -45,6 +46,8 @@ _PADDING = [b""] + [
     for size in ((missing - 6) % _ALIGNMENT for missing in range(1, _ALIGNMENT))
 ]
 _MAX_PADDING_BYTES = max(map(len, _PADDING))
+# An array may keep alive another that is so many times its size.
+_WORTH_KEEPING = 1.25
 # Five timings, each with a name of at most 12 letters and an integer of at most 9 bytes; a stream's frame.
 _TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12 + _MAX_PADDING_BYTES
 
@@ -53,6 +56,7 @@ _TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12 + _MAX_PADDING_BYTES
 class ReplyPlan:
     """A reply, every size of which is known before anything is computed."""
 
+    signature: Signature
     outputs: Sequence[OutputPlan]
     computed: Sequence[str]
     """The outputs that the graph computes."""
@@ -68,17 +72,18 @@ class ReplyPlan:
 
 @dataclass(kw_only=True, slots=True)
 class InferReply:
-    """What a reply is written from."""
+    """The reply to a request, or a part of it."""
 
     signature: Signature
-    plan: ReplyPlan
-    id_field: bytes
-    parts: "Parts | None"
-    """None for a whole reply."""
-    streamed: bool
-    """Write messages of a stream."""
-    arrays: dict[str, NDArray[Any] | bytes]
-    """The outputs by name; those that the graph computes are added when it has run."""
+    head: bytes
+    """A `ModelInferResponse` with what it says of its outputs, without id, timings and raw contents."""
+    request_id: str
+    outputs: Sequence[OutputPlan]
+    """What the contents are; of a part, what they are a block of."""
+    contents: Sequence[Content]
+    """In the same order. Arrays may be views of larger ones."""
+    timings: Mapping[str, int]
+    """In nanoseconds, by the names of the reply's parameters."""
 
 
 def plan_reply(
@@ -107,6 +112,7 @@ def plan_reply(
     framing = _MAX_PADDING_BYTES + len(_RAW_TAG)
     framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in plans)
     return ReplyPlan(
+        signature=signature,
         outputs=plans,
         computed=[output.spec.name for output in plans if output.spec.name not in EXTRAS],
         head=head,
@@ -116,35 +122,69 @@ def plan_reply(
     )
 
 
-def check_size(plan: ReplyPlan, id_field: bytes, limit: int) -> None:
+def check_size(plan: ReplyPlan, request_id: str, limit: int) -> None:
     """Check a reply's size before anything is computed.
 
     Raises:
         ReplyTooLargeError: It has more bytes than the limit. Says what would need less.
     """
-    needed = plan.size + len(id_field)
+    needed = plan.size + len(write_id(request_id))
     if needed > limit:
         raise ReplyTooLargeError(
             f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(plan.outputs)}"
         )
 
 
-def write_reply(reply: InferReply, account: RequestAccount, started_ns: int) -> bytes:
-    """Write a whole reply; takes long where its plan's effort is large.
+def make_reply(
+    plan: ReplyPlan,
+    arrays: Mapping[str, Content],
+    request_id: str,
+    timings: Mapping[str, int],
+    began_ns: int,
+) -> InferReply:
+    """Make a whole reply; takes long where its plan's effort is large.
 
     Args:
-        reply: Holds every output.
-        account: Has the request's timings.
-        started_ns: When writing was begun, before any wait for a thread.
+        plan: What to reply.
+        arrays: Every output by name, as the graph gives it.
+        request_id: The caller's.
+        timings: All but that of this.
+        began_ns: When this was begun, before any wait for a thread.
     """
-    tensors: list[Piece] = []
-    for output in reply.plan.outputs:
-        value = reply.arrays[output.spec.name]
-        if not isinstance(value, bytes):
-            value = convert(select(value, output.selection), output.datatype)
-        tensors += frame_tensor(value)
-    timings = write_timings(account.timings(time.perf_counter_ns() - started_ns))
-    return join([reply.plan.head, reply.id_field, timings, *tensors], streamed=reply.streamed)
+    contents: list[Content] = []
+    for output in plan.outputs:
+        content = arrays[output.spec.name]
+        if not isinstance(content, bytes):
+            content = convert(select(content, output.selection), output.datatype)
+        contents.append(content)
+    return InferReply(
+        signature=plan.signature,
+        head=plan.head,
+        request_id=request_id,
+        outputs=plan.outputs,
+        contents=contents,
+        timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns},
+    )
+
+
+def write_reply(reply: InferReply, *, streamed: bool = False) -> bytes:
+    """Write a reply as a `ModelInferResponse`, or as a `ModelStreamInferResponse`."""
+    pieces: list[Piece] = [reply.head, write_id(reply.request_id), write_timings(reply.timings)]
+    for content in reply.contents:
+        pieces += frame_tensor(content)
+    return join(pieces, streamed=streamed)
+
+
+def detach(reply: InferReply) -> InferReply:
+    """Return a reply that keeps no memory but its own: not that of its batch, or of what was not selected."""
+    return replace(reply, contents=[detached(content) for content in reply.contents])
+
+
+def detached(content: Content) -> Content:
+    """Return a content; a copy, if it is a view of a much larger array, which it would keep in memory."""
+    if isinstance(content, bytes) or not isinstance(content.base, np.ndarray):
+        return content
+    return content.copy() if content.base.nbytes > _WORTH_KEEPING * content.nbytes else content
 
 
 def write_id(request_id: str) -> bytes:
@@ -167,10 +207,15 @@ def write_timings(timings: Mapping[str, int]) -> bytes:
     return b"".join(entries)
 
 
-def frame_tensor(content: NDArray[Any] | bytes) -> tuple[bytes, Piece]:
-    """Write one raw output: its tag and length, and its memory, which is not copied if it is contiguous."""
-    memory: Piece = content if isinstance(content, bytes) else np.ascontiguousarray(content).data.cast("B")
+def frame_tensor(content: Content) -> tuple[bytes, Piece]:
+    """Write one raw output: its tag and length, and its memory."""
+    memory = memory_of(content)
     return _RAW_TAG + write_varint(len(memory)), memory
+
+
+def memory_of(content: Content) -> Piece:
+    """Return the raw content, in its own memory if it is contiguous."""
+    return content if isinstance(content, bytes) else np.ascontiguousarray(content).data.cast("B")
 
 
 def join(pieces: Sequence[Piece], *, streamed: bool) -> bytes:

@@ -7,7 +7,7 @@ has been checked is found by the head's bytes.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PROMPT_NAME, TEXT, TOKENS
@@ -25,6 +25,8 @@ from polyhead_server.settings import Settings
 
 _MAX_HEAD_BYTES = 4096
 _MAX_TEMPLATES = 1024
+_MAX_EXTENTS = 8192
+"""Of all templates together: each takes a few KiB for a graph with many outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class Extent:
     """What follows from the sizes of a request's axes."""
 
     batch: int
+    tokens: int
     plan: ReplyPlan
     room: int
     """The most bytes that what is computed and what is written take at once."""
@@ -60,6 +63,8 @@ class RequestTemplate:
     """None where sizes follow from the data: from text, or for `tokens`."""
     effort: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
+    extents: dict[int, Extent] = field(default_factory=dict)
+    """Those of earlier texts, by T. Only the event loop adds any."""
 
     @property
     def holds_data(self) -> bool:
@@ -156,6 +161,7 @@ def plan_extent(
     plan = plan_reply(outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
     return Extent(
         batch=sizes["B"],
+        tokens=sizes[signature.length],
         plan=plan,
         room=plan.computed_bytes + min(plan.size, settings.max_reply_bytes),
     )
@@ -173,6 +179,7 @@ class RequestTemplates:
         self._registry = registry
         self._changes = registry.changes
         self._known: dict[tuple[bytes, int], RequestTemplate] = {}
+        self._extents = 0
 
     def find(self, request: InferRequest) -> RequestTemplate | None:
         """Return the template of an earlier request with the same head."""
@@ -188,7 +195,17 @@ class RequestTemplates:
             del self._known[next(iter(self._known))]
         self._known[request.head, len(request.raw)] = template
 
+    def learn(self, template: RequestTemplate, extent: Extent) -> None:
+        """Keep what follows from the T of a text. For `tokens`, it follows from the text itself."""
+        if extent.tokens in template.extents or TOKENS in template.extras:
+            return
+        if self._extents >= _MAX_EXTENTS:
+            self.forget()
+        self._extents += 1
+        template.extents[extent.tokens] = extent
+
     def forget(self) -> None:
         """Forget every template, which would keep its model in memory."""
         self._changes = self._registry.changes
+        self._extents = 0
         self._known.clear()

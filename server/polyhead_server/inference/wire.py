@@ -6,34 +6,39 @@ request of its kind, and is parsed once for all of them: see `templates`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from polyhead_proto import messages as pb
 from polyhead_proto.expansion import SMALL_BYTES, ExpansionError, check_expansion
-from polyhead_proto.wire import MOST_FIELDS, split
+from polyhead_proto.wire import MOST_FIELDS, fields_of, split
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 
 LARGE = 512 * 1024
 """Bytes from which copying them takes longer than a hop to another thread and back, about 0.1 ms."""
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R", bytes, memoryview)
 
 _ID = pb.ModelInferRequest.ID_FIELD_NUMBER
 _RAW = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_MODEL = pb.ModelInferRequest.MODEL_NAME_FIELD_NUMBER
+_VERSION = pb.ModelInferRequest.MODEL_VERSION_FIELD_NUMBER
 _MAX_ID_BYTES = 1024
 
 
 @dataclass(kw_only=True, slots=True)
 class InferRequest:
-    """A `ModelInferRequest`, split but not parsed. Not frozen, because that takes three times as long."""
+    """A `ModelInferRequest` whose head is not parsed. Not frozen, because that takes three times as long."""
 
     head: bytes
     """All but `id` and `raw_input_contents`: equal for requests that differ in their data only."""
     request_id: str
-    raw: Sequence[memoryview]
-    """The raw contents, in order, as views of the request's bytes."""
+    raw: Sequence[bytes | memoryview]
+    """The raw contents, in order, as views of what the request came in where they lie there."""
+    size: int
+    """The bytes that it keeps in memory: at least those of its raw contents."""
 
 
 def split_infer(payload: bytes) -> InferRequest:
@@ -46,26 +51,70 @@ def split_infer(payload: bytes) -> InferRequest:
         head, (ids, raw) = split(payload, _ID, _RAW)
         request_id = ""
         for content in ids:  # the last counts
-            if len(content) > _MAX_ID_BYTES:
-                raise InvalidRequestError(f"id must have at most {_MAX_ID_BYTES} bytes, had {len(content)}")
-            request_id = str(content, "utf-8")
+            request_id = str(check_id(content), "utf-8")
     except (DecodeError, UnicodeDecodeError) as error:
         raise _not_a_message(pb.ModelInferRequest, payload) from error
-    return InferRequest(head=head, request_id=request_id, raw=raw)
+    return InferRequest(head=head, request_id=request_id, raw=raw, size=len(payload))
 
 
-def expansion_of(request: InferRequest) -> int:
-    """Return at most how many bytes of memory reading the head of a request takes. Takes long for a long one.
+def make_request(
+    message: pb.ModelInferRequest, raw: Sequence[bytes | memoryview], *, kept: int = 0
+) -> InferRequest:
+    """Make a request of what has come in another form.
+
+    Args:
+        message: All but the raw contents. Its `id` is taken out of it.
+        raw: The raw contents.
+        kept: The bytes of what came, if raw contents are views of it.
+
+    Raises:
+        InvalidRequestError: The id is too long.
+    """
+    request_id = str(check_id(message.id.encode()), "utf-8")
+    message.ClearField("id")
+    head = message.SerializeToString(deterministic=True)
+    packed = sum(len(content) for content in raw if isinstance(content, bytes))
+    return InferRequest(head=head, request_id=request_id, raw=raw, size=max(len(head), kept) + packed)
+
+
+def check_id(content: R) -> R:
+    """Return a request's id, in UTF-8, unless it is too long.
+
+    Raises:
+        InvalidRequestError: It is.
+    """
+    if len(content) > _MAX_ID_BYTES:
+        raise InvalidRequestError(f"id must have at most {_MAX_ID_BYTES} bytes, had {len(content)}")
+    return content
+
+
+class Glance(NamedTuple):
+    """What is known of a head before it is parsed."""
+
+    room: int
+    """The most bytes of memory that reading it takes."""
+    model: str
+    version: str
+    """Empty for the newest."""
+
+
+def glance(request: InferRequest) -> Glance:
+    """Look for what must be known of a head before it is parsed. Takes long for a long one.
 
     Raises:
         InvalidRequestError: The bytes are not such a message, or reading them takes too much time.
     """
+    names = {_MODEL: "", _VERSION: ""}
     try:
-        return check_expansion(request.head, pb.ModelInferRequest)
+        room = check_expansion(request.head, pb.ModelInferRequest)
+        for number, content in fields_of(memoryview(request.head)):
+            if number in names and content is not None:
+                names[number] = str(content, "utf-8")
     except ExpansionError as error:
         raise InvalidRequestError(str(error)) from error
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:
         raise _not_a_message(pb.ModelInferRequest, request.head) from error
+    return Glance(room, names[_MODEL], names[_VERSION])
 
 
 def parse_small(kind: type[M], payload: bytes) -> M:

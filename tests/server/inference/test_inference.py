@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ from polyhead_proto import messages as pb
 from polyhead_server import Settings
 from polyhead_server.errors import UnavailableError
 from polyhead_server.inference.inference import Inference
+from polyhead_server.inference.reply import write_reply
+from polyhead_server.inference.wire import InferRequest, split_infer
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.repository import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
@@ -418,15 +421,18 @@ class Local:
         async def ask() -> list[Any]:
             deadline = asyncio.get_running_loop().time() + 60
             with budget.reserve(len(payload)) as held:
+                split: InferRequest = split_infer(payload)
+                rest: Any = {"deadline": deadline, "held": held}
                 if not streamed:
-                    reply = await self.inference.answer(payload, deadline, held)
+                    reply = await self.inference.answer(split, write_reply, **rest)
                     return [pb.ModelInferResponse.FromString(reply)]
                 messages: list[bytes] = []
 
                 async def send(message: bytes) -> None:
                     messages.append(message)
 
-                await self.inference.stream(payload, send, deadline, held)
+                write = partial(write_reply, streamed=True)
+                await send(await self.inference.answer(split, write, send=send, **rest))
                 return [pb.ModelStreamInferResponse.FromString(one).infer_response for one in messages]
 
         before = self.threads.hops

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.account import RequestAccount
 from polyhead_server.inference.outputs import OutputPlan
-from polyhead_server.inference.parts import PART_BYTES, Part, Parts, PartWriter, plan_parts
-from polyhead_server.inference.reply import InferReply, ReplyPlan
-from polyhead_server.observability.statistics import Statistics
+from polyhead_server.inference.parts import PART_BYTES, Part, PartMaker, Parts, plan_parts
+from polyhead_server.inference.reply import write_reply
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import Signature, TensorSpec, signature_of
 
 FIELDS = 1024 + len("tiny.attention")
+TIMINGS = {"parse_ns": 1, "queue_ns": 1, "compute_ns": 1}
 
 
 def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", selection: Any = None) -> OutputPlan:
@@ -45,23 +44,18 @@ def signature(repository: Path) -> Signature:
 
 
 def plan(signature: Signature, *outputs: OutputPlan, room: int, total: int = 2**40) -> Parts:
-    return plan_parts(outputs, signature=signature, id_field=b"", part_limit=room + FIELDS, total_limit=total)
+    return plan_parts(
+        outputs, signature=signature, request_id="", part_limit=room + FIELDS, total_limit=total
+    )
 
 
 def written(signature: Signature, parts: Parts, arrays: dict[str, Any]) -> Callable[[Part], Any]:
-    """A function that writes one part after the other, and reads it as protobuf does."""
-    reply = InferReply(
-        signature=signature,
-        plan=ReplyPlan(outputs=parts.outputs, computed=(), head=b"", size=0, effort=0, computed_bytes=0),
-        id_field=b"",
-        parts=parts,
-        streamed=True,
-        arrays=arrays,
-    )
-    writer, account = PartWriter(reply, parts), RequestAccount(Statistics(), 0.0)
+    """A function that makes and writes one part after the other, and reads it as protobuf does."""
+    maker = PartMaker(parts, arrays, signature, "")
 
     def write(part: Part) -> Any:
-        return pb.ModelStreamInferResponse.FromString(writer.write(part, account, 0)).infer_response
+        message = write_reply(maker.make(part, TIMINGS, 0), streamed=True)
+        return pb.ModelStreamInferResponse.FromString(message).infer_response
 
     return write
 

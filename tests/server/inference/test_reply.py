@@ -17,10 +17,13 @@ from polyhead_server.inference.parameters import OutputParameters
 from polyhead_server.inference.reply import (
     ReplyPlan,
     check_size,
+    detach,
     frame_tensor,
     join,
+    make_reply,
     plan_reply,
     write_id,
+    write_reply,
     write_timings,
 )
 from polyhead_server.repository import GraphName, read_manifest
@@ -79,12 +82,12 @@ def test_the_size_is_known_before(repository: Path) -> None:
     needed = plan.size
 
     assert real <= needed <= real + 80
-    check_size(plan, b"", needed)
-    check_size(plan, b"id", needed + 2)
+    check_size(plan, "", needed)
+    check_size(plan, "id", needed + 4)
     with pytest.raises(
         TooLargeError, match=f"the reply needs {needed} bytes, the limit is {needed - 1}: ask for"
     ):
-        check_size(plan, b"", needed - 1)
+        check_size(plan, "", needed - 1)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_a_reply_that_is_too_large_says_what_would_need_less(
     plan = planned(repository, graph, names, OutputParameters(dtype=dtype))
 
     with pytest.raises(TooLargeError, match=f"ask for {ways}"):
-        check_size(plan, b"", 10)
+        check_size(plan, "", 10)
 
 
 def test_a_stream_s_part_is_a_message(repository: Path) -> None:
@@ -120,6 +123,26 @@ def test_a_stream_s_part_is_a_message(repository: Path) -> None:
 
     assert part.infer_response.id == "7"
     assert part.infer_response.raw_output_contents[0] == value.tobytes()
+
+
+def test_a_reply_that_is_kept_holds_its_own_memory_and_no_other(repository: Path) -> None:
+    plan = planned(repository, "attention", ["output", "attention.0"])
+    batch = np.ones((30, *plan.outputs[0].shape[1:]), np.float32)
+    whole = np.ones(plan.outputs[1].shape, np.float32)
+    of_graph = {"output": batch[6:9], "attention.0": whole}
+
+    reply = make_reply(plan, of_graph, "id 7", {"parse_ns": 5}, 0)
+    kept = detach(reply)
+
+    for made, given_array in zip(reply.contents, of_graph.values(), strict=True):
+        assert np.shares_memory(made, given_array)
+    assert kept.contents[1] is whole
+    assert not np.shares_memory(kept.contents[0], batch)
+    np.testing.assert_array_equal(kept.contents[0], batch[6:9])
+    assert (kept.request_id, kept.timings) == ("id 7", reply.timings)
+    message = pb.ModelInferResponse.FromString(write_reply(reply))
+    assert sorted(message.parameters) == ["parse_ns", "serialise_ns"]
+    assert write_reply(kept) == write_reply(reply)
 
 
 def test_memory_is_framed_where_it_lies() -> None:

@@ -8,7 +8,13 @@ import pytest
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
-from polyhead_server.inference.templates import RequestTemplate, RequestTemplates, make_template
+from polyhead_server.inference.templates import (
+    Extent,
+    RequestTemplate,
+    RequestTemplates,
+    make_template,
+    plan_extent,
+)
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
@@ -118,3 +124,32 @@ def test_only_so_many_are_remembered(templates: RequestTemplates, registry: Regi
 
     assert templates.find(request(1)) is None
     assert templates.find(request(1099)) is not None
+
+
+def test_what_follows_from_a_length_is_remembered_with_the_template(
+    templates: RequestTemplates, registry: Registry, repository: Path
+) -> None:
+    def extent(tokens: int) -> Extent:
+        sizes, settings = {"B": 1, "T": tokens}, Settings(models=repository)
+        return plan_extent(template.outputs, sizes, template.model.signature, settings)
+
+    template = learn(templates, registry, request())
+    first = extent(1)
+    for each in (first, extent(1)):
+        templates.learn(template, each)
+    assert template.extents == {1: first}
+    assert template.extents[1] is first
+
+    for tokens in range(2, 8194):
+        templates.learn(template, dataclasses.replace(first, tokens=tokens))
+    assert templates.find(request()) is None
+
+
+def test_what_follows_from_a_text_is_not_remembered(templates: RequestTemplates, registry: Registry) -> None:
+    template = dataclasses.replace(learn(templates, registry, request()), extras=frozenset({"tokens"}))
+    extent = template.extent
+    assert extent is not None
+
+    templates.learn(template, extent)
+
+    assert not template.extents

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.inference.wire import LARGE, parse, split_infer
+from polyhead_server.inference.wire import LARGE, glance, make_request, parse, split_infer
 
 PADDING = pb.ModelInferRequest(raw_input_contents=[bytes(LARGE)]).SerializeToString()
 
@@ -18,13 +18,15 @@ def _ordered(request: pb.ModelInferRequest) -> bytes:
 
 
 requests = st.builds(
-    lambda name, number, parameters, tensors, raw: pb.ModelInferRequest(
+    lambda name, version, number, parameters, tensors, raw: pb.ModelInferRequest(
         model_name=name,
+        model_version=version,
         id=number,
         parameters={key: pb.InferParameter(int64_param=value) for key, value in parameters.items()},
         inputs=[{"name": key, "shape": shape} for key, shape in tensors],
         raw_input_contents=raw,
     ),
+    st.text(),
     st.text(),
     st.text(),
     st.dictionaries(st.text(), st.integers(-(2**63), 2**63 - 1), max_size=3),
@@ -45,6 +47,21 @@ def test_a_request_is_read_as_protobuf_reads_it(request: pb.ModelInferRequest) -
     rest.ClearField("id")
     rest.ClearField("raw_input_contents")
     assert parse(pb.ModelInferRequest, parts.head) == rest
+    assert glance(parts)[1:] == (request.model_name, request.model_version)
+
+
+@given(requests)
+def test_a_request_that_comes_in_another_form_is_the_same(request: pb.ModelInferRequest) -> None:
+    expected, raw = split_infer(_ordered(request)), list(request.raw_input_contents)
+    rest = pb.ModelInferRequest.FromString(_ordered(request))
+    del rest.raw_input_contents[:]
+
+    made = make_request(rest, raw)
+
+    assert (made.head, made.request_id, made.raw) == (expected.head, expected.request_id, expected.raw)
+    assert made.size == len(made.head) + sum(map(len, raw))
+    views = [memoryview(one) for one in raw]
+    assert make_request(rest, [b"packed", *views], kept=10**6).size == 10**6 + len(b"packed")
 
 
 @given(requests, st.text(), st.lists(st.binary(max_size=300), max_size=4))
@@ -66,6 +83,8 @@ def test_an_id_is_bounded_in_bytes() -> None:
     for text, size in (("i" * 1025, 1025), ("é" * 513, 1026), ("i" * 1_000_000, 1_000_000)):
         with pytest.raises(InvalidRequestError, match=f"id must have at most 1024 bytes, had {size}"):
             split_infer(pb.ModelInferRequest(id=text).SerializeToString())
+        with pytest.raises(InvalidRequestError, match=f"id must have at most 1024 bytes, had {size}"):
+            make_request(pb.ModelInferRequest(id=text), [])
 
 
 @given(st.binary(max_size=200))
@@ -80,6 +99,7 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             parts = split_infer(payload)
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)
             assert parts.request_id == expected.id
+            assert glance(parts)[1:] == (expected.model_name, expected.model_version)
 
 
 @pytest.mark.parametrize("junk", [b"\x38\x01", b"\x3d\x00\x00\x00\x00", b"\x18\x07"])

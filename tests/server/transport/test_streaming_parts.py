@@ -21,7 +21,7 @@ from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference import account
-from polyhead_server.inference.parts import PartWriter
+from polyhead_server.inference.parts import PartMaker
 from polyhead_server.observability import counter_layout as at
 
 LIMIT = 8 * 1024
@@ -164,14 +164,14 @@ def test_all_parts_together_have_a_limit(serve: Any) -> None:
 def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failing = PartWriter.write, True
+    real, failing = PartMaker.make, True
 
-    def write(self: PartWriter, part: Any, *rest: Any) -> Any:
+    def make(self: PartMaker, part: Any, *rest: Any) -> Any:
         if part.output.spec.name == "attention.1" and failing:
             raise TooLargeError("no memory for this part")
         return real(self, part, *rest)
 
-    monkeypatch.setattr(PartWriter, "write", write)
+    monkeypatch.setattr(PartMaker, "make", make)
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     replies = stream(small, iter(requests.get, None))
     requests.put(in_parts(small, id="a"))
@@ -216,18 +216,18 @@ class Produced:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parts = 0
         self.arrays: list[weakref.ref[Any]] = []
-        real_write, real_run = PartWriter.write, Engine.run
+        real_make, real_run = PartMaker.make, Engine.run
 
-        def write(writer: PartWriter, *given: Any) -> Any:
+        def make(maker: PartMaker, *given: Any) -> Any:
             self.parts += 1
-            return real_write(writer, *given)
+            return real_make(maker, *given)
 
         def run(engine: Engine, feeds: Any, outputs: Any) -> Any:
             results = real_run(engine, feeds, outputs)
             self.arrays += [weakref.ref(array) for array in results.values()]
             return results
 
-        monkeypatch.setattr(PartWriter, "write", write)
+        monkeypatch.setattr(PartMaker, "make", make)
         monkeypatch.setattr(Engine, "run", run)
 
     def alive(self) -> int:
