@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from polyhead_client.calls import Join, Operation
 from polyhead_client.deadline import Deadline, latest
-from polyhead_client.encoding import Arrays
 from polyhead_client.errors import AccessDenied, Cancelled, NotFound, PolyheadError, Unavailable, Unsupported
 from polyhead_client.inputs import Batch, join
+from polyhead_client.padding import Arrays
 from polyhead_client.reply import Unpadder
 from polyhead_client.request import EncodeTemplate, reply_bytes
 from polyhead_client.results import Results

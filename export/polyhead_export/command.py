@@ -49,7 +49,7 @@ def export(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from polyhead_export.errors import ExportError, IncompleteExportError
+    from polyhead_export.errors import ExportError
 
     names = _names(options.name or options.preset, heads)
     if if_exists == "skip" and names and all(options.is_complete(name) for name in names):
@@ -58,7 +58,7 @@ def export(
             Console(stderr=True).print(f"{name}: version {options.version} is there already")
         return
 
-    from polyhead_export.family import count_steps
+    from polyhead_export.family import IncompleteExportError, count_steps
 
     if if_exists == "fail":
         options.check_free(names, "--if-exists skip, replace or add")

@@ -51,7 +51,8 @@ def prune(
     from rich.console import Console
 
     from polyhead_export.batches import batches_of_sentences, random_batches
-    from polyhead_export.errors import ExportError, IncompleteExportError
+    from polyhead_export.errors import ExportError
+    from polyhead_export.family import IncompleteExportError
     from polyhead_export.parity import RANDOM_INPUTS
     from polyhead_export.pruning import parse_heads, prune_encoder
     from polyhead_export.sentences import SENTENCES
