@@ -20,7 +20,7 @@ ARROWS = {
 }
 
 MODULES = {
-    ("export", "proto"): {"polyhead_proto.cgroups"},
+    ("export", "proto"): {"polyhead_proto.cgroups", "polyhead_proto.locked_folders"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
     ("load", "server"): {
         "polyhead_server.scheduling.costs",
