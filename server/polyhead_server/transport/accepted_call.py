@@ -284,6 +284,17 @@ class AcceptedCall:
 class UnaryCall(AcceptedCall):
     """A call with one request, which is read before its handler starts.
 
+    | the call | event                                       | thread     | then
+    | -------- | ------------------------------------------- | ---------- | ---------------------------------
+    | begins   | a guard rejects it                          | event loop | ended, with the guard's status
+    | begins   | no guard does                               | polling    | reads
+    | reads    | the request has come                        | event loop | runs
+    | reads    | the request is lost, late or not acceptable | event loop | ended, with the error's status
+    | reads    | gRPC refuses the request                    | event loop | ended by gRPC, and counted
+    | reads    | there is none, and no word of a caller gone | event loop | ended, with an error's status
+    | runs     | the handler returns or fails                | event loop | ended, with its reply or status
+    | any      | its caller leaves, or its deadline passes   | event loop | ended, and its handler cancelled
+
     Args:
         queue: Has accepted it.
         method: The method's full name.
