@@ -358,8 +358,20 @@ def test_a_stream_that_fails_ends_after_the_replies_before(last: bytes, code: An
     asyncio.run(run(use, InTurn))
 
 
-def test_a_stream_ends_if_word_of_a_reply_that_was_sent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_stream_ends_if_word_of_a_reply_that_was_sent_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
     is_full = True
+    tried = 0
+    real = StreamCall.end_if_lost
+
+    def end_if_lost(call: StreamCall) -> None:
+        nonlocal tried
+        tried += 1
+        if tried < tries:
+            raise MemoryError
+        real(call)
 
     class CompletionQueue(cygrpc.CompletionQueue):  # type: ignore[misc]
         def poll(self, deadline: float | None = None) -> Any:
@@ -370,6 +382,7 @@ def test_a_stream_ends_if_word_of_a_reply_that_was_sent_is_lost(monkeypatch: pyt
             return event
 
     monkeypatch.setattr(cygrpc, "CompletionQueue", CompletionQueue)
+    monkeypatch.setattr(StreamCall, "end_if_lost", end_if_lost)
 
     async def use(echo: Echo) -> None:
         nonlocal is_full
