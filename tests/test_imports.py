@@ -2,6 +2,8 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ ARROWS = {
 }
 
 MODULES = {
-    ("export", "proto"): {"polyhead_proto.cgroups"},
+    ("export", "proto"): {"polyhead_proto.cgroups", "polyhead_proto.locked_folders"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
     ("load", "server"): {
         "polyhead_server.scheduling.costs",
@@ -70,7 +72,7 @@ def imported(package: str) -> Iterator[tuple[Path, str]]:
 
 def imported_by(path: Path, *, for_types: bool) -> Iterator[str]:
     """Every module that a file imports; those that only a type checker sees are left out on request."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = nodes_of(path)
     unseen = {
         node
         for block in nodes
@@ -85,7 +87,28 @@ def imported_by(path: Path, *, for_types: bool) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             # lazy-loader takes relative imports alone, and only from within the package.
             assert node.level == (path.name == "__init__.pyi"), f"{path} imports {node.module}"
-            yield f"{path.parent.name}.{node.module}" if node.level else node.module or ""
+            origin = f"{module_of(path)}.{node.module}" if node.level else node.module or ""
+            for module in (f"{origin}.{alias.name}" for alias in node.names):
+                yield module if is_ours(module) else origin
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def module_of(path: Path) -> str:
+    """The name of the module that is in a file."""
+    _, *parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def is_ours(module: str) -> bool:
+    """Whether it is a module of ours, and not a name in one."""
+    package, *rest = module.split(".")
+    path = ROOT / package.removeprefix("polyhead_") / package / Path(*rest)
+    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 @pytest.mark.parametrize("package", ARROWS)
@@ -97,6 +120,16 @@ def test_packages_import_along_the_arrows(package: str) -> None:
             of = top.removeprefix("polyhead_")
             assert of in allowed, f"{path} imports {module}"
             assert module in MODULES.get((package, of), {module}), f"{path} imports {module}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not even for types. What a package lists in its `__init__.pyi` is imported by the package itself."""
+    graph: dict[str, set[str]] = {}
+    for package in ARROWS:
+        for path, module in imported(package):
+            graph.setdefault(module_of(path), set()).add(module)
+
+    TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
 
 
 @pytest.mark.parametrize("package", FOREIGN)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from polyhead_client.calls import Join, Operation
 from polyhead_client.deadline import Deadline, latest
-from polyhead_client.encoding import Arrays
 from polyhead_client.errors import AccessDenied, Cancelled, NotFound, PolyheadError, Unavailable, Unsupported
 from polyhead_client.inputs import Batch, join
+from polyhead_client.padding import Arrays
 from polyhead_client.reply import Unpadder
 from polyhead_client.request import EncodeTemplate, reply_bytes
 from polyhead_client.results import Results
@@ -199,6 +199,20 @@ def _form(template: EncodeTemplate, batch: Batch) -> Hashable:
 
 class _Part(Join):
     """One call: its batch, its wait for a joined request, and how that ended.
+
+    | the call | event                                      | then it
+    | -------- | ------------------------------------------ | -------------------------------------------
+    | begins   | it is large, or nothing is under way       | sends its own request
+    | begins   | otherwise                                  | waits
+    | waits    | a sender takes it alone                    | sends its own request, in the sender's slot
+    | waits    | a sender takes it with others              | is joined
+    | waits    | its patience is over                       | waits first, and a sender starts at once
+    | waits    | no sender can be started                   | sends its own request, without a slot
+    | waits    | the client is closed                       | fails
+    | joined   | the request succeeds                       | has its rows of the results
+    | joined   | the request fails, as each of them would   | fails, with a copy of the error
+    | joined   | the request fails otherwise                | sends its own request
+    | any      | its deadline passes, or it is cancelled    | leaves; the last to leave cancels the request
 
     Attributes:
         queue: The calls of its form.

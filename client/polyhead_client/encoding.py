@@ -6,15 +6,13 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
 from numpy.typing import NDArray
 
 from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
-
-Arrays: TypeAlias = Any
-"""An array, or for a ragged batch a list of B arrays; the inputs decide, so type checkers cannot tell."""
+from polyhead_client.padding import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)

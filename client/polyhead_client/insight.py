@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
+from polyhead_client.padding import Arrays
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from polyhead_client.encoding import Arrays
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,13 +76,13 @@ class HeadScores:
 class TopKeys:
     """The strongest keys of each query, strongest first."""
 
-    keys: "Arrays"
+    keys: Arrays
     """Positions of keys, int32 [L, H, T, k], in the form of the inputs; -1 where a query has fewer keys."""
-    weights: "Arrays"
+    weights: Arrays
     """Their weights, [L, H, T, k]; 0 where a query has fewer keys."""
 
     @cached_property
-    def residual(self) -> "Arrays":
+    def residual(self) -> Arrays:
         """The weight of all other keys together, [L, H, T]; 0 in padding."""
         if isinstance(self.keys, list):
             return [_residual(*pair) for pair in zip(self.keys, self.weights, strict=True)]

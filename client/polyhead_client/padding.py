@@ -15,6 +15,9 @@ from polyhead_client.errors import InvalidRequest
 Rows: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 """B rows: one array [B, ...], or a list of arrays."""
 
+Arrays: TypeAlias = Any
+"""An array, or for a ragged batch a list of B arrays; the inputs decide, so type checkers cannot tell."""
+
 
 class InputForm(enum.Enum):
     """The form of the inputs, and so of the results."""

@@ -10,11 +10,10 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Arrays
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
 from polyhead_client.insight import norm_weighted
-from polyhead_client.padding import InputForm
+from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.results import Results
 from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_client.tensors import to_array, to_texts

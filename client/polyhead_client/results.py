@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Arrays, Encoding, Timings
+from polyhead_client.encoding import Encoding, Timings
 from polyhead_client.insight import HeadScores, TopKeys
-from polyhead_client.padding import InputForm
+from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_proto.names import (
     ATTENTION,

@@ -2,9 +2,9 @@ from .comparison import Closeness as Closeness
 from .comparison import Errors as Errors
 from .errors import ExportError as ExportError
 from .errors import FamilyExistsError as FamilyExistsError
-from .errors import IncompleteExportError as IncompleteExportError
 from .errors import ParityError as ParityError
 from .family import ExportedFamily as ExportedFamily
+from .family import IncompleteExportError as IncompleteExportError
 from .family import export_family as export_family
 from .parity import Drift as Drift
 from .parity import Parity as Parity

@@ -1,11 +1,10 @@
 """`polyhead export`: export encoders into a model repository."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Numbers, lines_of
+from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Numbers
 
 if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily
@@ -22,8 +21,6 @@ def export(
     heads: Numbers = (),
     layers: AtLeastOne | None = None,
     mask: bool = False,
-    sentences: Path | None = None,
-    if_exists: Literal["fail", "skip", "replace", "add"] = "fail",
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
 
@@ -40,33 +37,23 @@ def export(
         The number of layers. Default: the preset's.
     mask
         Accept an attention mask in requests (presets only).
-    sentences
-        A text file with a sentence on each line, to measure on how far int8 is from fp32. Default: some
-        English sentences.
-    if_exists
-        What to do if the version exists already; add keeps its graphs, and exports those that it lacks.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from polyhead_export.errors import ExportError, IncompleteExportError
+    from polyhead_export.errors import ExportError
 
     names = _names(options.name or options.preset, heads)
-    if if_exists == "skip" and names and all(options.is_complete(name) for name in names):
-        # Checked before heavy imports: a container that restarts has nothing to do.
-        for name in names:
-            Console(stderr=True).print(f"{name}: version {options.version} is there already")
+    if options.skips(names):  # before heavy imports: a container that restarts has nothing to do
+        print_kept(names, options.version)
         return
 
-    from polyhead_export.family import count_steps
+    from polyhead_export.family import IncompleteExportError, count_steps
 
-    if if_exists == "fail":
-        options.check_free(names, "--if-exists skip, replace or add")
+    options.check_versions(names)
     sources = options.sources(heads=heads, layers=layers, mask=mask)
-    wanted = [source for source in sources if if_exists != "skip" or not options.is_complete(source.name)]
-    if if_exists == "skip":
-        options.check_complete([source.name for source in wanted if options.is_there(source.name)])
-    texts = () if sentences is None else lines_of(sentences)
+    wanted = [source for source in sources if not options.skips([source.name])]
+    texts = options.lines()
     exported: list[ExportedFamily] = []
     incomplete: list[IncompleteExportError] = []
     console = Console(stderr=True)
@@ -88,13 +75,7 @@ def export(
             for sentence in remarks(built):
                 console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
             try:
-                family = options.export(
-                    built,
-                    source.name,
-                    sentences=texts,
-                    if_exists="fail" if if_exists == "skip" else if_exists,
-                    on_step=step,
-                )
+                family = options.export(built, source.name, sentences=texts, on_step=step)
             except IncompleteExportError as error:  # the other families do not depend on it
                 incomplete.append(error)
                 family = error.exported
@@ -109,6 +90,14 @@ def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:
     if base is None:
         return []
     return [f"{base}-h{count}" for count in heads] or [base]
+
+
+def print_kept(names: list[str], version: int) -> None:
+    """Print that nothing is to be done."""
+    from rich.console import Console
+
+    for name in names:
+        Console(stderr=True).print(f"{name}: version {version} is there already")
 
 
 def remarks(built: "Built") -> list[str]:

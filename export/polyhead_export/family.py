@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from polyhead_export.errors import ExportError, IncompleteExportError, ParityError
+from polyhead_export.errors import ExportError, ParityError
 from polyhead_export.extension import check_graphs, read_graphs
 from polyhead_export.kinds import kinds_of, names_of_kinds
 from polyhead_export.manifest import Identity
@@ -40,6 +40,21 @@ class ExportedFamily:
     version: int
     folder: Path
     parity: Parity
+
+
+class IncompleteExportError(ExportError):
+    """Some graphs could not be verified; the others were exported, and can be served."""
+
+    def __init__(self, exported: ExportedFamily, failures: Mapping[str, ExportError]) -> None:
+        works, rest = ", ".join(exported.parity.outputs), ", ".join(failures)
+        super().__init__(
+            "\n".join(str(error) for error in failures.values())
+            + f"\n{exported.folder} was written without {rest}: {works} agree with PyTorch, and can be served"
+            f'. The same export with --if-exists add, or if_exists="add", tries only {rest}, and keeps the '
+            "others: with another release of polyhead or onnxruntime, or on another machine"
+        )
+        self.exported = exported
+        self.failures = failures
 
 
 def count_steps(graphs: Collection[str]) -> int:

@@ -80,6 +80,11 @@ class ExportOptions:
     """The model repository; created if missing."""
     version: AtLeastOne = 1
     """The version's number."""
+    sentences: Path | None = None
+    """A text file with a sentence on each line, such as the encoder will be used for: what int8 changes, and
+    what the removal of heads changes, is measured on them. Default: some English sentences."""
+    if_exists: Literal["fail", "skip", "replace", "add"] = "fail"
+    """What to do if the version exists already; add keeps its graphs, and exports those that it lacks."""
 
     def sources(
         self, *, heads: tuple[int, ...] = (), layers: int | None = None, mask: bool = False
@@ -140,49 +145,58 @@ class ExportOptions:
             return [from_description(self.encoder, self.name, head_mask=self.head_mask, seed=self.seed)]
         return []
 
-    def check_free(self, names: Sequence[str], advice: str) -> None:
-        """Check that the version of these families has not been begun.
+    def skips(self, names: Sequence[str]) -> bool:
+        """Return whether the version of all these families, one at least, is complete and to be kept."""
+        return self.if_exists == "skip" and bool(names) and all(self._failed(name) == [] for name in names)
+
+    def check_versions(self, names: Sequence[str]) -> None:
+        """Check what is there already of the version of these families.
 
         Raises:
-            ExportError: It has.
+            ExportError: Anything, which would have to be replaced; or what would be skipped is not complete.
         """
         from polyhead_export.errors import ExportError
 
-        if there := [name for name in names if self.is_there(name)]:
+        if self.if_exists not in {"fail", "skip"}:
+            return
+        there = [name for name in names if (self.models / name / str(self.version)).exists()]
+        if self.if_exists == "fail" and there:
             raise ExportError(
                 f"version {self.version} of {', '.join(there)} exists already in {self.models}: "
-                f"give another --version, or {advice}"
+                "give another --version, or --if-exists skip, replace or add"
             )
-
-    def is_there(self, name: str) -> bool:
-        """Return whether the version of a family has been begun."""
-        return (self.models / name / str(self.version)).exists()
-
-    def is_complete(self, name: str) -> bool:
-        """Return whether the version of a family is there with every graph that it was exported for."""
-        return self._failed(name) == []
-
-    def check_complete(self, names: Sequence[str]) -> None:
-        """Check that the version of these families, which has been begun, is complete.
-
-        Raises:
-            ExportError: It is not.
-        """
-        from polyhead_export.errors import ExportError
-
         where = f"in {self.models}"
-        if partial := [name for name in names if self._failed(name) is None]:
+        if partial := [name for name in there if self._failed(name) is None]:
             raise ExportError(
                 f"version {self.version} of {', '.join(partial)} {where} has no manifest.json that can be "
                 "read, so it is not complete: give --if-exists replace"
             )
-        for name in names:
+        for name in there:
             if failed := self._failed(name):
                 raise ExportError(
                     f"version {self.version} of {name} {where} is without {', '.join(failed)}, which could "
                     "not be verified (its manifest.json says why): the others can be served; give "
                     "--if-exists add to try again"
                 )
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the sentences; none without a file.
+
+        Raises:
+            ExportError: The file cannot be read, or has none.
+        """
+        from polyhead_export.errors import ExportError
+
+        file = self.sentences
+        if file is None:
+            return ()
+        try:
+            lines = tuple(line for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExportError(f"--sentences {file} must be a text file in UTF-8: {error}") from error
+        if not lines:
+            raise ExportError(f"--sentences {file} must hold at least one sentence, one on each line")
+        return lines
 
     def _failed(self, name: str) -> list[str] | None:
         """Return the graphs that could not be verified; None without a manifest, which is written last."""
@@ -198,7 +212,6 @@ class ExportOptions:
         name: str,
         *,
         sentences: Sequence[str],
-        if_exists: Literal["fail", "replace", "add"],
         on_step: Callable[[str], None],
         pruning: "Pruning | None" = None,
     ) -> "ExportedFamily":
@@ -218,7 +231,7 @@ class ExportOptions:
                 sentences=sentences,
                 left_out=built.left_out,
                 pruning=pruning,
-                if_exists=if_exists,
+                if_exists="fail" if self.if_exists == "skip" else self.if_exists,
                 on_step=on_step,
             )
 
@@ -240,16 +253,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def lines_of(file: Path) -> tuple[str, ...]:
-    """Return the lines of a text file that are not empty."""
-    from polyhead_export.errors import ExportError
-
-    try:
-        lines = tuple(line for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"--sentences {file} must be a text file in UTF-8: {error}") from error
-    if not lines:
-        raise ExportError(f"--sentences {file} must hold at least one sentence, one on each line")
-    return lines

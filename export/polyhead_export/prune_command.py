@@ -2,12 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from polyhead_export.command import print_exported, remarks
-from polyhead_export.options import DEFAULT_OPTIONS, ExportOptions, lines_of
+from polyhead_export.command import print_exported, print_kept, remarks
+from polyhead_export.options import DEFAULT_OPTIONS, ExportOptions
 
 if TYPE_CHECKING:
     from polyhead_export.pruning import Pruning
@@ -23,14 +23,12 @@ def prune(
     fraction: float | None = None,
     heads: str | None = None,
     scores: Path | None = None,
-    sentences: Path | None = None,
-    if_exists: Literal["fail", "replace", "add"] = "fail",
 ) -> None:
     """Export an encoder without some of its attention heads: its projections become smaller.
 
     Heads go by name, or the least important fraction of them: by gradient over sentences, or by scores from a
     server (polyhead heads --ablate). One head of each layer always stays. The manifest records what was
-    removed, and how far the vectors of the sentences drift.
+    removed, and how far the vectors of the sentences drift, or without a tokenizer those of random inputs.
 
     Parameters
     ----------
@@ -42,16 +40,17 @@ def prune(
         The heads to remove instead, as layer:head, such as 0:3,0:7,2:1.
     scores
         How important each head is: a file that `polyhead heads --ablate --json` wrote. Default: by gradient.
-    sentences
-        A text file with a sentence on each line, such as the encoder will be used for: importance by gradient
-        and drift are measured on them. Default: some English sentences; random inputs without a tokenizer.
-    if_exists
-        What to do if the version exists already; add keeps its graphs, and exports those that it lacks.
     """
     from rich.console import Console
 
+    name = options.name or options.preset
+    if name is not None and options.skips([name]):
+        print_kept([name], options.version)
+        return
+
     from polyhead_export.batches import batches_of_sentences, random_batches
-    from polyhead_export.errors import ExportError, IncompleteExportError
+    from polyhead_export.errors import ExportError
+    from polyhead_export.family import IncompleteExportError
     from polyhead_export.parity import RANDOM_INPUTS
     from polyhead_export.pruning import parse_heads, prune_encoder
     from polyhead_export.sentences import SENTENCES
@@ -61,10 +60,9 @@ def prune(
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
     named = () if heads is None else parse_heads(heads)
-    given = () if sentences is None else lines_of(sentences)
+    given = options.lines()
     (source,) = options.sources()
-    if if_exists == "fail":
-        options.check_free([source.name], "--if-exists replace or add")
+    options.check_versions([source.name])
     console = Console(stderr=True)
 
     def say(sentence: str) -> None:
@@ -93,7 +91,6 @@ def prune(
             built,
             source.name,
             sentences=given if options.precision == "int8" else (),
-            if_exists=if_exists,
             on_step=console.print,
             pruning=pruning,
         )

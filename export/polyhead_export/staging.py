@@ -7,13 +7,12 @@ nothing that is there.
 import errno
 import os
 import shutil
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyhead_export.errors import ExportError, FamilyExistsError
+from polyhead_proto.locked_folders import abandoned_folders, locked_folder
 
 _PREFIX = ".export-"
 """A leading dot hides a folder from servers."""
@@ -25,8 +24,7 @@ _OLD = "old"
 def staged(repository: Path) -> Iterator[Path]:
     """Make an empty folder in a repository, on the same file system as the families, for `publish`.
 
-    What killed exports left is removed first, and a version that was being replaced is moved back: an export
-    locks its own folder, and the system releases the lock when the process ends.
+    What killed exports left is removed first, and a version that was being replaced is moved back.
 
     Args:
         repository: The folder of all families; created if missing.
@@ -41,7 +39,7 @@ def staged(repository: Path) -> Iterator[Path]:
         try:
             repository.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(repository)
-            new = _make(repository, stack) / _NEW
+            new = stack.enter_context(locked_folder(_PREFIX, repository)) / _NEW
             new.mkdir()
         except OSError as error:
             raise ExportError(
@@ -112,49 +110,11 @@ def check_absent(target: Path) -> None:
         )
 
 
-def _make(repository: Path, stack: ExitStack) -> Path:
-    """Make an empty folder, locked until the stack is closed, which removes it."""
-    while True:
-        staging = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=repository))
-        stack.callback(shutil.rmtree, staging, ignore_errors=True)
-        try:
-            stack.callback(os.close, _lock(staging))
-        except (FileNotFoundError, BlockingIOError):  # a starting export took it for abandoned
-            continue
-        except OSError:  # this file system has no locks, so no export takes it for abandoned
-            pass
-        if staging.exists():
-            return staging
-
-
 def _remove_abandoned(repository: Path) -> None:
-    for staging in repository.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # an export under way has the lock
-            lock = _lock(staging)
-            try:
-                for old in (staging / _OLD).glob("*/*"):
-                    target = repository / old.parent.name / old.name
-                    if not target.exists():  # killed between the two renames of `publish`
-                        old.rename(target)
-                shutil.rmtree(staging, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _lock(folder: Path) -> int:
-    """Lock a folder; return the file descriptor that holds the lock.
-
-    Raises:
-        OSError: Another process has the lock, it is no folder, or there are no locks.
-    """
-    if sys.platform == "win32":
-        raise OSError("folders cannot be locked")
-    import fcntl
-
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
+    for staging in abandoned_folders(_PREFIX, repository):
+        with suppress(OSError):
+            for old in (staging / _OLD).glob("*/*"):
+                target = repository / old.parent.name / old.name
+                if not target.exists():  # killed between the two renames of `publish`
+                    old.rename(target)
+            shutil.rmtree(staging, ignore_errors=True)

@@ -10,7 +10,8 @@ from functools import lru_cache, partial
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
-from polyhead_server.engine.devices import Device, choose_device, in_precision
+from polyhead_server.engine.device import Device
+from polyhead_server.engine.devices import choose_device, in_precision
 from polyhead_server.errors import RequestError, StartError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import InferReply, detach, write_reply

@@ -312,7 +312,6 @@ def test_sigterm_of_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
             Built(encoder=Encoder(SMALL)),
             "small",
             sentences=(),
-            if_exists="fail",
             on_step=lambda _: signal.raise_signal(signal.SIGTERM),
         )
 

@@ -26,11 +26,14 @@ def test_what_could_not_be_verified_is_added_later(tmp_path: Path, monkeypatch: 
         patch.setattr("polyhead_export.version.measure_neighbours", fails_for_attention)
         with pytest.raises(ExportError, match=r"without attention: .* --if-exists add"):
             prune(*source, "--heads", "0:1")
-    with pytest.raises(ExportError, match="--if-exists replace or add"):
+    with pytest.raises(ExportError, match="--if-exists skip, replace or add"):
         prune(*source, "--heads", "0:1")
     with pytest.raises(ExportError, match="its encoder, weights, pruning differ"):
         prune(*source, "--heads", "0:2", "--if-exists", "add")
+    with pytest.raises(ExportError, match=r"is without attention, .* give --if-exists add"):
+        prune(*source, "--heads", "0:1", "--if-exists", "skip")
     prune(*source, "--heads", "0:1", "--if-exists", "add")
+    prune(*source, "--heads", "0:2", "--if-exists", "skip")  # nothing
 
     manifest = tmp_path / "models" / "small" / "1" / "manifest.json"
     assert {*json.loads(manifest.read_text())["graphs"]} == {"fast", "attention"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_server.transport.accept_queue import TESTED_GRPCIO
+from polyhead_server.transport.grpcio_check import TESTED_GRPCIO
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("POLYHEAD_OLDEST_GRPC_PYTHON", ROOT / ".venv-oldest-grpc" / "bin" / "python"))
@@ -30,10 +30,10 @@ def test_it_is_the_oldest_that_the_server_takes_and_the_newest_is_ours() -> None
     reason=f"no environment with an old grpcio at {PYTHON} (POLYHEAD_OLDEST_GRPC_PYTHON names another)",
 )
 def test_the_accept_queue_works_with_it() -> None:
-    tests = "tests/server/transport/test_accept_queue.py"
+    tests = [f"tests/server/transport/test_{name}.py" for name in ("accept_queue", "grpcio_check")]
 
     done = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests],
+        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         check=False,
         capture_output=True,
         text=True,

@@ -21,7 +21,8 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server import GrpcServer, Runtime, Settings
-from polyhead_server.engine.devices import Device, choose_device
+from polyhead_server.engine.device import Device
+from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.observability.logs import LOGGER
 

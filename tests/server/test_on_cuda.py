@@ -12,7 +12,8 @@ from tests.numerics import close
 from tests.server.conftest import Running, everything_on, running
 from tests.servers import quick_settings
 
-from polyhead_server.engine.devices import CPU, CUDA, choose_device
+from polyhead_server.engine.device import CPU, CUDA
+from polyhead_server.engine.devices import choose_device
 
 Options = dict[str, str]
 

@@ -13,7 +13,7 @@ from tests.servers import quick_settings
 
 from polyhead_proto import messages as pb
 from polyhead_server.doctor.graphs import inspect
-from polyhead_server.engine.devices import CPU, Device
+from polyhead_server.engine.device import CPU, Device
 from polyhead_server.observability.metrics import Metrics
 
 PROVIDER = "OpenVINOExecutionProvider"

@@ -19,7 +19,8 @@ from polyhead_server.doctor.report import (
     Report,
     RequestedDevice,
 )
-from polyhead_server.engine.devices import ComputePrecision, Device, choose_device, in_precision
+from polyhead_server.engine.device import ComputePrecision, Device
+from polyhead_server.engine.devices import choose_device, in_precision
 from polyhead_server.errors import DeviceError
 
 _BOTH = {"onnxruntime", "onnxruntime-gpu"}

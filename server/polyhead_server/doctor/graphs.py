@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from polyhead_server.doctor.report import GraphReport
-from polyhead_server.engine.devices import Device, Operators, check_precision
+from polyhead_server.engine.device import Device, Operators
+from polyhead_server.engine.devices import check_precision, examine_graph
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.session import FUSED_ATTENTION, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError, ServingError
@@ -66,7 +67,7 @@ def _inspect_graph(version: VersionFolder, graph: GraphName, device: Device) -> 
     try:
         check_precision(manifest.precision, device)
         verify(version.folder, manifest)
-        provider, operators = device.examine(version.folder / manifest.graphs[graph].file)
+        provider, operators = examine_graph(version.folder / manifest.graphs[graph].file, device)
         drift = _drift(version, graph, device)
     except ServingError as error:
         return replace(report, problem=str(error))

@@ -1,6 +1,6 @@
-"""The device that models run on: which one, and what it can do.
+"""The device that models run on: which one it is, and how graphs are opened on it.
 
-Only this module knows devices and onnxruntime's execution providers by name; all others ask a `Device`.
+Only this module and `device` know onnxruntime's execution providers by name; all others ask a `Device`.
 
 A device that was asked for works, or the server does not start. onnxruntime itself falls back to the CPU with
 a warning if CUDA does not load, and lists the CUDA provider as available because its file exists. So the
@@ -8,134 +8,28 @@ decision is made here, by running a small graph.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
+from polyhead_server.engine import openvino_session, session
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.gpus import count_gpus, gpu_name, named_gpus
+from polyhead_server.engine.device import (
+    CPU,
+    CUDA,
+    OPENVINO,
+    ComputePrecision,
+    Device,
+    Operators,
+    check_provider,
+)
+from polyhead_server.engine.gpus import count_gpus, named_gpus
 from polyhead_server.engine.protocols import EngineSession
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
-
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
-OPENVINO = "OpenVINO"
-"""OpenVINO's own runtime, which is no provider of onnxruntime's."""
-
-ComputePrecision = Literal["fp32", "bf16"]
-
-Operators = Mapping[str, Mapping[str, int]]
-"""How many nodes of each operator each provider computes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """A device and its capabilities. The defaults are safe for a provider that is not known here."""
-
-    name: str
-    provider: str
-    reason: str
-    """Why this device was chosen, for the log."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """The provider's options."""
-    number: int = 0
-    """The GPU's number among those that CUDA_VISIBLE_DEVICES leaves."""
-    memory_limit: int = 0
-    """Bytes of GPU memory that each graph's weights and runs may take; 0 is no limit."""
-    packed: bool = True
-    """Whether sessions copy their weights into the layout of their kernels, instead of mapping the file."""
-    precisions: frozenset[str] = frozenset({"fp32"})
-    """Precisions of families that it has kernels for."""
-    computes: frozenset[ComputePrecision] = frozenset({"fp32"})
-    """Precisions in which it can compute what a family holds in fp32."""
-    compute_precision: ComputePrecision = "fp32"
-    """The one of them in which it does."""
-    host_memory: bool = True
-    """Whether tensors of a run are in the host's memory, not in a GPU's."""
-    host_threads: bool = False
-    """Whether threads of the CPU compute the runs.
-
-    Then small work may run on the event loop, where it waits for no larger run, and a second session with one
-    thread a run gets more done.
-    """
-    overlaps: bool = False
-    """Whether copies of one run go beside kernels of another."""
-    slow_fusions: frozenset[str] = frozenset()
-    """Onnxruntime's fusions whose kernels are slower here than the operators that they replace."""
-
-    @property
-    def providers(self) -> list[Any]:
-        """What sessions are created with. The CPU stays for the few shape operators that CUDA lacks."""
-        if self.provider == CPU:
-            return [CPU]
-        options = dict(self.options)
-        if self.memory_limit:
-            options["gpu_mem_limit"] = str(self.memory_limit)
-        return [(self.provider, options), CPU]
-
-    @property
-    def checks_placement(self) -> bool:
-        """Whether onnxruntime may leave operators to another provider, which has to be checked."""
-        return self.provider != CPU
-
-    @property
-    def arena(self) -> str:
-        """Onnxruntime's name for the memory arena that runs take memory from."""
-        return "cpu:0" if self.host_memory else f"gpu:{self.number}"
-
-    @property
-    def gpu(self) -> str | None:
-        """The name of the GPU, or None if runs use the host's memory."""
-        return None if self.host_memory else gpu_name(self.number)
-
-    @property
-    def default_lanes(self) -> int:
-        """How many runs of one session go side by side by default."""
-        return 2 if self.overlaps else 1
-
-    def open(self, path: Path, *, threads: int, lanes: int) -> EngineSession:
-        """Open a session of a graph.
-
-        Args:
-            path: The graph's file, beside its weights.
-            threads: Threads of one run on the CPU.
-            lanes: How many runs go side by side.
-
-        Raises:
-            RepositoryError: The graph does not load.
-            DeviceError: It does not run on the device, or only in part.
-        """
-        if self.provider == OPENVINO:
-            from polyhead_server.engine.openvino_session import OpenVinoSession
-
-            return OpenVinoSession(path, precision=self.compute_precision, threads=threads, lanes=lanes)
-        from polyhead_server.engine.session import OnnxRuntimeSession, open_session
-
-        return OnnxRuntimeSession(open_session(path, device=self, threads=threads), self.arena)
-
-    def examine(self, path: Path) -> tuple[str, Operators]:
-        """Load a graph and run nothing; return the provider that it got, and its operators by provider.
-
-        Raises:
-            RepositoryError: The graph does not load.
-        """
-        if self.provider == OPENVINO:
-            from polyhead_server.engine.openvino_session import OpenVinoSession
-
-            session = OpenVinoSession(path, precision=self.compute_precision, threads=1, lanes=1)
-            return self.provider, {self.provider: session.operators()}
-        from polyhead_server.engine.session import examine
-
-        return examine(path, self)
-
-    def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
-        """Return the operators of a session that run on the CPU although the device is another one."""
-        return {} if self.provider == CPU else operators.get(CPU, {})
 
 
 def on_cpu(reason: str) -> Device:
@@ -172,9 +66,8 @@ def on_openvino(reason: str) -> Device:
     Raises:
         DeviceError: OpenVINO does not work.
     """
-    from polyhead_server.engine.openvino_session import capabilities
-
-    bf16: frozenset[ComputePrecision] = frozenset({"bf16"} if "BF16" in capabilities() else ())
+    offered = openvino_session.capabilities()
+    bf16: frozenset[ComputePrecision] = frozenset({"bf16"} if "BF16" in offered else ())
     return Device(
         name="openvino",
         provider=OPENVINO,
@@ -191,9 +84,7 @@ def openvino_version() -> str:
     Raises:
         DeviceError: It does not work.
     """
-    from polyhead_server.engine.openvino_session import version
-
-    return version()
+    return openvino_session.version()
 
 
 def cuda_version() -> str | None:
@@ -259,16 +150,40 @@ def in_precision(device: Device, precision: ComputePrecision) -> Device:
     return replace(device, compute_precision=precision)
 
 
-def check_provider(session_providers: Sequence[str], device: Device) -> None:
-    """Check that a session got its device.
+def open_graph(path: Path, device: Device, *, threads: int, lanes: int) -> EngineSession:
+    """Open a session of a graph.
+
+    Args:
+        path: The graph's file, beside its weights.
+        device: Where it runs.
+        threads: Threads of one run on the CPU.
+        lanes: How many runs go side by side.
 
     Raises:
-        DeviceError: onnxruntime took another one.
+        RepositoryError: The graph does not load.
+        DeviceError: It does not run on the device, or only in part.
     """
-    if session_providers[0] != device.provider:
-        raise DeviceError(
-            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
+    if device.provider == OPENVINO:
+        return openvino_session.OpenVinoSession(
+            path, precision=device.compute_precision, threads=threads, lanes=lanes
         )
+    return session.OnnxRuntimeSession(
+        session.open_session(path, device=device, threads=threads), device.arena
+    )
+
+
+def examine_graph(path: Path, device: Device) -> tuple[str, Operators]:
+    """Load a graph and run nothing; return the provider that it got, and its operators by provider.
+
+    Raises:
+        RepositoryError: The graph does not load.
+    """
+    if device.provider == OPENVINO:
+        opened = openvino_session.OpenVinoSession(
+            path, precision=device.compute_precision, threads=1, lanes=1
+        )
+        return device.provider, {device.provider: opened.operators()}
+    return session.examine(path, device)
 
 
 def check_precision(precision: str, device: Device) -> None:
@@ -316,9 +231,9 @@ def _try_cuda(number: int) -> str | None:
     """Multiply two matrices on a GPU; return what went wrong."""
     device = on_cuda("probe", number)
     try:
-        session = ort.InferenceSession(_matrix_product(), providers=device.providers)
-        check_provider(session.get_providers(), device)
-        session.run(None, {"a": np.eye(2, dtype=np.float32)})
+        probe = ort.InferenceSession(_matrix_product(), providers=device.providers)
+        check_provider(probe.get_providers(), device)
+        probe.run(None, {"a": np.eye(2, dtype=np.float32)})
     except StartError as error:
         return str(error)
     except Exception as error:

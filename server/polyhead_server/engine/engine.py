@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from polyhead_server.engine.arena import Arena
-from polyhead_server.engine.devices import Device
+from polyhead_server.engine.device import Device
+from polyhead_server.engine.devices import open_graph
 from polyhead_server.engine.failures import ask_device, translate
 from polyhead_server.engine.protocols import EngineRun, EngineSession
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
@@ -59,7 +60,7 @@ class Engine:
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.device = device
-        session = device.open(path, threads=threads, lanes=lanes)
+        session = open_graph(path, device, threads=threads, lanes=lanes)
         self._session: EngineSession | None = session
         self._signature = signature
         self._primary = signature.primary.name

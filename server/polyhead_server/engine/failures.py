@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime as ort
 
-from polyhead_server.engine.devices import Device
+from polyhead_server.engine.device import Device
 from polyhead_server.errors import DeviceLostError, EngineError, ServingError, TooLargeError
 
 _OUT_OF_MEMORY = (

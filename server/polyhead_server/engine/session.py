@@ -8,7 +8,7 @@ from typing import Any
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from polyhead_server.engine.devices import Device, Operators, check_provider
+from polyhead_server.engine.device import Device, Operators, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError
 

@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
 from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.http.bodies import Reply
-from polyhead_server.observability.request_log import CURRENT, Context
+from polyhead_server.observability.request_log import Context
+from polyhead_server.observability.request_record import CURRENT
 from polyhead_server.transport.call import reject
 
 STATUS: Mapping[StatusCode, int] = MappingProxyType(

@@ -5,20 +5,16 @@ Records are kept only if they are used: for log lines at level debug, or for tra
 
 import logging
 import re
-import time
 import uuid
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.observability.logs import LOGGER
-
-if TYPE_CHECKING:
-    from polyhead_server.observability.tracing import Tracer
+from polyhead_server.observability.request_record import CURRENT, RequestRecord
+from polyhead_server.observability.tracing import Tracer
 
 
 class Context(Protocol):
@@ -31,44 +27,6 @@ class Context(Protocol):
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
-@dataclass(kw_only=True)
-class RequestRecord:
-    """Describe one inference request. All times are in nanoseconds."""
-
-    request_id: str
-    model: str = ""
-    version: int = 0
-    code: str = "OK"
-    message: str = ""
-    """The error message, where it failed."""
-    started_ns: int = field(default_factory=time.time_ns)
-    """Since the epoch."""
-    began_ns: int = field(default_factory=time.perf_counter_ns)
-    """The same by the monotonic clock."""
-    ended_ns: int = 0
-    """Since the epoch, measured by the monotonic clock."""
-    batch: int = 0
-    stages: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Parse, tokenise, queue, compute, serialise: offset from the start, and duration."""
-
-    def reached(self, model: str, version: int) -> None:
-        """Note the model that was found."""
-        self.model, self.version = model, version
-
-    def end(self) -> None:
-        """Note that the request has ended."""
-        self.ended_ns = self.started_ns + time.perf_counter_ns() - self.began_ns
-
-    @property
-    def seconds(self) -> float:
-        """The duration."""
-        return (self.ended_ns - self.started_ns) / 1e9
-
-
-CURRENT: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
-"""The record of the request that this task answers, where one is kept."""
-
-
 class RequestLog:
     """Keep records while requests are answered, then log and trace them.
 
@@ -76,7 +34,7 @@ class RequestLog:
         tracer: Writes traces; None writes none.
     """
 
-    def __init__(self, tracer: "Tracer | None" = None) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
 
     @property

@@ -12,11 +12,10 @@ from grpc import StatusCode
 
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.request_record import RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
-
-    from polyhead_server.observability.request_log import RequestRecord
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -46,7 +45,7 @@ class Tracer:
         self._server = trace.SpanKind.SERVER
         self._failed = trace.Status(trace.StatusCode.ERROR)
 
-    def write(self, record: "RequestRecord", metadata: Any) -> None:
+    def write(self, record: RequestRecord, metadata: Any) -> None:
         """Write the spans of a request, below the span that the caller's `traceparent` names."""
         carrier = {key: value for key, value in metadata or () if isinstance(value, str)}
         span = self._tracer.start_span(

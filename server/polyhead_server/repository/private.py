@@ -9,15 +9,15 @@ last session that maps it.
 import errno
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
 from threading import Lock
 
+from polyhead_proto.locked_folders import abandoned_folders, locked_folder
 from polyhead_server.errors import RepositoryError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.integrity import open_listed
@@ -42,7 +42,9 @@ def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             with _making:
-                private = _make(stack)
+                private = stack.enter_context(locked_folder(_PREFIX))
+                _copies.add(private)
+                stack.callback(_copies.discard, private)
         except OSError as error:
             raise RepositoryError(
                 f"there can be no copy in the temporary folder (TMPDIR): {error.strerror}"
@@ -70,58 +72,11 @@ def remove_private_copies() -> None:
 
 
 def remove_abandoned_copies() -> None:
-    """Remove the copies of processes that were killed while they loaded.
-
-    A process locks its copies; the system releases the locks when the process ends.
-    """
-    for copy in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if copy.lstat().st_uid != os.getuid():
-                continue
-            lock = _lock(copy)
-            try:
-                shutil.rmtree(copy, ignore_errors=True)
-            finally:
-                os.close(lock)
+    """Remove the copies of processes that were killed while they loaded."""
+    for copy in abandoned_folders(_PREFIX, Path(tempfile.gettempdir())):
+        if copy.stat().st_uid == os.getuid():
+            shutil.rmtree(copy, ignore_errors=True)
             LOGGER.info("removed %s, which a server left when it was killed", copy)
-
-
-def _make(stack: ExitStack) -> Path:
-    """Make an empty folder, and lock it until the stack is closed."""
-    while True:
-        temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
-        private = Path(temporary.name)
-        try:
-            stack.callback(os.close, _lock(private))
-        except (FileNotFoundError, BlockingIOError):  # a starting server took it for abandoned
-            temporary.cleanup()
-            continue
-        except OSError:  # this file system has no locks, so no server takes it for abandoned
-            pass
-        stack.callback(_copies.discard, private)
-        stack.enter_context(temporary)
-        _copies.add(private)
-        if private.exists():
-            return private
-
-
-def _lock(folder: Path) -> int:
-    """Lock a folder; return the file descriptor that holds the lock.
-
-    Raises:
-        OSError: Another process has the lock, it is no folder, or there are no locks.
-    """
-    if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-    import fcntl
-
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
 
 
 def _copy(original: BufferedReader, target: Path, size: int) -> None:

@@ -25,7 +25,10 @@ _MOST_REQUESTS = 64
 
 
 class Iterations:
-    """Share the iterations of the event loop among the small work of all models."""
+    """Share the iterations of the event loop among the small work of all models.
+
+    While any model has work that waits, `_run` is due in the next iteration.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -43,7 +46,10 @@ class Iterations:
         self._models.append(model)
 
     def _run(self) -> None:
-        """Let the models run in turn, for as long as an iteration may take by estimate and by the clock."""
+        """Let the models run in turn, for as long as an iteration may take by estimate and by the clock.
+
+        The first runs in any case. Each that has run goes behind the others, or leaves without more work.
+        """
         left = _ITERATION_SECONDS
         try:
             for number in range(len(self._models)):

@@ -10,7 +10,17 @@ from polyhead_server.scheduling.work import PRIORITIES, Done, Work
 
 
 class EntryState(Enum):
-    """Where an entry is."""
+    """Where an entry is. Whoever moves it on from WAITING, under the queue's lock, sees to its answer.
+
+    | entry   | event                                   | thread     | then
+    | ------- | --------------------------------------- | ---------- | --------------------------------------
+    | WAITING | chosen for a batch                      | engine's   | TAKEN
+    | WAITING | too late to start, or at its deadline   | event loop | GONE, answered with an error
+    | WAITING | its caller leaves, or the scheduler ends | event loop | GONE
+    | TAKEN   | too late, or its caller has left        | engine's   | GONE, not run; the event loop answers
+    | TAKEN   | its deadline passes                     | event loop | answered with an error; it runs on
+    | TAKEN   | its run ends, or fails                  | engine's   | GONE; the event loop answers
+    """
 
     WAITING = auto()
     TAKEN = auto()

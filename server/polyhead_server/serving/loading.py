@@ -10,7 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from polyhead_server.engine.devices import Device, check_precision
+from polyhead_server.engine.device import Device
+from polyhead_server.engine.devices import check_precision
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, DownloadError, RepositoryError, exhausted

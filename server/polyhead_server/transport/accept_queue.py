@@ -8,8 +8,8 @@ waits, because the two would only take the interpreter's lock from each other. S
 their replies is sent when the thread hears that the one before has gone. `grpc.aio` listens, and rejects
 unknown methods.
 
-Only this module and `accepted_call.py` use private names of grpcio, those on which its threaded server is
-built. `check_grpcio` tries them out.
+The modules that import `cygrpc` use private names of grpcio, those on which its threaded server is built.
+`grpcio_check` tries them out.
 """
 
 import asyncio
@@ -18,28 +18,21 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from threading import Lock, Semaphore, Thread
 from typing import Any, TypeAlias
 
 import grpc
 
-from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.statistics import Statistics
-from polyhead_server.settings import Settings
-from polyhead_server.transport.accepted_call import AcceptedCall, StreamCall, UnaryCall
+from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.access import Guard
-from polyhead_server.transport.call import CallContext, StreamContext
-from polyhead_server.transport.reading import MAX_IN_PROGRESS, RequestReader, StreamRequests, stream_reader
-
-try:
-    from grpc._cython import cygrpc  # type: ignore[attr-defined]
-except ImportError:  # `check_grpcio` says so
-    cygrpc = None
+from polyhead_server.transport.cygrpc import cygrpc
 
 Open: TypeAlias = Callable[["AcceptQueue", str, Any], AcceptedCall]
 """Makes a call of its queue, its method and the event that has brought it."""
+
+Step: TypeAlias = tuple[AcceptedCall, Callable[[], None]]
+"""A call, and what the event loop is to do for it."""
 
 ACCEPTS = 64
 """Accepts of each method that are outstanding. Further calls wait in gRPC for the polling thread."""
@@ -53,12 +46,7 @@ _STEPS_PER_TURN = 64
 _TURNS_TO_ANSWER = 3
 """Turns of the event loop until small requests are answered: tasks start, work runs, replies are sent."""
 
-TESTED_GRPCIO = ("1.72.1", "1.85.1")
-"""The oldest and the newest release that the tests were run with."""
-
 _END_SECONDS = 5.0
-_CHECK_SECONDS = 60.0
-"""Long enough for a machine that is busy with something else."""
 
 
 class AcceptQueue:
@@ -95,7 +83,7 @@ class AcceptQueue:
             self._core.register_method(method)
         self._core.register_completion_queue(self._completions)
         self._thread = Thread(target=self._poll, name="accept", daemon=True)
-        self._arrived: list[Callable[[], None]] = []
+        self._arrived: list[Step] = []
         """Steps for the event loop. Only the polling thread changes it."""
         self._waits = False
         self._go_on = Semaphore(0)
@@ -143,38 +131,33 @@ class AcceptQueue:
     # ---- In the polling thread ---------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Run what each event's tag says, until the queue is shut down and empty."""
-        lost = False
+        """Take events until the queue is shut down and empty."""
         while True:
+            failed = False
             try:
-                if lost:
-                    self._recover()
-                    lost = False
                 if not self._take_event():
                     return
             except MemoryError:
-                lost = True
+                failed = True
             except Exception:
                 LOGGER.exception("accepting a call failed")
-                lost = not lost  # if recovering fails, calls still count for more
+                failed = True
+            if failed:  # here, where no traceback holds a tag any more
+                self._recover()
             if self._stopping:
                 self._tell_if_idle()
 
     def _take_event(self) -> bool:
         """Run what the next event's tag says, or hand over if there is none; return False at the end."""
         event = self._completions.poll(0 if self._arrived else None)
-        none_left = event.tag is None
-        if none_left and not self._arrived:
-            return False
-        if not none_left:
-            try:
-                event.tag(event)
-            except Exception as error:
-                if (call := _call_of(event.tag)) is not None:
-                    call.lose(error)
-                raise
+        if event.tag is None:
+            if not self._arrived:
+                return False
+            self._wake_loop()
+            return True
+        event.tag(event)
         del event  # it may hold a large request, and the next may be long in coming
-        if none_left or len(self._arrived) >= _STEPS_PER_TURN:
+        if len(self._arrived) >= _STEPS_PER_TURN:
             self._wake_loop()
         return True
 
@@ -191,10 +174,17 @@ class AcceptQueue:
 
     def _recover(self) -> None:
         """Find out what is lost with an event. One that does not fit into memory takes its tag along."""
-        for call in self.calls.copy():
-            call.end_if_lost()
-        self._outstanding = len(self._tags) - len(self._withheld)
-        self._add_accepts()
+        while True:
+            try:
+                for call in self.calls.copy():
+                    call.end_if_lost()
+                self._outstanding = len(self._tags) - len(self._withheld)
+                self._add_accepts()
+            except MemoryError:
+                continue
+            except Exception:
+                LOGGER.exception("accepting a call failed")  # calls still count for more
+            return
 
     def _add_accepts(self) -> None:
         for method in self._methods:
@@ -234,20 +224,21 @@ class AcceptQueue:
             if event.success:
                 self._add_accept(method)
 
-    def forget(self, call: "AcceptedCall") -> None:
+    def forget(self, call: AcceptedCall) -> None:
         """Forget a call that has ended."""
         self.calls.discard(call)
         if self._withheld:
             self._request(self._withheld.pop())
 
-    def hand_over(self, step: Callable[[], None], *, waits: bool = False) -> None:
-        """Let the event loop take a step, after those before it.
+    def hand_over(self, call: AcceptedCall, step: Callable[[], None], *, waits: bool = False) -> None:
+        """Let the event loop take a step of a call, after those before it.
 
         Args:
+            call: It fails if the step does.
             step: What to call.
             waits: Whether the polling thread waits meanwhile.
         """
-        self._arrived.append(step)
+        self._arrived.append((call, step))
         self._waits |= waits
 
     def _tell_if_idle(self) -> None:
@@ -257,24 +248,16 @@ class AcceptQueue:
 
     # ---- On the event loop -------------------------------------------------------------------------
 
-    def _take_steps(self, steps: Sequence[Callable[[], None]], waits: bool) -> None:
+    def _take_steps(self, steps: Sequence[Step], waits: bool) -> None:
         try:
-            for step in steps:
+            for call, step in steps:
                 try:
                     step()
                 except Exception as error:
-                    self._fail(step, error)
+                    _fail(call, error)
         finally:
             if waits:
                 self._let_go_on(_TURNS_TO_ANSWER)
-
-    def _fail(self, step: Callable[[], None], error: Exception) -> None:
-        try:
-            if (call := _call_of(step)) is None:
-                raise error
-            call.fail(error)
-        except Exception:
-            LOGGER.exception("a step of a call failed")
 
     def _let_go_on(self, turns: int) -> None:
         """Let the polling thread go on after some turns of the event loop."""
@@ -284,87 +267,8 @@ class AcceptQueue:
             self._go_on.release()
 
 
-def _call_of(function: Any) -> AcceptedCall | None:
-    """Return the call whose method a tag or a step is, with or without arguments."""
-    owner = getattr(getattr(function, "func", function), "__self__", None)
-    return owner if isinstance(owner, AcceptedCall) else None
-
-
-async def check_grpcio() -> None:
-    """Try out whether calls can be accepted in this way with the installed grpcio.
-
-    A server of its own, which only this machine can reach, answers a call and rejects another.
-
-    Raises:
-        StartError: They cannot.
-    """
-    check = asyncio.ensure_future(_check())
-    await asyncio.wait((check,), timeout=_CHECK_SECONDS)
-    if not check.done():
-        check.cancel()
-        await asyncio.wait((check,), timeout=_END_SECONDS)  # no longer: what hangs may never end
-        reason = f"calls took longer than {_CHECK_SECONDS:g} s"
-    elif error := check.exception():
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-    else:
-        return
-    oldest, newest = TESTED_GRPCIO
-    raise StartError(
-        f"grpcio must accept calls as {oldest} to {newest} do, {grpc.__version__} does not ({reason}): "
-        f"install one that was tested, pip install 'grpcio>={oldest},<={newest}'"
-    )
-
-
-async def _check() -> None:
-    unary, stream = "/polyhead.Check/Unary", "/polyhead.Check/Stream"
-
-    async def echo(request: bytes, context: CallContext) -> bytes:
-        remaining = context.time_remaining()
-        metadata = tuple(map(tuple, context.invocation_metadata()))
-        if remaining is None or not 0 < remaining < 2 * _CHECK_SECONDS or ("key", "value") not in metadata:
-            await context.abort(grpc.StatusCode.ABORTED, request.decode(), (("key", "value"),))
-        return request
-
-    async def echo_stream(requests: StreamRequests, context: StreamContext) -> None:
-        async for request in requests:
-            await context.write(await echo(request, context))
-            requests.answered()
-
-    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    settings = Settings(models=Path())
-    open_unary = partial(UnaryCall, answer=echo, reader=RequestReader(settings, Statistics()))
-    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings, Statistics()))
-    queue = AcceptQueue(server, {unary: open_unary, stream: open_stream}, guards=())
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    queue.start()
+def _fail(call: AcceptedCall, error: Exception) -> None:
     try:
-        options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-            for method, count in ((unary, 1), (stream, 2 * MAX_IN_PROGRESS)):  # alike on the wire
-                call: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
-                await _check_method(call, [b"%d" % number for number in range(count)])
-    finally:
-        await queue.stop(0)
-    if queue.calls or not queue.closed:
-        raise RuntimeError(f"every call must end, {len(queue.calls)} have not")
-
-
-async def _check_method(
-    call: "grpc.aio.StreamStreamMultiCallable[bytes, bytes]", requests: Sequence[bytes]
-) -> None:
-    """Let a method answer a call and reject another."""
-    metadata = (("key", "value"),)
-    replies = [reply async for reply in call(iter(requests), timeout=_CHECK_SECONDS, metadata=metadata)]
-    if replies != requests:
-        raise RuntimeError(f"the reply must be the request, was {replies!r}")
-    try:
-        async for _ in call(iter([b"details"])):
-            pass
-    except grpc.aio.AioRpcError as error:
-        status = error.code(), error.details(), tuple(map(tuple, error.trailing_metadata()))
-        expected = grpc.StatusCode.ABORTED, "details", metadata
-        if status != expected:
-            raise RuntimeError(f"the status must be {expected}, was {status}") from error
-    else:
-        raise RuntimeError("the call must be rejected, and was not")
+        call.fail(error)
+    except Exception:
+        LOGGER.exception("a step of a call failed")

@@ -1,47 +1,44 @@
 """The calls that `AcceptQueue` accepts.
 
 Two threads use a call. The polling thread gets its events and reads its requests; the event loop runs its
-handler. Both may send. Here, too, private names of grpcio are used: its operations.
+handler. Both may send.
 """
 
 import asyncio
 import time
 import weakref
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 
 from polyhead_server.errors import ErrorReply, InvalidRequestError, RequestError
-from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.transport.access import Guard, Rejection
-from polyhead_server.transport.call import CallContext, StreamContext, reject
-from polyhead_server.transport.reading import (
-    EMPTY_CALL,
-    MAX_IN_PROGRESS,
-    OVER_SECONDS,
-    BoundedReader,
-    RequestReader,
-    StreamRequests,
-)
-
-if TYPE_CHECKING:
-    from polyhead_server.transport.accept_queue import AcceptQueue
-
-try:
-    from grpc._cython import cygrpc  # type: ignore[attr-defined]
-except ImportError:  # `accept_queue.check_grpcio` says so
-    cygrpc = None
+from polyhead_server.transport.call import CallContext, reject
+from polyhead_server.transport.cygrpc import cygrpc
+from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader, RequestReader
 
 Answer: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
-StreamAnswer: TypeAlias = Callable[[StreamRequests, StreamContext], Awaitable[None]]
 
 _NO_DEADLINE = 1e11
 """Deadlines are seconds since the epoch. gRPC gives a call without one a time beyond this."""
+
+
+class CallQueue(Protocol):
+    """What a call needs of the queue that has accepted it: see `AcceptQueue`."""
+
+    guards: Sequence[Guard]
+    loop: asyncio.AbstractEventLoop
+    running: "set[AcceptedCall]"
+    closed: bool
+
+    def hand_over(self, call: "AcceptedCall", step: Callable[[], None], *, waits: bool = False) -> None:
+        """Let the event loop take a step of a call."""
+
+    def forget(self, call: "AcceptedCall") -> None:
+        """Forget a call that has ended."""
 
 
 class AcceptedCall:
@@ -74,7 +71,7 @@ class AcceptedCall:
 
     def __init__(
         self,
-        queue: "AcceptQueue",
+        queue: CallQueue,
         method: str,
         event: Any,
         reader: BoundedReader,
@@ -129,7 +126,7 @@ class AcceptedCall:
         for guard in self._queue.guards:
             rejection = guard.rejection(self.method, self._metadata)
             if rejection is not None:
-                self._queue.hand_over(partial(self._deny, guard, rejection))
+                self._queue.hand_over(self, partial(self._deny, guard, rejection))
                 return
         self._begin()
 
@@ -143,6 +140,14 @@ class AcceptedCall:
         self._call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), tag)
 
     def _received(self, event: Any) -> None:
+        """Take a request, or let the handler know that it cannot be read."""
+        try:
+            self._take(event)
+        except Exception as error:
+            self.lose(error)
+            raise
+
+    def _take(self, event: Any) -> None:
         """Take a request."""
         raise NotImplementedError
 
@@ -160,13 +165,13 @@ class AcceptedCall:
         self._queue.forget(self)
         if event.batch_operations[0].cancelled():
             self._left = True
-            self._queue.hand_over(self._cancel)
+            self._queue.hand_over(self, self._cancel)
 
     def _read_message(self, event: Any) -> Any:
         """Return the request that an event brings, or why it is not taken; None if it brings none."""
         self._reading = None
         if not event.success:  # others come without a message
-            self._queue.hand_over(self._refuse)
+            self._queue.hand_over(self, self._refuse)
         message = event.batch_operations[0].message()
         if message is not None and self._check is not None:
             try:
@@ -176,7 +181,7 @@ class AcceptedCall:
         return message
 
     def _sent(self, _event: Any) -> None:
-        self._queue.hand_over(self._call_back)
+        self._queue.hand_over(self, self._call_back)
 
     # ---- On the event loop -------------------------------------------------------------------------
 
@@ -279,6 +284,17 @@ class AcceptedCall:
 class UnaryCall(AcceptedCall):
     """A call with one request, which is read before its handler starts.
 
+    | the call | event                                       | thread     | then
+    | -------- | ------------------------------------------- | ---------- | ---------------------------------
+    | begins   | a guard rejects it                          | event loop | ended, with the guard's status
+    | begins   | no guard does                               | polling    | reads
+    | reads    | the request has come                        | event loop | runs
+    | reads    | the request is lost, late or not acceptable | event loop | ended, with the error's status
+    | reads    | gRPC refuses the request                    | event loop | ended by gRPC, and counted
+    | reads    | there is none, and no word of a caller gone | event loop | ended, with an error's status
+    | runs     | the handler returns or fails                | event loop | ended, with its reply or status
+    | any      | its caller leaves, or its deadline passes   | event loop | ended, and its handler cancelled
+
     Args:
         queue: Has accepted it.
         method: The method's full name.
@@ -292,7 +308,7 @@ class UnaryCall(AcceptedCall):
 
     def __init__(
         self,
-        queue: "AcceptQueue",
+        queue: CallQueue,
         method: str,
         event: Any,
         *,
@@ -310,18 +326,18 @@ class UnaryCall(AcceptedCall):
         self._reader.begin(self._fail_read)
         self._receive()
 
-    def _received(self, event: Any) -> None:
+    def _take(self, event: Any) -> None:
         self._reader.finish(self._fail_read)
         request = self._read_message(event)
         if isinstance(request, RequestError):
-            self._queue.hand_over(partial(self._fail_read, request), waits=True)
+            self._queue.hand_over(self, partial(self._fail_read, request), waits=True)
         else:
             self._request = request
-            self._queue.hand_over(self._start, waits=True)
+            self._queue.hand_over(self, self._start, waits=True)
 
     def lose(self, error: Exception) -> None:
         """Answer the call with the error: its handler has not started."""
-        self._queue.hand_over(partial(self._fail_read, error))
+        self._queue.hand_over(self, partial(self._fail_read, error))
         self._reader.finish(self._fail_read)
 
     # ---- On the event loop -------------------------------------------------------------------------
@@ -361,226 +377,5 @@ class UnaryCall(AcceptedCall):
         )
 
 
-class StreamCall(AcceptedCall):
-    """A call with any number of requests and replies.
-
-    Requests are read ahead of their answers, so that the handler gets all that have come. Replies are sent
-    one after the other; the handler waits for that only if much is left to send.
-
-    Args:
-        queue: Has accepted it.
-        method: The method's full name.
-        event: Has brought it.
-        answer: Answers the requests.
-        reader: Bounds how many streams are waited for.
-        check: See `AcceptedCall`.
-        ahead: How many requests are read and not answered, at most.
-    """
-
-    __slots__ = (
-        "_closed",
-        "_handler",
-        "_has_head",
-        "_lock",
-        "_requests",
-        "_room",
-        "_sending",
-        "_to_read",
-        "_to_send",
-        "_to_write",
-        "_unsent",
-        "_writing",
-    )
-
-    def __init__(
-        self,
-        queue: "AcceptQueue",
-        method: str,
-        event: Any,
-        *,
-        answer: StreamAnswer,
-        reader: BoundedReader,
-        check: Callable[[bytes], None] | None = None,
-        ahead: int = MAX_IN_PROGRESS,
-    ) -> None:
-        super().__init__(queue, method, event, reader, check)
-        self._handler = answer
-        self._requests: deque[Any] = deque()
-        """Those that have come: messages, `grpc.aio.EOF`, or an error. Only the event loop changes it."""
-        self._to_read: asyncio.Future[None] | None = None
-        """Done when there is something to read."""
-        self._to_write: asyncio.Future[None] | None = None
-        """Done when more may be written."""
-        self._has_head = False
-        self._closed = False
-        """The call is over. Only the polling thread uses it."""
-        self._lock = Lock()
-        """For all that follows."""
-        self._room = ahead
-        """How many more requests may be read."""
-        self._to_send: deque[bytes | tuple[Any, Callable[[Any], None]]] = deque()
-        """Messages, and what ends the call with its tag, that wait for those before."""
-        self._sending = False
-        """Something is being sent."""
-        self._unsent = 0
-        """Bytes of the messages that have not been sent."""
-        self._writing: weakref.ref[Callable[[Any], None]] | None = None
-        """The tag of the message that is being sent."""
-
-    # ---- What handlers see -------------------------------------------------------------------------
-
-    @property
-    def has_come(self) -> bool:
-        """Whether there is something to read."""
-        return bool(self._requests)
-
-    async def read(self) -> Any:
-        """Return the next message, or `grpc.aio.EOF` when the caller sends no more.
-
-        Raises:
-            MemoryError: It does not fit into memory.
-        """
-        if not self._requests:
-            self._to_read = self._queue.loop.create_future()
-            try:
-                await self._to_read
-            finally:
-                self._to_read = None
-        request = self._requests.popleft()
-        if isinstance(request, Exception):
-            raise request
-        return request
-
-    async def write(self, message: bytes) -> None:
-        """Send a message after those before it. Return when little waits to be sent: mostly at once.
-
-        Raises:
-            CancelledError: The caller has left, or the call has ended.
-        """
-        if self._ended or self._left or self._queue.closed:
-            raise asyncio.CancelledError
-        with self._lock:
-            self._unsent += len(message)
-            self._to_send.append(message)
-            begins, self._sending = not self._sending, True
-            writable = None
-            if not self._is_writable():
-                writable = self._to_write = self._queue.loop.create_future()
-        del message
-        if begins:
-            self._send_next()
-        if writable is not None:
-            await writable
-
-    # ---- In the polling thread ---------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        self._queue.hand_over(self._start)
-        self._receive()
-
-    def _received(self, event: Any) -> None:
-        message = self._read_message(event)
-        if message is not None and not self._closed:
-            with self._lock:
-                self._room -= 1
-                go_on = self._room > 0  # else `read_on` does
-            if go_on:
-                self._receive()
-        # Last, since the event loop then waits for the interpreter's lock.
-        self._queue.hand_over(partial(self._arrive, grpc.aio.EOF if message is None else message))
-
-    def lose(self, error: Exception) -> None:
-        """Let the handler get the error where it reads."""
-        self._queue.hand_over(partial(self._arrive, error))
-
-    def end_if_lost(self) -> None:
-        """Answer the call if a request is lost. End it if word of a sent reply is: no other would be sent."""
-        super().end_if_lost()
-        self._queue.hand_over(self._end_if_stuck)  # which may be about to return from sending, with the tag
-
-    def _written(self, size: int, _event: Any) -> None:
-        """Send what waits behind a message that has been sent, or cannot be."""
-        self._writing = None
-        with self._lock:
-            self._unsent -= size
-            if self._to_write is not None and self._is_writable():
-                self._queue.hand_over(partial(_wake, self._to_write))
-                self._to_write = None
-        self._send_next()
-
-    def _send_next(self) -> None:
-        """Send what waits the longest. In either thread, but only in one at a time."""
-        with self._lock:
-            if self._closed or self._queue.closed:
-                self._to_send.clear()
-            if not self._to_send:
-                self._sending = False
-                return
-            following = self._to_send.popleft()
-        try:
-            if isinstance(following, bytes):
-                tag = partial(self._written, len(following))
-                self._writing = weakref.ref(tag)
-                super()._start_sending((*self._head(), cygrpc.SendMessageOperation(following, 0)), tag)
-            else:
-                super()._start_sending(*following)
-        except Exception:
-            self._call.cancel()  # nothing would be sent after it
-            raise
-
-    def _close(self, event: Any) -> None:
-        self._closed = True  # nothing may be sent or read once the queue knows
-        super()._close(event)
-        self._queue.hand_over(self._call_back)
-
-    # ---- On the event loop -------------------------------------------------------------------------
-
-    def _is_writable(self) -> bool:
-        return self._unsent < LARGE and len(self._to_send) < MAX_IN_PROGRESS
-
-    def _end_if_stuck(self) -> None:
-        """End the call if it waits for a message to be sent, and word of that is lost."""
-        if self._writing is not None and self._writing() is None:
-            self._call.cancel()
-
-    def _arrive(self, request: Any) -> None:
-        self._requests.append(request)
-        if self._to_read is not None:
-            _wake(self._to_read)
-
-    def read_on(self) -> None:
-        """Read another request ahead, since one has been answered."""
-        with self._lock:
-            self._room += 1
-            paused = self._room == 1
-        if paused and not (self._ended or self._left or self._queue.closed):
-            self._receive()
-
-    async def _answer(self) -> None:
-        await self._handler(StreamRequests(self._reader, self), self)
-        self._send_status(grpc.StatusCode.OK)
-
-    def _head(self) -> tuple[Any, ...]:
-        if self._has_head:
-            return ()
-        self._has_head = True
-        return super()._head()
-
-    def _start_sending(self, operations: Any, tag: Callable[[Any], None]) -> None:
-        """Send now, or behind what is being sent."""
-        with self._lock:
-            self._to_send.append((operations, tag))
-            if self._sending:
-                return
-            self._sending = True
-        self._send_next()
-
-
 def _ignore(_event: Any) -> None:
     """Take note of an event that nothing depends on."""
-
-
-def _wake(future: "asyncio.Future[None]") -> None:
-    """Let the coroutine go on that waits for a future, unless it has been cancelled."""
-    if not future.done():
-        future.set_result(None)

@@ -8,7 +8,7 @@ from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
 from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import StreamCall, UnaryCall
+from polyhead_server.transport.accepted_call import UnaryCall
 from polyhead_server.transport.call import (
     INFER,
     STREAM_INFER,
@@ -18,6 +18,7 @@ from polyhead_server.transport.call import (
     caller_deadline,
 )
 from polyhead_server.transport.reading import BoundedReader, RequestReader, StreamRequests
+from polyhead_server.transport.stream_call import StreamCall
 from polyhead_server.transport.streaming import InferStream
 
 

@@ -16,9 +16,10 @@ from polyhead_server.errors import quoted
 from polyhead_server.inference.wire import check_small, parse_small
 from polyhead_server.runtime import Runtime
 from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import StreamCall, UnaryCall
+from polyhead_server.transport.accepted_call import UnaryCall
 from polyhead_server.transport.call import HEALTH, CallContext, StreamContext
 from polyhead_server.transport.reading import RequestReader, StreamRequests
+from polyhead_server.transport.stream_call import StreamCall
 
 _STATUS = {
     True: health_pb2.HealthCheckResponse.SERVING,

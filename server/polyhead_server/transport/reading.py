@@ -157,15 +157,20 @@ class BoundedReader:
         )
 
     def _check(self) -> None:
-        """End the reads that take too long, or are too many."""
+        """End the reads that take too long, or are too many.
+
+        | it has waited          | slow ones that wait longer | then
+        | ---------------------- | -------------------------- | ------------------------------
+        | below `PROMPT_SECONDS` | any                        | it waits on
+        | below `seconds`        | fewer than `limit`         | it waits on, as one of the slow
+        | below `seconds`        | `limit`                    | it ends: too many are waited for
+        | `seconds`              | any                        | it ends: too late
+        """
         self._checks += 1
         self._checking = False
         if self._reads:  # one that begins from here on starts the checks itself
             self._start_checking()
-        for end, excused in self._excused.items():
-            if excused():
-                del self._reads[end]
-                self._reads[end] = self._checks  # at the end, since the others are in order
+        self._begin_excused_anew()
         slow = 0
         for end, since in self._reads.copy().items():  # other threads change it
             waited = (self._checks - since - 1) * _CHECK_SECONDS  # at least
@@ -179,6 +184,12 @@ class BoundedReader:
                 self._end(end, self._crowded())
             else:
                 slow += 1
+
+    def _begin_excused_anew(self) -> None:
+        for end, excused in self._excused.items():
+            if excused():
+                del self._reads[end]
+                self._reads[end] = self._checks  # at the end, since the others are in order
 
     def _end(self, end: End, reason: RequestError) -> None:
         self.finish(end)

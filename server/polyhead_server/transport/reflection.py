@@ -11,9 +11,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from polyhead_proto import FILE, SERVICE
 from polyhead_server.inference.wire import check_small, parse_small
 from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import StreamCall
 from polyhead_server.transport.call import HEALTH, StreamContext
 from polyhead_server.transport.reading import BoundedReader, StreamRequests
+from polyhead_server.transport.stream_call import StreamCall
 
 
 class Reflection:

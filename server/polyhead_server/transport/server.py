@@ -12,9 +12,10 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.accept_queue import AcceptQueue, check_grpcio
+from polyhead_server.transport.accept_queue import AcceptQueue
 from polyhead_server.transport.access import guards
 from polyhead_server.transport.call import INFERENCE
+from polyhead_server.transport.grpcio_check import check_grpcio
 from polyhead_server.transport.handlers import InferenceService
 from polyhead_server.transport.health import Health
 from polyhead_server.transport.options import server_options

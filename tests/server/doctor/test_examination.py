@@ -9,7 +9,7 @@ import pytest
 from polyhead_server.doctor.examination import examine, libraries_for
 from polyhead_server.doctor.machine import LocalMachine
 from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, OpenVino, Processors
-from polyhead_server.engine.devices import CPU, CUDA
+from polyhead_server.engine.device import CPU, CUDA
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 RUNTIME = OnnxRuntime(version="1.31.1", packages=("onnxruntime-gpu",), cuda="13.0", providers=(CUDA, CPU))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.doctor.graphs import attention_of, inspect
-from polyhead_server.engine.devices import CPU, CUDA, on_cpu
+from polyhead_server.engine.device import CPU, CUDA
+from polyhead_server.engine.devices import on_cpu
 
 
 @pytest.mark.parametrize(

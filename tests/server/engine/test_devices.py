@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 import polyhead_server
+from polyhead_server.engine.device import CPU, CUDA, OPENVINO, check_provider
 from polyhead_server.engine.devices import (
-    CPU,
-    CUDA,
-    OPENVINO,
     check_precision,
-    check_provider,
     choose_device,
     cuda_problem,
     in_precision,
@@ -67,12 +64,14 @@ def test_what_cuda_sessions_are_created_with() -> None:
 
 def test_no_other_module_knows_a_provider_by_name() -> None:
     root = Path(polyhead_server.__file__).parent
-    for path in sorted({*root.rglob("*.py")} - {root / "engine" / "devices.py"}):
+    for path in sorted(
+        {*root.rglob("*.py")} - {root / "engine" / "device.py", root / "engine" / "devices.py"}
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert CPU not in node.value, path
                 assert CUDA not in node.value, path
-            elif isinstance(node, ast.ImportFrom) and node.module == "polyhead_server.engine.devices":
+            elif isinstance(node, ast.ImportFrom) and node.module == "polyhead_server.engine.device":
                 assert not {"CPU", "CUDA"} & {alias.name for alias in node.names}, path
 
 

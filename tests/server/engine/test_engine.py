@@ -13,7 +13,8 @@ import onnxruntime as ort
 import pytest
 from tests.numerics import close
 
-from polyhead_server.engine.devices import CPU, CUDA, Device, choose_device, on_cpu, on_cuda
+from polyhead_server.engine.device import CPU, CUDA, Device
+from polyhead_server.engine.devices import choose_device, on_cpu, on_cuda
 from polyhead_server.engine.engine import Arrays, Engine
 from polyhead_server.engine.session import OnnxRuntimeSession
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError

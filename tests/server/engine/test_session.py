@@ -7,7 +7,8 @@ import onnxruntime as ort
 import pytest
 from tests.server.conftest import everything_on
 
-from polyhead_server.engine.devices import CPU, CUDA, on_cpu, on_cuda
+from polyhead_server.engine.device import CPU, CUDA
+from polyhead_server.engine.devices import on_cpu, on_cuda
 from polyhead_server.engine.session import open_session, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError
 

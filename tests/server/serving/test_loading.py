@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tests.numerics import close
 
-from polyhead_server.engine.devices import Device, on_cpu
+from polyhead_server.engine.device import Device
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository import VersionFolder, scan

@@ -19,8 +19,8 @@ from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_layout as at
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.transport.accepted_call import StreamCall
 from polyhead_server.transport.reading import BoundedReader
+from polyhead_server.transport.stream_call import StreamCall
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate

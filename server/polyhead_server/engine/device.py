@@ -1,0 +1,100 @@
+"""A device and its capabilities, which all others ask. `devices` chooses one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from polyhead_server.engine.gpus import gpu_name
+from polyhead_server.errors import DeviceError
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+OPENVINO = "OpenVINO"
+"""OpenVINO's own runtime, which is no provider of onnxruntime's."""
+
+ComputePrecision = Literal["fp32", "bf16"]
+
+Operators = Mapping[str, Mapping[str, int]]
+"""How many nodes of each operator each provider computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device and its capabilities. The defaults are safe for a provider that is not known here."""
+
+    name: str
+    provider: str
+    reason: str
+    """Why this device was chosen, for the log."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The provider's options."""
+    number: int = 0
+    """The GPU's number among those that CUDA_VISIBLE_DEVICES leaves."""
+    memory_limit: int = 0
+    """Bytes of GPU memory that each graph's weights and runs may take; 0 is no limit."""
+    packed: bool = True
+    """Whether sessions copy their weights into the layout of their kernels, instead of mapping the file."""
+    precisions: frozenset[str] = frozenset({"fp32"})
+    """Precisions of families that it has kernels for."""
+    computes: frozenset[ComputePrecision] = frozenset({"fp32"})
+    """Precisions in which it can compute what a family holds in fp32."""
+    compute_precision: ComputePrecision = "fp32"
+    """The one of them in which it does."""
+    host_memory: bool = True
+    """Whether tensors of a run are in the host's memory, not in a GPU's."""
+    host_threads: bool = False
+    """Whether threads of the CPU compute the runs.
+
+    Then small work may run on the event loop, where it waits for no larger run, and a second session with one
+    thread a run gets more done.
+    """
+    overlaps: bool = False
+    """Whether copies of one run go beside kernels of another."""
+    slow_fusions: frozenset[str] = frozenset()
+    """Onnxruntime's fusions whose kernels are slower here than the operators that they replace."""
+
+    @property
+    def providers(self) -> list[Any]:
+        """What sessions are created with. The CPU stays for the few shape operators that CUDA lacks."""
+        if self.provider == CPU:
+            return [CPU]
+        options = dict(self.options)
+        if self.memory_limit:
+            options["gpu_mem_limit"] = str(self.memory_limit)
+        return [(self.provider, options), CPU]
+
+    @property
+    def checks_placement(self) -> bool:
+        """Whether onnxruntime may leave operators to another provider, which has to be checked."""
+        return self.provider != CPU
+
+    @property
+    def arena(self) -> str:
+        """Onnxruntime's name for the memory arena that runs take memory from."""
+        return "cpu:0" if self.host_memory else f"gpu:{self.number}"
+
+    @property
+    def gpu(self) -> str | None:
+        """The name of the GPU, or None if runs use the host's memory."""
+        return None if self.host_memory else gpu_name(self.number)
+
+    @property
+    def default_lanes(self) -> int:
+        """How many runs of one session go side by side by default."""
+        return 2 if self.overlaps else 1
+
+    def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
+        """Return the operators of a session that run on the CPU although the device is another one."""
+        return {} if self.provider == CPU else operators.get(CPU, {})
+
+
+def check_provider(session_providers: Sequence[str], device: Device) -> None:
+    """Check that a session got its device.
+
+    Raises:
+        DeviceError: onnxruntime took another one.
+    """
+    if session_providers[0] != device.provider:
+        raise DeviceError(
+            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
+        )

@@ -1,0 +1,264 @@
+"""A call with any number of requests and replies, as `AcceptQueue` accepts it."""
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from threading import Lock
+from typing import Any, TypeAlias
+
+import grpc
+
+from polyhead_server.inference.wire import LARGE
+from polyhead_server.transport.accepted_call import AcceptedCall, CallQueue
+from polyhead_server.transport.call import StreamContext
+from polyhead_server.transport.cygrpc import cygrpc
+from polyhead_server.transport.reading import MAX_IN_PROGRESS, BoundedReader, StreamRequests
+
+StreamAnswer: TypeAlias = Callable[[StreamRequests, StreamContext], Awaitable[None]]
+
+
+class StreamCall(AcceptedCall):
+    """A call with any number of requests and replies.
+
+    Requests are read ahead of their answers, so that the handler gets all that have come. gRPC is asked for
+    one at a time:
+
+    | request   | event                      | thread     | then
+    | --------- | -------------------------- | ---------- | -----------------------------------------
+    | none      | the call has been accepted | polling    | asked for
+    | asked for | it has come                | polling    | it arrives; if there is room, asked for again
+    | none      | one has been answered      | event loop | asked for, unless the call has ended
+    | asked for | there is none left         | polling    | EOF arrives
+    | asked for | it is lost                 | polling    | the error arrives
+
+    Replies are sent one after the other, and last the status. The handler waits only if much is left to send:
+
+    | reply     | event                      | thread     | then
+    | --------- | -------------------------- | ---------- | -----------------------------------------
+    | none      | `write`, or the status     | event loop | sending
+    | sending   | `write`, or the status     | event loop | it waits; if much does, so does `write`
+    | sending   | sent, and others wait      | polling    | sending the next; if little waits, `write` goes on
+    | sending   | sent, and none waits       | polling    | none
+    | sending   | the status is sent         | polling    | sending for good: nothing follows
+    | sending   | word of it is lost         | event loop | the call is cancelled
+    | sending   | the call is over           | polling    | what waits is dropped
+
+    Args:
+        queue: Has accepted it.
+        method: The method's full name.
+        event: Has brought it.
+        answer: Answers the requests.
+        reader: Bounds how many streams are waited for.
+        check: See `AcceptedCall`.
+        ahead: How many requests are read and not answered, at most.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_handler",
+        "_has_head",
+        "_lock",
+        "_requests",
+        "_room",
+        "_sending",
+        "_to_read",
+        "_to_send",
+        "_to_write",
+        "_unsent",
+        "_writing",
+    )
+
+    def __init__(
+        self,
+        queue: CallQueue,
+        method: str,
+        event: Any,
+        *,
+        answer: StreamAnswer,
+        reader: BoundedReader,
+        check: Callable[[bytes], None] | None = None,
+        ahead: int = MAX_IN_PROGRESS,
+    ) -> None:
+        super().__init__(queue, method, event, reader, check)
+        self._handler = answer
+        self._requests: deque[Any] = deque()
+        """Those that have come: messages, `grpc.aio.EOF`, or an error. Only the event loop changes it."""
+        self._to_read: asyncio.Future[None] | None = None
+        """Done when there is something to read."""
+        self._to_write: asyncio.Future[None] | None = None
+        """Done when more may be written."""
+        self._has_head = False
+        self._closed = False
+        """The call is over. Only the polling thread uses it."""
+        self._lock = Lock()
+        """For all that follows, which both threads change."""
+        self._room = ahead
+        """How many more requests may be read."""
+        self._to_send: deque[bytes | tuple[Any, Callable[[Any], None]]] = deque()
+        """Messages, and what ends the call with its tag, that wait for those before."""
+        self._sending = False
+        """Something is being sent."""
+        self._unsent = 0
+        """Bytes of the messages that have not been sent."""
+        self._writing: weakref.ref[Callable[[Any], None]] | None = None
+        """The tag of the message that is being sent."""
+
+    # ---- What handlers see -------------------------------------------------------------------------
+
+    @property
+    def has_come(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self._requests)
+
+    async def read(self) -> Any:
+        """Return the next message, or `grpc.aio.EOF` when the caller sends no more.
+
+        Raises:
+            MemoryError: It does not fit into memory.
+        """
+        if not self._requests:
+            self._to_read = self._queue.loop.create_future()
+            try:
+                await self._to_read
+            finally:
+                self._to_read = None
+        request = self._requests.popleft()
+        if isinstance(request, Exception):
+            raise request
+        return request
+
+    async def write(self, message: bytes) -> None:
+        """Send a message after those before it. Return when little waits to be sent: mostly at once.
+
+        Raises:
+            CancelledError: The caller has left, or the call has ended.
+        """
+        if self._ended or self._left or self._queue.closed:
+            raise asyncio.CancelledError
+        writable = None
+        with self._lock:
+            self._unsent += len(message)
+            begins = self._append(message)
+            if not self._is_writable():
+                writable = self._to_write = self._queue.loop.create_future()
+        del message
+        if begins:
+            self._send_next()
+        if writable is not None:
+            await writable
+
+    # ---- In the polling thread ---------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._queue.hand_over(self, self._start)
+        self._receive()
+
+    def _take(self, event: Any) -> None:
+        message = self._read_message(event)
+        if message is not None and not self._closed:
+            with self._lock:
+                self._room -= 1
+                go_on = self._room > 0  # else `read_on` does
+            if go_on:
+                self._receive()
+        # Last, since the event loop then waits for the interpreter's lock.
+        self._queue.hand_over(self, partial(self._arrive, grpc.aio.EOF if message is None else message))
+
+    def lose(self, error: Exception) -> None:
+        """Let the handler get the error where it reads."""
+        self._queue.hand_over(self, partial(self._arrive, error))
+
+    def end_if_lost(self) -> None:
+        """Answer the call if a request is lost. End it if word of a sent reply is: no other would be sent."""
+        super().end_if_lost()
+        # Not here: the event loop may be about to return from sending, with the tag.
+        self._queue.hand_over(self, self._end_if_stuck)
+
+    def _written(self, size: int, _event: Any) -> None:
+        """Send what waits behind a message that has been sent, or cannot be."""
+        self._writing = None
+        with self._lock:
+            self._unsent -= size
+            if self._to_write is not None and self._is_writable():
+                self._queue.hand_over(self, partial(_wake, self._to_write))
+                self._to_write = None
+        self._send_next()
+
+    def _send_next(self) -> None:
+        """Send what waits the longest. In either thread, but only in one at a time."""
+        with self._lock:
+            if self._closed or self._queue.closed:
+                self._to_send.clear()
+            if not self._to_send:
+                self._sending = False
+                return
+            following = self._to_send.popleft()
+        try:
+            if isinstance(following, bytes):
+                tag = partial(self._written, len(following))
+                self._writing = weakref.ref(tag)
+                super()._start_sending((*self._head(), cygrpc.SendMessageOperation(following, 0)), tag)
+            else:
+                super()._start_sending(*following)
+        except Exception:
+            self._call.cancel()  # nothing would be sent after it
+            raise
+
+    def _close(self, event: Any) -> None:
+        self._closed = True  # nothing may be sent or read once the queue knows
+        super()._close(event)
+        self._queue.hand_over(self, self._call_back)
+
+    # ---- On the event loop -------------------------------------------------------------------------
+
+    def _append(self, following: bytes | tuple[Any, Callable[[Any], None]]) -> bool:
+        """Put something behind all that is to be sent; return whether sending begins with it."""
+        self._to_send.append(following)
+        begins, self._sending = not self._sending, True
+        return begins
+
+    def _is_writable(self) -> bool:
+        return self._unsent < LARGE and len(self._to_send) < MAX_IN_PROGRESS
+
+    def _end_if_stuck(self) -> None:
+        """End the call if it waits for a message to be sent, and word of that is lost."""
+        if self._writing is not None and self._writing() is None:
+            self._call.cancel()
+
+    def _arrive(self, request: Any) -> None:
+        self._requests.append(request)
+        if self._to_read is not None:
+            _wake(self._to_read)
+
+    def read_on(self) -> None:
+        """Read another request ahead, since one has been answered."""
+        with self._lock:
+            self._room += 1
+            paused = self._room == 1
+        if paused and not (self._ended or self._left or self._queue.closed):
+            self._receive()
+
+    async def _answer(self) -> None:
+        await self._handler(StreamRequests(self._reader, self), self)
+        self._send_status(grpc.StatusCode.OK)
+
+    def _head(self) -> tuple[Any, ...]:
+        if self._has_head:
+            return ()
+        self._has_head = True
+        return super()._head()
+
+    def _start_sending(self, operations: Any, tag: Callable[[Any], None]) -> None:
+        """Send now, or behind what is being sent."""
+        with self._lock:
+            begins = self._append((operations, tag))
+        if begins:
+            self._send_next()
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    """Let the coroutine go on that waits for a future, unless it has been cancelled."""
+    if not future.done():
+        future.set_result(None)
