@@ -17,12 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from encoders import ENCODERS, export_missing, request_bytes
-from load_generator import closed_loop, open_loop
-from polyhead_load import LoadPlan
-from polyhead_load.schedule import schedule
-from polyhead_load.sweep.intervals import Interval, paired_ratio
-from report import (
+from benchmarks.encoders import ENCODERS, export_missing, request_bytes
+from benchmarks.load_generator import closed_loop, open_loop
+from benchmarks.report import (
     SERVE_FLAGS,
     Condition,
     conclude,
@@ -32,8 +29,11 @@ from report import (
     options,
     with_fingerprint,
 )
-from servers import serve
-from turns import in_turn
+from benchmarks.servers import serve
+from benchmarks.turns import in_turn
+from polyhead_load import LoadPlan
+from polyhead_load.schedule import schedule
+from polyhead_load.sweep.intervals import Interval, paired_ratio
 
 _TOLERANCE = 0.05
 _SHARE = 0.5

@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
-import report
-from encoders import MINILM, trained_minilm, unpadded_inputs
-from peers.graph import open_graph
+from benchmarks import report
+from benchmarks.encoders import MINILM, trained_minilm, unpadded_inputs
+from benchmarks.peers.graph import open_graph
+from benchmarks.turns import paired_ratios, time_in_turn
 from polyhead_export import export_family, from_preset
 from polyhead_export.kinds import ALL, KINDS
 from polyhead_model import EncoderConfig
-from turns import paired_ratios, time_in_turn
 
 BERT = "bert-base"
 SIZES = {MINILM: ((8, 64), (4, 128), (4, 256), (1, 512)), BERT: ((1, 128), (4, 128))}

@@ -25,6 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.report import (
+    Condition,
+    conclude,
+    conditions_rows,
+    console,
+    heading,
+    markdown_table,
+    with_fingerprint,
+)
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import LoadPoint, read_measured
 from polyhead_load.fleet.model import MachineModel
@@ -35,15 +44,6 @@ from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval, paired_ratio
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.sweeping import run_sweep
-from report import (
-    Condition,
-    conclude,
-    conditions_rows,
-    console,
-    heading,
-    markdown_table,
-    with_fingerprint,
-)
 
 _TOLERANCE = 0.15
 _MOST = 0.75

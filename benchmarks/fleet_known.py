@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from tests.load.fleet.known_server import measure, swept
 
-from fleet import without
+from benchmarks.fleet import without
+from benchmarks.report import console, markdown_table, write
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import read_measured
 from polyhead_load.fleet.model import MachineModel
 from polyhead_load.fleet.sizing import largest_rate
 from polyhead_load.plan import Lengths
 from polyhead_load.sweep.folder import RunFolder
-from report import console, markdown_table, write
 
 _LENGTHS = (32, 64, 128)
 _MIXTURE = Lengths(median=60, sigma=0.5, low=32, high=128)

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from torch import Tensor, nn
 
-import report
-from gpu.speed import attend_sdpa
-from head_costs_report import draw, page
-from peers.graph import open_graph
+from benchmarks import report
+from benchmarks.gpu.speed import attend_sdpa
+from benchmarks.head_costs_report import draw, page
+from benchmarks.peers.graph import open_graph
+from benchmarks.turns import time_in_turn
 from polyhead_export import export_family
 from polyhead_export.kinds import KINDS
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig, MultiHeadAttention, flop_counts, flops
-from turns import time_in_turn
 
 D, WIDTH = 768, 64
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24)

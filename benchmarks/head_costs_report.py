@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from report import made_with, markdown_table
+from benchmarks.report import made_with, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

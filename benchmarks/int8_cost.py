@@ -17,17 +17,17 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-import report
-from encoders import MINILM, trained_minilm, unpadded_inputs
-from in_process import CORES
-from natural.batches import Ids, open_tokenizer, pad, token_ids
-from natural.comparison import PER_LIST
+from benchmarks import report
+from benchmarks.encoders import MINILM, trained_minilm, unpadded_inputs
+from benchmarks.in_process import CORES
+from benchmarks.natural.batches import Ids, open_tokenizer, pad, token_ids
+from benchmarks.natural.comparison import PER_LIST
+from benchmarks.sentences import natural_texts, share_of_tokens, some_sentences
+from benchmarks.turns import paired_ratios, time_in_turn
 from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
-from sentences import natural_texts, share_of_tokens, some_sentences
-from turns import paired_ratios, time_in_turn
 
 BERT = "bert-base"
 NATURAL, EQUAL = "natural lengths", "equal lengths"

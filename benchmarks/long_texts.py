@@ -13,14 +13,14 @@ from statistics import median
 import onnx_ir as ir
 import torch
 
-import report
-from encoders import GRAPH, export_padded, unpadded_inputs
-from peers.graph import open_graph
+from benchmarks import report
+from benchmarks.encoders import GRAPH, export_padded, unpadded_inputs
+from benchmarks.peers.graph import open_graph
+from benchmarks.turns import paired_ratios, time_in_turn
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
-from turns import paired_ratios, time_in_turn
 
 CONFIG = EncoderConfig(
     d_model=768,

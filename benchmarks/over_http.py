@@ -21,12 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
-from load_generator import HEALTH, LoadResult, Send, closed_loop, http_loop
-from polyhead_load.sweep.server import OwnServer, started_server
-from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import pack_strings
-from report import (
+from benchmarks.encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
+from benchmarks.load_generator import HEALTH, LoadResult, Send, closed_loop, http_loop
+from benchmarks.report import (
     Condition,
     conclude,
     conditions_rows,
@@ -37,9 +34,12 @@ from report import (
     spell_number,
     with_fingerprint,
 )
-from servers import ServerProcess, serve
-from slow_clients import slow_clients
-from turns import in_turn, paired_ratios
+from benchmarks.servers import ServerProcess, serve
+from benchmarks.slow_clients import slow_clients
+from benchmarks.turns import in_turn, paired_ratios
+from polyhead_load.sweep.server import OwnServer, started_server
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import pack_strings
 
 _ENCODER = ENCODERS[1]
 _SENTENCE = " ".join(["the"] * 30)

@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from callers import Callers, command
-from encoders import BenchEncoder, export_missing, infer_request
-from load_generator import background, channel_to, unary, warm_up
-from monitor import ServerMonitor
-from polyhead_model import EncoderConfig
-from polyhead_proto.names import PUSHBACK
-from report import (
+from benchmarks.callers import Callers, command
+from benchmarks.encoders import BenchEncoder, export_missing, infer_request
+from benchmarks.load_generator import background, channel_to, unary, warm_up
+from benchmarks.monitor import ServerMonitor
+from benchmarks.report import (
     SERVE_FLAGS,
     Condition,
     conclude,
@@ -34,7 +32,9 @@ from report import (
     options,
     with_fingerprint,
 )
-from servers import ServerProcess, serve
+from benchmarks.servers import ServerProcess, serve
+from polyhead_model import EncoderConfig
+from polyhead_proto.names import PUSHBACK
 
 _ENCODER = BenchEncoder(
     name="soak-tokens",

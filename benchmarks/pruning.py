@@ -17,9 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import report
-from encoders import trained_minilm, unpadded_inputs
-from peers.graph import open_graph
+from benchmarks import report
+from benchmarks.encoders import trained_minilm, unpadded_inputs
+from benchmarks.peers.graph import open_graph
+from benchmarks.sentences import some_sentences
+from benchmarks.servers import serve
+from benchmarks.turns import paired_ratios, time_in_turn
 from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_export.batches import batches_of_sentences
@@ -30,9 +33,6 @@ from polyhead_export.tokenizers import TokenizerFile
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads
-from sentences import some_sentences
-from servers import serve
-from turns import paired_ratios, time_in_turn
 
 SENTENCES = Path(__file__).parents[1] / "examples" / "sentences.txt"
 FRACTIONS = (0.1, 0.25, 0.5)

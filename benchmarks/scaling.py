@@ -19,12 +19,9 @@ from typing import Any
 
 import psutil
 
-from encoders import ENCODERS, export_missing, request_bytes
-from load_generator import LoadResult, Send, closed_loop, stream_loop
-from polyhead_client import Client
-from polyhead_load.sweep.server import free_port, running, started_server
-from polyhead_server.ray import ENVIRONMENT
-from report import (
+from benchmarks.encoders import ENCODERS, export_missing, request_bytes
+from benchmarks.load_generator import LoadResult, Send, closed_loop, stream_loop
+from benchmarks.report import (
     Condition,
     conclude,
     conditions_rows,
@@ -36,7 +33,10 @@ from report import (
     spell_ratios,
     with_fingerprint,
 )
-from turns import in_turn, paired_ratios
+from benchmarks.turns import in_turn, paired_ratios
+from polyhead_client import Client
+from polyhead_load.sweep.server import free_port, running, started_server
+from polyhead_server.ray import ENVIRONMENT
 
 _ENCODER = ENCODERS[1]
 _NO_HTTP = ("--http-port", "off")

@@ -19,9 +19,9 @@ from typing import Any
 
 from rich.progress import Progress
 
-from baseline import baseline_server
-from echo_server import echo_server
-from encoders import (
+from benchmarks.baseline import baseline_server
+from benchmarks.echo_server import echo_server
+from benchmarks.encoders import (
     ENCODERS,
     GRAPH,
     BenchEncoder,
@@ -33,13 +33,13 @@ from encoders import (
     request_bytes,
     sequences,
 )
-from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
-from load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
-from report import SERVE_FLAGS, console, options, with_fingerprint, write
-from sentences import share_of_tokens
-from servers import ServerProcess, serve
-from serving_report import BenchRow, BenchSample, Reference, Target, page, table
-from turns import in_turn
+from benchmarks.in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
+from benchmarks.load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
+from benchmarks.report import SERVE_FLAGS, console, options, with_fingerprint, write
+from benchmarks.sentences import share_of_tokens
+from benchmarks.servers import ServerProcess, serve
+from benchmarks.serving_report import BenchRow, BenchSample, Reference, Target, page, table
+from benchmarks.turns import in_turn
 
 _TINY, _SMALL, _LARGE = (encoder.name for encoder in ENCODERS)
 _TYPICAL_TOKENS = 32

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from load_generator import LoadResult
-from report import made_with, markdown_table, spell_number, spell_ratios
-from turns import paired_ratios
+from benchmarks.load_generator import LoadResult
+from benchmarks.report import made_with, markdown_table, spell_number, spell_ratios
+from benchmarks.turns import paired_ratios
 
 Reference = Literal["limit", "packed", "floor", "plain", "baseline"]
 

@@ -15,16 +15,16 @@ from typing import Any
 import psutil
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from encoders import export_missing
-from load_generator import background, send_at
-from monitor import ServerMonitor, ServerSample, trend
+from benchmarks.encoders import export_missing
+from benchmarks.load_generator import background, send_at
+from benchmarks.monitor import ServerMonitor, ServerSample, trend
+from benchmarks.report import SERVE_FLAGS, Condition, conclude, console, options, with_fingerprint
+from benchmarks.servers import ServerProcess, serve
+from benchmarks.soak_checks import SoakRun, judge
+from benchmarks.soak_report import draw, page
+from benchmarks.soak_requests import ABANDONED, DEEP, TINY
+from benchmarks.soak_traffic import CALL_SECONDS, KINDS, Traffic
 from polyhead_load.schedule import poisson
-from report import SERVE_FLAGS, Condition, conclude, console, options, with_fingerprint
-from servers import ServerProcess, serve
-from soak_checks import SoakRun, judge
-from soak_report import draw, page
-from soak_requests import ABANDONED, DEEP, TINY
-from soak_traffic import CALL_SECONDS, KINDS, Traffic
 
 _MAX_REPLY_BYTES = 2**20
 """The server's limit, so that each output of long attention leaves in several parts."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from report import conditions_rows, made_with, markdown_table
+from benchmarks.report import conditions_rows, made_with, markdown_table
 
 _INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#d9822b", "#999999"
 

@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import MINILM, export_minilm, infer_request
-from load_generator import channel_to, unary
-from peers.graph import open_graph
-from polyhead_load.sweep.server import started_server
-from polyhead_proto import messages as pb
-from report import (
+from benchmarks.encoders import MINILM, export_minilm, infer_request
+from benchmarks.load_generator import channel_to, unary
+from benchmarks.peers.graph import open_graph
+from benchmarks.report import (
     SERVE_FLAGS,
     Condition,
     conclude,
@@ -34,6 +32,8 @@ from report import (
     options,
     with_fingerprint,
 )
+from polyhead_load.sweep.server import started_server
+from polyhead_proto import messages as pb
 
 _TOKENS = 16
 _FIRST = 10

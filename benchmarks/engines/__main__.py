@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 from rich.progress import Progress
 
-from encoders import MINILM
-from engines.comparison import AS_THEY_COME, LOADS, EncoderResult, page, targets
-from engines.contenders import ATTENTION_BF16, EngineLineup, start
-from engines.encoders import BERT, EngineFiles, prepare
-from in_process import CORES, WAYS
-from natural.batches import BatchPlan, Ids, Sequences
-from natural.comparison import PADDED, PER_LIST, TextComparison, TextTraffic
-from natural.engines import EngineModel
-from natural.lineup import check
-from natural.measuring import compare, of_servers, of_worker
-from natural.workers import plans_of
-from peers.contenders import PeerError
-from peers.launch import version_of
+from benchmarks.encoders import MINILM
+from benchmarks.engines.comparison import AS_THEY_COME, LOADS, EncoderResult, page, targets
+from benchmarks.engines.contenders import ATTENTION_BF16, EngineLineup, start
+from benchmarks.engines.encoders import BERT, EngineFiles, prepare
+from benchmarks.in_process import CORES, WAYS
+from benchmarks.natural.batches import BatchPlan, Ids, Sequences
+from benchmarks.natural.comparison import PADDED, PER_LIST, TextComparison, TextTraffic
+from benchmarks.natural.engines import EngineModel
+from benchmarks.natural.lineup import check
+from benchmarks.natural.measuring import compare, of_servers, of_worker
+from benchmarks.natural.workers import plans_of
+from benchmarks.peers.contenders import PeerError
+from benchmarks.peers.launch import version_of
+from benchmarks.report import conclude, console, options, with_fingerprint
+from benchmarks.sentences import natural_texts
 from polyhead_server.doctor.machine import LocalMachine
-from report import conclude, console, options, with_fingerprint
-from sentences import natural_texts
 
 _BATCH_SIZES = (1, 4, PER_LIST)
 _VOCABULARY = (1000, 30000)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-from encoders import MINILM
-from engines.contenders import (
+from benchmarks.encoders import MINILM
+from benchmarks.engines.contenders import (
     ALONE,
     ALONE_BF16,
     ATTENTION_BF16,
@@ -16,8 +16,8 @@ from engines.contenders import (
     OPENVINO,
     Footprint,
 )
-from natural.comparison import PACKED, PADDED, PER_LIST, Cosines, TextComparison, TextTraffic
-from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
+from benchmarks.natural.comparison import PACKED, PADDED, PER_LIST, Cosines, TextComparison, TextTraffic
+from benchmarks.report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
 
 AS_THEY_COME = f"{PADDED}, batches of {PER_LIST} as they come"
 LONE = TextTraffic(per_call=1, in_flight=1, tokens=16)

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from rich.progress import Progress
 
-from encoders import MINILM, infer_request, minilm_checkpoint, trained_minilm, unpadded_inputs
-from in_process import CORES
-from load_generator import closed_loop
-from natural.batches import BatchPlan, open_tokenizer, token_ids
-from natural.comparison import (
+from benchmarks.encoders import MINILM, infer_request, minilm_checkpoint, trained_minilm, unpadded_inputs
+from benchmarks.in_process import CORES
+from benchmarks.load_generator import closed_loop
+from benchmarks.natural.batches import BatchPlan, open_tokenizer, token_ids
+from benchmarks.natural.comparison import (
     TRAFFIC,
     EqualLengths,
     MixedCall,
@@ -27,17 +27,17 @@ from natural.comparison import (
     page,
     targets,
 )
-from natural.lineup import PeerEnvironments, TextGraphs, check, convert, export_graphs, start
-from natural.measuring import compare, of_servers, of_worker
-from natural.workers import plans_of
-from peers.contenders import PeerError
-from peers.launch import version_of
+from benchmarks.natural.lineup import PeerEnvironments, TextGraphs, check, convert, export_graphs, start
+from benchmarks.natural.measuring import compare, of_servers, of_worker
+from benchmarks.natural.workers import plans_of
+from benchmarks.peers.contenders import PeerError
+from benchmarks.peers.launch import version_of
+from benchmarks.report import SERVE_FLAGS, conclude, console, options, with_fingerprint
+from benchmarks.sentences import natural_texts
+from benchmarks.turns import in_turn, paired_ratios, time_in_turn
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
-from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
-from sentences import natural_texts
-from turns import in_turn, paired_ratios, time_in_turn
 
 _CALL = np.linspace(8, 128, 8).astype(np.int32)
 """The lengths of a call whose sequences differ."""

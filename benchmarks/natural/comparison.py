@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from peers.comparison import POLYHEAD, TRITON, PeerComparison
-from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
-from sentences import share_of_tokens
+from benchmarks.peers.comparison import POLYHEAD, TRITON, PeerComparison
+from benchmarks.report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
+from benchmarks.sentences import share_of_tokens
 
 PADDED = "onnxruntime in process, padded graph"
 PACKED = "onnxruntime in process, packed graph"

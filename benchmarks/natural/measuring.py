@@ -5,12 +5,12 @@ from functools import partial
 
 from rich.progress import Progress
 
-from natural.batches import BatchPlan, Sequences
-from natural.comparison import TextComparison, TextTraffic
-from natural.served import TextServer
-from natural.workers import EngineWorker
-from peers.comparison import PeerSample
-from turns import in_turn
+from benchmarks.natural.batches import BatchPlan, Sequences
+from benchmarks.natural.comparison import TextComparison, TextTraffic
+from benchmarks.natural.served import TextServer
+from benchmarks.natural.workers import EngineWorker
+from benchmarks.peers.comparison import PeerSample
+from benchmarks.turns import in_turn
 
 Measures = Mapping[str, Callable[[], PeerSample]]
 """By the name of whom they measure."""

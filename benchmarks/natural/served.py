@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from encoders import infer_request
-from load_generator import LoadResult, closed_loop
-from natural.batches import Sequences, Vectors, pad
-from peers.comparison import PeerSample
-from peers.contenders import Contender
+from benchmarks.encoders import infer_request
+from benchmarks.load_generator import LoadResult, closed_loop
+from benchmarks.natural.batches import Sequences, Vectors, pad
+from benchmarks.peers.comparison import PeerSample
+from benchmarks.peers.contenders import Contender
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import onnxruntime as ort
 from rich.progress import Progress
 
-from echo_server import echo_server
-from encoders import (
+from benchmarks.echo_server import echo_server
+from benchmarks.encoders import (
     ENCODERS,
     GRAPH,
     BenchEncoder,
@@ -25,9 +25,9 @@ from encoders import (
     reply_bytes,
     sequences,
 )
-from in_process import CORES, InProcess, RunConfig, in_process
-from load_generator import Send, closed_loop, encode_loop
-from peers.comparison import (
+from benchmarks.in_process import CORES, InProcess, RunConfig, in_process
+from benchmarks.load_generator import Send, closed_loop, encode_loop
+from benchmarks.peers.comparison import (
     ECHO,
     ENCODE,
     IN_PROCESS,
@@ -38,12 +38,12 @@ from peers.comparison import (
     page,
     targets,
 )
-from peers.contenders import AT_ONCE, Contender, PeerError
-from peers.launch import TritonVariant, kserve, triton, version_of
-from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
-from sentences import share_of_tokens
-from servers import serve
-from turns import in_turn
+from benchmarks.peers.contenders import AT_ONCE, Contender, PeerError
+from benchmarks.peers.launch import TritonVariant, kserve, triton, version_of
+from benchmarks.report import SERVE_FLAGS, conclude, console, options, with_fingerprint
+from benchmarks.sentences import share_of_tokens
+from benchmarks.servers import serve
+from benchmarks.turns import in_turn
 
 _TINY = ENCODERS[0]
 _IN_FLIGHT = (1, 8, 32)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from encoders import ENCODERS
-from load_generator import LoadResult
-from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
-from serving_report import strongest
-from turns import paired_ratios
+from benchmarks.encoders import ENCODERS
+from benchmarks.load_generator import LoadResult
+from benchmarks.report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
+from benchmarks.serving_report import strongest
+from benchmarks.turns import paired_ratios
 
 POLYHEAD = "polyhead"
 ENCODE = "polyhead, `AsyncClient.encode`"

@@ -1,7 +1,7 @@
 """What must hold of the costs of attention."""
 
-from attention_cost import BERT, SIZES, judge
-from encoders import MINILM
+from benchmarks.attention_cost import BERT, SIZES, judge
+from benchmarks.encoders import MINILM
 
 QUICK = {"fast": [1.0, 2.0, 1.0], "rows": [1.0, 2.1, 9.0], "attention": [1.5, 3.0, 1.5]}
 SLOW = QUICK | {"rows": [1.0, 2.2, 1.1], "insight": [1.8, 3.3, 2.0]}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, vectors
-from head_costs_report import draw, page
+from benchmarks.head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, vectors
+from benchmarks.head_costs_report import draw, page
 from polyhead_model import Encoder, EncoderConfig
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from int8_cost import EQUAL, NATURAL, PIECE, SIZES, judge, judge_natural, natural_lists
-from natural.comparison import PER_LIST
+from benchmarks.int8_cost import EQUAL, NATURAL, PIECE, SIZES, judge, judge_natural, natural_lists
+from benchmarks.natural.comparison import PER_LIST
 
 FAST = {"fp32": [2.0, 2.4, 9.0], "int8": [1.0, 1.0, 4.0]}
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from over_http import (
+from benchmarks.over_http import (
     BINARY,
     HEALTH_CHECKS,
     IDLE,
@@ -19,7 +19,7 @@ from over_http import (
     ratios,
     targets,
 )
-from slow_clients import slow_clients
+from benchmarks.slow_clients import slow_clients
 
 
 def sample(p50_ms: float, p99_ms: float = 20.0, errors: int = 0) -> HttpSample:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from report import Condition, conclude, conditions_rows, markdown_table, options, with_fingerprint
+from benchmarks.report import Condition, conclude, conditions_rows, markdown_table, options, with_fingerprint
 
 HELD = Condition(name="fast", holds=True, seen="1 ms")
 MISSED = Condition(name="small", holds=False, seen="9 MiB")

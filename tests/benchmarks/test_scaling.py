@@ -2,7 +2,17 @@
 
 import pytest
 
-from scaling import IN_FLIGHT, ONE_REPLICA, PLAIN, TWO_NODES, Compared, ScalingSample, Standing, page, targets
+from benchmarks.scaling import (
+    IN_FLIGHT,
+    ONE_REPLICA,
+    PLAIN,
+    TWO_NODES,
+    Compared,
+    ScalingSample,
+    Standing,
+    page,
+    targets,
+)
 
 
 def sample(rate: float, p50_ms: float = 10.0, batch: float = 4.0) -> ScalingSample:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from load_generator import LoadResult
-from serving_report import BenchRow, BenchSample, Target, page, strongest
+from benchmarks.load_generator import LoadResult
+from benchmarks.serving_report import BenchRow, BenchSample, Target, page, strongest
 
 LOAD = LoadResult(latencies_ms=[1.0, 2.0], errors=0, seconds=1.0, client_cores=0.5, server_cores=1.6)
 

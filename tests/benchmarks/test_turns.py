@@ -2,7 +2,7 @@
 
 import pytest
 
-from turns import in_turn, paired_ratios, time_in_turn
+from benchmarks.turns import in_turn, paired_ratios, time_in_turn
 
 
 def test_every_second_round_goes_backwards() -> None:

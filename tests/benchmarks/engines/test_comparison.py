@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from encoders import MINILM
-from engines.comparison import (
+from benchmarks.encoders import MINILM
+from benchmarks.engines.comparison import (
     AS_THEY_COME,
     FULL,
     LISTS,
@@ -14,10 +14,10 @@ from engines.comparison import (
     page,
     targets,
 )
-from engines.contenders import ALONE_BF16, BF16, CTRANSLATE2_INT8, ONNXRUNTIME, OPENVINO, Footprint
-from engines.encoders import BERT
-from natural.comparison import Cosines, TextComparison, TextTraffic
-from peers.comparison import PeerSample
+from benchmarks.engines.contenders import ALONE_BF16, BF16, CTRANSLATE2_INT8, ONNXRUNTIME, OPENVINO, Footprint
+from benchmarks.engines.encoders import BERT
+from benchmarks.natural.comparison import Cosines, TextComparison, TextTraffic
+from benchmarks.peers.comparison import PeerSample
 
 FACTS = {"began": "", "cores": 2, "processor": "P", "Python": "3", "grpcio": "1", "polyhead": "0"}
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from encoders import MINILM
-from natural.comparison import (
+from benchmarks.encoders import MINILM
+from benchmarks.natural.comparison import (
     CTRANSLATE2,
     INT8,
     PADDED,
@@ -19,7 +19,7 @@ from natural.comparison import (
     page,
     targets,
 )
-from peers.comparison import POLYHEAD, TRITON, PeerSample
+from benchmarks.peers.comparison import POLYHEAD, TRITON, PeerSample
 
 FACTS = {"began": "", "cores": 2, "processor": "P", "Python": "3", "grpcio": "1", "polyhead": "0"}
 LISTS, EIGHT, THIRTY_TWO = TRAFFIC

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from encoders import ENCODERS
-from peers.comparison import (
+from benchmarks.encoders import ENCODERS
+from benchmarks.peers.comparison import (
     ENCODE,
     IN_PROCESS,
     PADDED,
