@@ -21,7 +21,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -121,9 +121,6 @@ scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost besi
 
 http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside slow HTTP clients
 	$(BIN)/python -m benchmarks.over_http
-
-agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
-	$(BIN)/python -m benchmarks.agreement
 
 fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
 	$(BIN)/python -m benchmarks.fleet_known
