@@ -12,9 +12,7 @@ from benchmarks.servers import ServerProcess, serve
 
 
 @contextmanager
-def baseline_server(
-    checkout: Path, encoders: Sequence[BenchEncoder], flags: Sequence[str]
-) -> Iterator[ServerProcess]:
+def baseline_server(checkout: Path, encoders: Sequence[BenchEncoder]) -> Iterator[ServerProcess]:
     """Serve the encoders by the code of another checkout, from a repository that it exports."""
     roots = ("model", "export", "proto", "server", "client", "load", "")
     environment = {"PYTHONPATH": os.pathsep.join(str(checkout / root) for root in roots)}
@@ -25,5 +23,5 @@ def baseline_server(
     )
     command = [sys.executable, "-c", code, str(models), *(encoder.name for encoder in encoders)]
     subprocess.run(command, cwd=checkout, env=os.environ | environment, check=True)
-    with serve(models, flags, environment=environment) as server:
+    with serve(models, [], environment=environment) as server:
         yield server

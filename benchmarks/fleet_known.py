@@ -18,7 +18,7 @@ import numpy as np
 from tests.load.fleet.known_server import measure, swept
 
 from benchmarks.fleet import without
-from benchmarks.report import console, markdown_table, write
+from benchmarks.frame import console, finish, markdown_table
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import read_measured
 from polyhead_load.fleet.model import MachineModel
@@ -93,9 +93,8 @@ def main() -> int:
         folder = swept(Path(name) / "run", tokens=_LENGTHS, requests=_SWEPT)
         with console.status("planning"):
             rows = list(pool.map(partial(compare, folder), sorted(cases(), key=lambda case: case.removed)))
-    page = ["# Plans beside a simulated server whose p99 is known", "", *markdown_table(rows)]
-    write(_OUT, {"rows": rows}, "\n".join(page))
-    return 0
+    title = "Plans beside a simulated server whose p99 is known"
+    return finish(_OUT, "make fleet", title, markdown_table(rows), facts={"rows": rows})
 
 
 if __name__ == "__main__":

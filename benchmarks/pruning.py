@@ -17,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks import report
 from benchmarks.encoders import trained_minilm, unpadded_inputs
+from benchmarks.frame import finish, markdown_table, options, paired_ratios, time_in_turn
 from benchmarks.peers.graph import open_graph
 from benchmarks.sentences import some_sentences
 from benchmarks.servers import serve
-from benchmarks.turns import paired_ratios, time_in_turn
 from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_export.batches import batches_of_sentences
@@ -97,9 +96,7 @@ def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[
 
 def main() -> None:
     """Measure and report."""
-    parser = report.options(__doc__, "pruning")
-    parser.add_argument("--seconds", type=float, default=15, help="for each size")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "pruning", seconds=15).parse_args()
     torch.set_num_threads(1)
     built = trained_minilm(head_mask=True)
     encoder, tokenizer = built.encoder, built.tokenizer
@@ -148,12 +145,13 @@ def main() -> None:
         f"{100 * fraction:.0f} %": pruned[fraction, "gradient"] for fraction in FRACTIONS
     }
     speeds = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
-    result = report.with_fingerprint(
-        {"texts": len(texts), "seconds to rank": seconds, "drift": drifts, "speed": speeds}
+    finish(
+        chosen.out,
+        "python -m benchmarks.pruning",
+        "Drift and speed of pruned MiniLM",
+        [*markdown_table(drifts), *markdown_table(speeds)],
+        facts={"texts": len(texts), "seconds to rank": seconds, "drift": drifts, "speed": speeds},
     )
-    lines = ["# Drift and speed of pruned MiniLM", "", report.made_with(result["fingerprint"]), ""]
-    lines += [*report.markdown_table(drifts), *report.markdown_table(speeds)]
-    report.write(chosen.out, result, "\n".join(lines))
 
 
 if __name__ == "__main__":

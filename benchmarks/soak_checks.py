@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
+from benchmarks.frame import Condition
 from benchmarks.monitor import ServerSample, Trend
-from benchmarks.report import Condition
 from benchmarks.servers import ModelCounts, ServerCounters
 from benchmarks.soak_requests import ABANDONED
 from benchmarks.soak_traffic import CALL_SECONDS, KINDS, TOLERANCE, Traffic

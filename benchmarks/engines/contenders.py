@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.engines.encoders import EngineFiles
+from benchmarks.frame import in_turn
 from benchmarks.in_process import CORES
 from benchmarks.natural.batches import BatchPlan
 from benchmarks.natural.comparison import CTRANSLATE2, INT8, PACKED, PADDED, SENTENCE_TRANSFORMERS
@@ -17,7 +18,6 @@ from benchmarks.natural.lineup import CONVERTED, peer_engines
 from benchmarks.natural.served import TextServer
 from benchmarks.natural.workers import EngineWorker, engine_worker
 from benchmarks.peers.contenders import Contender
-from benchmarks.turns import in_turn
 from polyhead_load.sweep.server import OwnServer, started_server
 
 ONNXRUNTIME = "polyhead, onnxruntime fp32"

@@ -116,9 +116,7 @@ def convert(python: Path, checkpoint: Path, folder: Path, *flags: str) -> None:
 
 
 @contextmanager
-def start(
-    graphs: TextGraphs, models: Path, pythons: PeerEnvironments, folder: Path, flags: Sequence[str]
-) -> Iterator[Lineup]:
+def start(graphs: TextGraphs, models: Path, pythons: PeerEnvironments, folder: Path) -> Iterator[Lineup]:
     """Start everyone, and end them.
 
     Args:
@@ -126,7 +124,6 @@ def start(
         models: The model repository.
         pythons: The environments of peers.
         folder: Where `convert` wrote, and logs and Triton's models go.
-        flags: Flags of `polyhead serve`.
     """
     configurations: dict[str, str] = {}
     triton_models: dict[str, tuple[str, int]] = {}
@@ -138,7 +135,7 @@ def start(
             )
             triton_models[model] = (f"{variant}, {computed} graph", variant.max_batch[MINILM])
     with ExitStack() as stack:
-        polyhead = stack.enter_context(serve(models, flags))
+        polyhead = stack.enter_context(serve(models, []))
         servers = [
             TextServer(
                 contender=Contender(name=POLYHEAD, address=polyhead.address, process=polyhead.process),

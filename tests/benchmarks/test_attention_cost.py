@@ -21,4 +21,4 @@ def test_the_median_of_the_turns_counts() -> None:
 def test_a_condition_says_what_was_seen() -> None:
     samples = {(encoder, size): QUICK for encoder, sizes in SIZES.items() for size in sizes}
 
-    assert judge(samples | {(BERT, (1, 128)): SLOW})[3].seen == "1.200 ×"
+    assert judge(samples | {(BERT, (1, 128)): SLOW})[3].seen == "1.200 (1.100–1.333)"
