@@ -102,7 +102,7 @@ def main() -> int:
         for (encoder, (batch, tokens)), taken in samples.items()
     ]
     return finish(
-        chosen.out,
+        chosen,
         "make attention-cost",
         "What attention costs",
         markdown_table(rows),

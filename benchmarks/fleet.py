@@ -310,7 +310,7 @@ def main() -> int:
         rows = [row for each in pool.map(removals, rounds) for row in each]
     found = verdicts(rows)
     return finish(
-        arguments.out,
+        arguments,
         "make fleet",
         "What a machine carries: plans beside measured points",
         _sections(rounds, found),

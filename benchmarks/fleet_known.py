@@ -18,7 +18,7 @@ import numpy as np
 from tests.load.fleet.known_server import measure, swept
 
 from benchmarks.fleet import without
-from benchmarks.frame import console, finish, markdown_table
+from benchmarks.frame import console, finish, markdown_table, options
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import read_measured
 from polyhead_load.fleet.model import MachineModel
@@ -33,7 +33,6 @@ _HIGHEST_SHARE = 1.2
 _SWEPT, _TRUE = 1000, 8000
 """Requests of each of the sweep's runs, and of each of those that tell the true p99."""
 _SEEDS = (99, 100, 101)
-_OUT = Path("build/bench/fleet-known")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +88,13 @@ def compare(folder: RunFolder, case: Case) -> dict[str, Any]:
 
 def main() -> int:
     """Write the table."""
+    chosen = options(__doc__, "fleet-known").parse_args()
     with TemporaryDirectory(prefix="polyhead-known-") as name, ProcessPoolExecutor() as pool:
         folder = swept(Path(name) / "run", tokens=_LENGTHS, requests=_SWEPT)
         with console.status("planning"):
             rows = list(pool.map(partial(compare, folder), sorted(cases(), key=lambda case: case.removed)))
     title = "Plans beside a simulated server whose p99 is known"
-    return finish(_OUT, "make fleet", title, markdown_table(rows), facts={"rows": rows})
+    return finish(chosen, "make fleet", title, markdown_table(rows), facts={"rows": rows})
 
 
 if __name__ == "__main__":

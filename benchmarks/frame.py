@@ -195,7 +195,10 @@ def options(
     seconds: float | None = None,
     rounds: int | None = None,
 ) -> argparse.ArgumentParser:
-    """Return a parser with the options of every benchmark; it also gives `models`, a model repository.
+    """Return a parser with the options of every benchmark.
+
+    What it parses also has `models`, a model repository, and `fingerprint`: the machine, its load before the
+    benchmark, the versions and the command.
 
     Args:
         doc: What the benchmark does.
@@ -205,7 +208,7 @@ def options(
         rounds: How many samples there are of each contender by default, where that can be chosen.
     """
     made = argparse.ArgumentParser(description=doc)
-    made.set_defaults(models=Path(f"build/{models or name}-models"))
+    made.set_defaults(models=Path(f"build/{models or name}-models"), fingerprint=fingerprint(sys.argv))
     made.add_argument("--out", type=Path, default=Path(f"build/bench/{name}"), help="without its ending")
     if seconds is not None:
         made.add_argument("--seconds", type=float, default=seconds, help="of each sample")
@@ -241,7 +244,7 @@ def markdown_table(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def finish(
-    out: Path,
+    chosen: argparse.Namespace,
     command: str,
     title: str,
     lines: Iterable[str],
@@ -256,7 +259,7 @@ def finish(
     then the lines.
 
     Args:
-        out: The path of both files, without its ending.
+        chosen: What a parser of `options` gave.
         command: What makes the page again.
         title: The page's.
         lines: The rest of the page, in Markdown.
@@ -264,9 +267,10 @@ def finish(
         intro: Lines that come before the conditions.
         facts: The data: JSON values and data classes.
     """
-    made = fingerprint(sys.argv)
+    made, out = chosen.fingerprint, chosen.out
+    machine = f"{made['cores']} cores ({made['processor']}), load {made.get('load before', 'unknown')} before"
     versions = [f"{name} {made[name]}" for name in ("Python", "grpcio", "polyhead")]
-    made_with = ", ".join([made["began"], f"{made['cores']} cores ({made['processor']})", *versions])
+    made_with = ", ".join([made["began"], machine, *versions])
     page = [
         f"# {title}",
         "",

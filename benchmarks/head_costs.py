@@ -248,9 +248,7 @@ def main() -> int:
                 words = f"T = {comparison['tokens']} {comparison.get('implementation', '')}"
                 progress.update(task, advance=1, description=words)
     draw(found, chosen.out.with_suffix(".png"))
-    return finish(
-        chosen.out, "make bench-heads", "What heads cost", sections(found), intro=INTRO, facts=found
-    )
+    return finish(chosen, "make bench-heads", "What heads cost", sections(found), intro=INTRO, facts=found)
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ def main() -> int:
     ]
     lengths = np.concatenate([feeds["lengths"] for feeds in lists[NATURAL]]).tolist()
     return finish(
-        chosen.out,
+        chosen,
         "make int8",
         "int8 beside fp32",
         [

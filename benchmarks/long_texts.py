@@ -84,7 +84,7 @@ def main() -> int:
         if tokens == LONGEST:
             conditions.append(at_most(f"{tokens:,} tokens", MOST, "all scores", ratios))
     return finish(
-        chosen.out,
+        chosen,
         "make long-texts",
         "Long texts",
         markdown_table(rows),

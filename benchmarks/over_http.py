@@ -270,7 +270,7 @@ def main() -> int:
             for name, loads in plan(both, alone, others, chosen.seconds).items()
         }
     return finish(
-        chosen.out,
+        chosen,
         "make http",
         "HTTP beside gRPC",
         (line for name, each in measured.items() for line in (f"## {name}", "", *markdown_table(rows(each)))),

@@ -188,7 +188,7 @@ def main() -> int:
     with serve(arguments.models, queue) as server:
         crowds = asyncio.run(_run(server, arguments.seconds))
     return finish(
-        arguments.out,
+        arguments,
         "make overload",
         "Overload",
         markdown_table(_row(crowd) for crowd in crowds),

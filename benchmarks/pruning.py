@@ -146,7 +146,7 @@ def main() -> None:
     }
     speeds = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
     finish(
-        chosen.out,
+        chosen,
         "python -m benchmarks.pruning",
         "Drift and speed of pruned MiniLM",
         [*markdown_table(drifts), *markdown_table(speeds)],

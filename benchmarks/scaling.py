@@ -466,7 +466,7 @@ def main() -> int:
                 compared += [Compared(name=each.name, loads=loads, rest=rests[each.name]) for each in shown]
     config = _ENCODER.config
     return finish(
-        chosen.out,
+        chosen,
         "make scaling",
         "More than one server, on one machine",
         sections(compared),

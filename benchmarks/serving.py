@@ -306,7 +306,7 @@ def main() -> int:
             bench.run(encoder, chosen.models)
         health = bench.health() if _SMALL in chosen.encoders else {}
     return finish(
-        chosen.out,
+        chosen,
         "make bench",
         "What serving costs on top of onnxruntime",
         sections(bench.rows, health, cores=CORES),

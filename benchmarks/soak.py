@@ -140,7 +140,7 @@ def main() -> int:
     facts = chosen | _facts(run)
     draw(facts, arguments.out.with_suffix(".png"))
     return finish(
-        arguments.out,
+        arguments,
         "make soak",
         "Soak",
         sections(facts),

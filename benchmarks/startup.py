@@ -150,7 +150,7 @@ def main() -> int:
         samples = [_start(chosen.models) for _ in range(chosen.rounds)]
     weights = chosen.models / MINILM / "1" / "weights.bin"
     return finish(
-        chosen.out,
+        chosen,
         "make startup",
         "Starting a server",
         markdown_table(

@@ -132,7 +132,7 @@ def main() -> int:
     instructions = [name for name, has in (machine.processors().instructions or {}).items() if has]
     computes = "OpenVINO computes" if bf16 else "It lacks bf16 products: what computes"
     return finish(
-        chosen.out,
+        chosen,
         "make engines",
         "Engines and precisions",
         sections(results, versions, cores=CORES, rounds=chosen.rounds),

@@ -137,7 +137,7 @@ def main() -> int:
     with console.status("equal lengths"):
         equal = _equal_lengths(graphs, config, seconds=2 * chosen.seconds)
     return finish(
-        chosen.out,
+        chosen,
         "make natural",
         "Texts of natural lengths",
         sections(comparisons, lengths, cosines, versions, cores=CORES),

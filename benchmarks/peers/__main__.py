@@ -180,7 +180,7 @@ def main() -> int:
                 able = [each for each in contenders if encoder in padded or not each.name.endswith(PADDED)]
                 comparisons += _compare_mixed(encoder, able, **sizes)
     return finish(
-        chosen.out,
+        chosen,
         "make peers",
         "polyhead and its peers",
         sections(comparisons, versions),

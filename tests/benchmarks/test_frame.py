@@ -87,9 +87,11 @@ def test_the_median_round_is_judged() -> None:
 def test_a_result_is_written_and_its_conditions_are_the_status(tmp_path: Path) -> None:
     out = tmp_path / "bench" / "it"
 
-    assert finish(out, "make it", "It", [], conditions=[HELD], facts={}) == 0
+    chosen = options("It.", "it").parse_args(["--out", str(out)])
+
+    assert finish(chosen, "make it", "It", [], conditions=[HELD], facts={}) == 0
     assert finish(
-        out, "make it", "It", ["the end"], conditions=[HELD, MISSED], intro=["Why."], facts={"n": 1}
+        chosen, "make it", "It", ["the end"], conditions=[HELD, MISSED], intro=["Why."], facts={"n": 1}
     )
 
     written = json.loads(out.with_suffix(".json").read_text())
