@@ -20,6 +20,7 @@ from rich.table import Table
 
 from benchmarks.load_generator import LoadResult, Send
 from polyhead_load.sweep.fingerprint import fingerprint
+from polyhead_load.sweep.measuring import CpuTimes
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -197,8 +198,8 @@ def options(
 ) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark.
 
-    What it parses also has `models`, a model repository, and `fingerprint`: the machine, its load before the
-    benchmark, the versions and the command.
+    What it parses also has `models`, a model repository, `fingerprint`, the machine, the versions and the
+    command, and `cpu`, the CPU time that was used before.
 
     Args:
         doc: What the benchmark does.
@@ -208,7 +209,8 @@ def options(
         rounds: How many samples there are of each contender by default, where that can be chosen.
     """
     made = argparse.ArgumentParser(description=doc)
-    made.set_defaults(models=Path(f"build/{models or name}-models"), fingerprint=fingerprint(sys.argv))
+    repository = Path(f"build/{models or name}-models")
+    made.set_defaults(models=repository, fingerprint=fingerprint(sys.argv), cpu=CpuTimes.now(0.0))
     made.add_argument("--out", type=Path, default=Path(f"build/bench/{name}"), help="without its ending")
     if seconds is not None:
         made.add_argument("--seconds", type=float, default=seconds, help="of each sample")
@@ -255,8 +257,10 @@ def finish(
 ) -> int:
     """Write a page and its data, show the conditions, and return 0 if every one holds.
 
-    The page has the title, how, when, where and with what it was made, the introduction, the conditions and
-    then the lines.
+    The page has the title, how, when, where and with what it was made, how quiet the machine was, the
+    introduction, the conditions and then the lines.
+
+    Call it when all processes of the benchmark have ended: those that have not count as others.
 
     Args:
         chosen: What a parser of `options` gave.
@@ -268,13 +272,16 @@ def finish(
         facts: The data: JSON values and data classes.
     """
     made, out = chosen.fingerprint, chosen.out
-    machine = f"{made['cores']} cores ({made['processor']}), load {made.get('load before', 'unknown')} before"
     versions = [f"{name} {made[name]}" for name in ("Python", "grpcio", "polyhead")]
-    made_with = ", ".join([made["began"], machine, *versions])
+    made_with = ", ".join([made["began"], f"{made['cores']} cores ({made['processor']})", *versions])
+    cpu = CpuTimes.now(0.0)
+    foreign, stolen = chosen.cpu.foreign_cores(cpu), chosen.cpu.stolen_cores(cpu)
+    others = "an unknown number of" if foreign is None else f"{foreign:.2f}"
     page = [
         f"# {title}",
         "",
-        f"Made by `{command}`: {made_with}.",
+        f"Made by `{command}`: {made_with}. Meanwhile other processes kept {others} cores busy, and the "
+        f"machine's host took {stolen:.2f} away.",
         "",
         *([*intro, ""] if intro else []),
         *markdown_table(
@@ -284,7 +291,8 @@ def finish(
         *lines,
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    result = {"fingerprint": made, "conditions": conditions, **facts}
+    quietness = {"foreign_cores": foreign, "stolen_cores": stolen}
+    result = {"fingerprint": made, **quietness, "conditions": conditions, **facts}
     out.with_suffix(".json").write_text(json.dumps(result, indent=1, default=asdict) + "\n")
     out.with_suffix(".md").write_text("\n".join(page))
     if conditions:

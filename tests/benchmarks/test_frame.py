@@ -97,10 +97,12 @@ def test_a_result_is_written_and_its_conditions_are_the_status(tmp_path: Path) -
     written = json.loads(out.with_suffix(".json").read_text())
     assert written["conditions"][1] == {"name": "small", "holds": False, "seen": "9 MiB"}
     assert written["n"] == 1
+    assert written["stolen_cores"] >= 0
     assert {"began", "cores", "Python", "polyhead"} <= written["fingerprint"].keys()
     title, _, made, *lines = out.with_suffix(".md").read_text().splitlines()
     assert title == "# It"
     assert made.startswith("Made by `make it`: ")
+    assert "Meanwhile other processes kept " in made
     assert lines == [
         "",
         "Why.",
