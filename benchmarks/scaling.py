@@ -303,7 +303,7 @@ def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[S
         served("two servers in turn", models, *_NO_HTTP, "--threads", "1", servers=2),
     ]
     if find_spec("ray") is None:
-        console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'")
+        console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'", markup=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
     flags, log = ("--engine", "ray", "--host", "0.0.0.0"), folder / "log"
