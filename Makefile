@@ -21,7 +21,7 @@ TEST_PROCESSES ?= 3
 PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http agreement fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,55 +85,52 @@ dist: $(VENV)/dev  ## Build sdist and wheel into dist, install the wheel into a 
 	POLYHEAD_TEST_INSTALLED=build/installed $(BIN)/python -m pytest tests/test_distribution.py
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
-	$(BIN)/python benchmarks/serving.py $(if $(BASELINE),--baseline $(BASELINE))
+	$(BIN)/python -m benchmarks.serving $(if $(BASELINE),--baseline $(BASELINE))
 
 startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
-	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python -m benchmarks.startup
 
 int8: $(VENV)/dev  ## Measure what int8 gains over fp32, and what it changes
-	$(BIN)/python benchmarks/int8_cost.py
+	$(BIN)/python -m benchmarks.int8_cost
 
 attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
-	$(BIN)/python benchmarks/attention_cost.py
+	$(BIN)/python -m benchmarks.attention_cost
 
 long-texts: $(VENV)/dev  ## Measure a ModernBERT-like encoder on one sequence, against the same with all T² scores
-	$(BIN)/python benchmarks/long_texts.py
+	$(BIN)/python -m benchmarks.long_texts
 
 bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
-	$(BIN)/python benchmarks/head_costs.py
+	$(BIN)/python -m benchmarks.head_costs
 
 peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measure polyhead beside Triton and KServe, each in an environment of its own
-	PYTHONPATH=benchmarks $(BIN)/python -m peers \
+	$(BIN)/python -m benchmarks.peers \
 		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV)
 
 natural: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready  ## Measure texts of natural lengths, beside Triton, CTranslate2 and sentence-transformers
-	PYTHONPATH=benchmarks $(BIN)/python -m natural \
+	$(BIN)/python -m benchmarks.natural \
 		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
 
 engines: $(VENV)/dev $(PEER_SENTENCES_VENV)/ready  ## Measure engines and precisions: onnxruntime, OpenVINO, CTranslate2, sentence-transformers, served and in process
-	PYTHONPATH=benchmarks $(BIN)/python -m engines --sentences-venv $(PEER_SENTENCES_VENV)
+	$(BIN)/python -m benchmarks.engines --sentences-venv $(PEER_SENTENCES_VENV)
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
-	$(BIN)/python benchmarks/gpu_check.py $(if $(PARTS),--parts $(PARTS))
+	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
 
 scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
-	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python -m benchmarks.scaling
 
 http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside slow HTTP clients
-	$(BIN)/python benchmarks/over_http.py
-
-agreement: $(VENV)/dev  ## Whether the load generator measures what an independent one measures
-	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python -m benchmarks.over_http
 
 fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
-	PYTHONPATH=. $(BIN)/python benchmarks/fleet_known.py
-	$(BIN)/python benchmarks/fleet.py
+	$(BIN)/python -m benchmarks.fleet_known
+	$(BIN)/python -m benchmarks.fleet
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
-	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python -m benchmarks.soak
 
 overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
-	$(BIN)/python benchmarks/overload.py
+	$(BIN)/python -m benchmarks.overload
 
 proto: $(VENV)/dev  ## Regenerate what inference.proto describes
 	$(BIN)/python proto/generate.py

@@ -12,13 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
-import report
-from encoders import MINILM, trained_minilm, unpadded_inputs
-from peers.graph import open_graph
+from benchmarks.encoders import MINILM, trained_minilm, unpadded_inputs
+from benchmarks.frame import Condition, at_most, finish, markdown_table, options, paired_ratios, time_in_turn
+from benchmarks.peers.graph import open_graph
 from polyhead_export import export_family, from_preset
 from polyhead_export.kinds import ALL, KINDS
 from polyhead_model import EncoderConfig
-from turns import paired_ratios, time_in_turn
 
 BERT = "bert-base"
 SIZES = {MINILM: ((8, 64), (4, 128), (4, 256), (1, 512)), BERT: ((1, 128), (4, 128))}
@@ -67,52 +66,50 @@ def _measure(
     return time_in_turn(calls, seconds)
 
 
-def ratio(taken: Mapping[str, list[float]], graph: str, to: str) -> float:
-    """Return how many times as long a graph takes as another, by the runs of the same turn."""
-    return median(paired_ratios(taken[graph], taken[to]))
-
-
-def judge(samples: Samples) -> list[report.Condition]:
+def judge(samples: Samples) -> list[Condition]:
     """Return what must hold, and what was seen."""
     return [
-        report.Condition(
-            name=f"{encoder}: {graph} ≤ {most:g} × {to}, B × T = {size[0]} × {size[1]}",
-            holds=ratio(samples[encoder, size], graph, to) <= most,
-            seen=f"{ratio(samples[encoder, size], graph, to):.3f} ×",
+        at_most(
+            f"{encoder}, B × T = {batch} × {tokens}: {graph}",
+            most,
+            to,
+            paired_ratios(samples[encoder, (batch, tokens)][graph], samples[encoder, (batch, tokens)][to]),
         )
         for (graph, to), (most, sizes) in MOST.items()
         for encoder in sizes
-        for size in sizes[encoder]
-        if graph in samples[encoder, size]
+        for batch, tokens in sizes[encoder]
+        if graph in samples[encoder, (batch, tokens)]
     ]
 
 
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    parser = report.options(__doc__, "attention-cost")
-    parser.add_argument("--seconds", type=float, default=20, help="for each size")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "attention-cost", seconds=20).parse_args()
     samples = {
         (encoder, size): _measure(graphs, config, size, chosen.seconds)
         for encoder, (config, graphs) in _export(chosen.models).items()
         for size in SIZES[encoder]
     }
-    conditions = judge(samples)
     names = dict.fromkeys(name for taken in samples.values() for name in taken if name != "fast")
     rows = [
         {"encoder": encoder, "B × T": f"{batch} × {tokens}", "fast, ms": f"{1e3 * median(taken['fast']):.1f}"}
-        | {f"{name}, × fast": f"{ratio(taken, name, 'fast'):.3f}" if name in taken else "" for name in names}
+        | {
+            f"{name}, × fast": f"{median(paired_ratios(taken[name], taken['fast'])):.3f}"
+            if name in taken
+            else ""
+            for name in names
+        }
         for (encoder, (batch, tokens)), taken in samples.items()
     ]
-    result = report.with_fingerprint({"conditions": conditions, "ratios": rows})
-    lines = [
-        *report.heading("What attention costs", "attention-cost", result),
-        "In process, graphs in turn, medians. `rows` returns one row of each layer.",
-        "",
-        *report.conditions_rows(conditions),
-        *report.markdown_table(rows),
-    ]
-    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
+    return finish(
+        chosen,
+        "make attention-cost",
+        "What attention costs",
+        markdown_table(rows),
+        conditions=judge(samples),
+        intro=["In process, graphs in turn, medians. `rows` returns one row of each layer."],
+        facts={"ratios": rows},
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from load_generator import HEALTH, channel_to, unary
+from benchmarks.load_generator import HEALTH, channel_to, unary
 from polyhead_proto.names import PUSHBACK
 
 _CALLERS_PER_CONNECTION = 125
@@ -99,7 +99,7 @@ def command(address: str, kind: str, callers: int, seconds: float = math.inf) ->
         callers: Number of callers.
         seconds: When they stop.
     """
-    return [sys.executable, __file__, address, kind, str(callers), str(seconds)]
+    return [sys.executable, "-m", "benchmarks.callers", address, kind, str(callers), str(seconds)]
 
 
 async def _run(arguments: argparse.Namespace, request: bytes) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Measure the explorer's page in headless Chromium: how soon heads are shown, and the browser's memory.
 
-The server must run, with a family that takes texts: `explorer.py --address HOST:PORT --model NAME`.
+The server must run, with a family that takes texts:
+`python -m benchmarks.explorer --address HOST:PORT --model NAME`.
 """
 
 import argparse

@@ -13,7 +13,6 @@ All rounds count. What is chosen is chosen before anything is planned: the sweep
 other processes, or the machine's host, took CPU time away.
 """
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.frame import Condition, console, finish, markdown_table, options
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import LoadPoint, read_measured
 from polyhead_load.fleet.model import MachineModel
@@ -35,15 +35,6 @@ from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval, paired_ratio
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.sweeping import run_sweep
-from report import (
-    Condition,
-    conclude,
-    conditions_rows,
-    console,
-    heading,
-    markdown_table,
-    with_fingerprint,
-)
 
 _TOLERANCE = 0.15
 _MOST = 0.75
@@ -269,15 +260,8 @@ def conditions(found: Sequence[Verdict]) -> list[Condition]:
     return held
 
 
-def _page(result: dict[str, Any], rounds: Sequence[RunFolder], found: Sequence[Verdict]) -> str:
-    lines = [
-        *heading("What a machine carries: plans beside measured points", "fleet", result),
-        "384/12, two layers. Each round is a short sweep. The plan was not fitted to what was removed. Its",
-        "limit is the removed point's p99. Its largest rate of a machine, divided by the measured rate,",
-        "should be 1. Ratios are geometric means of the rounds, with 95 % intervals. The last column is the",
-        "p99 that the plan expects at the measured rate, divided by the measured p99.",
-        "",
-        *conditions_rows(result["conditions"]),
+def _sections(rounds: Sequence[RunFolder], found: Sequence[Verdict]) -> list[str]:
+    return [
         *markdown_table(
             {
                 "removed": one.removed,
@@ -302,7 +286,6 @@ def _page(result: dict[str, Any], rounds: Sequence[RunFolder], found: Sequence[V
             for one in rounds
         ),
     ]
-    return "\n".join(lines)
 
 
 def _span(values: Iterable[float]) -> str:
@@ -316,9 +299,8 @@ def _interval(ratio: Interval) -> str:
 
 def main() -> int:
     """Measure rounds, remove, plan, and return 0 if every condition holds."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__, "fleet")
     parser.add_argument("--rounds", type=Path, help="a folder of rounds that were measured before, instead")
-    parser.add_argument("--out", type=Path, default=Path("build/bench/fleet"), help="without its ending")
     arguments = parser.parse_args()
     if arguments.rounds is None:
         rounds = measure_rounds(arguments.out.with_name("fleet-rounds"))
@@ -327,18 +309,26 @@ def main() -> int:
     with console.status("planning"), ProcessPoolExecutor() as pool:
         rows = [row for each in pool.map(removals, rounds) for row in each]
     found = verdicts(rows)
-    held = conditions(found)
-    result = with_fingerprint(
-        {
-            "conditions": held,
+    return finish(
+        arguments,
+        "make fleet",
+        "What a machine carries: plans beside measured points",
+        _sections(rounds, found),
+        conditions=conditions(found),
+        intro=(
+            "384/12, two layers. Each round is a short sweep. The plan was not fitted to what was removed.",
+            "Its limit is the removed point's p99. Its largest rate of a machine, divided by the measured",
+            "rate, should be 1. Ratios are geometric means of the rounds, with 95 % intervals. The last",
+            "column is the p99 that the plan expects at the measured rate, divided by the measured p99.",
+        ),
+        facts={
             "capacities": {one.path.name: capacities(one) for one in rounds},
             "points": [
                 {**asdict(one), "ratio": one.ratio.facts(), "p99_ratio": one.p99_ratio.facts()}
                 for one in found
             ],
-        }
+        },
     )
-    return conclude(arguments.out, result, _page(result, rounds, found), held)
 
 
 if __name__ == "__main__":

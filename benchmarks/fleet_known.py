@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from tests.load.fleet.known_server import measure, swept
 
-from fleet import without
+from benchmarks.fleet import without
+from benchmarks.frame import console, finish, markdown_table, options
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import read_measured
 from polyhead_load.fleet.model import MachineModel
 from polyhead_load.fleet.sizing import largest_rate
 from polyhead_load.plan import Lengths
 from polyhead_load.sweep.folder import RunFolder
-from report import console, markdown_table, write
 
 _LENGTHS = (32, 64, 128)
 _MIXTURE = Lengths(median=60, sigma=0.5, low=32, high=128)
@@ -33,7 +33,6 @@ _HIGHEST_SHARE = 1.2
 _SWEPT, _TRUE = 1000, 8000
 """Requests of each of the sweep's runs, and of each of those that tell the true p99."""
 _SEEDS = (99, 100, 101)
-_OUT = Path("build/bench/fleet-known")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +88,13 @@ def compare(folder: RunFolder, case: Case) -> dict[str, Any]:
 
 def main() -> int:
     """Write the table."""
+    chosen = options(__doc__, "fleet-known").parse_args()
     with TemporaryDirectory(prefix="polyhead-known-") as name, ProcessPoolExecutor() as pool:
         folder = swept(Path(name) / "run", tokens=_LENGTHS, requests=_SWEPT)
         with console.status("planning"):
             rows = list(pool.map(partial(compare, folder), sorted(cases(), key=lambda case: case.removed)))
-    page = ["# Plans beside a simulated server whose p99 is known", "", *markdown_table(rows)]
-    write(_OUT, {"rows": rows}, "\n".join(page))
-    return 0
+    title = "Plans beside a simulated server whose p99 is known"
+    return finish(chosen, "make fleet", title, markdown_table(rows), facts={"rows": rows})
 
 
 if __name__ == "__main__":

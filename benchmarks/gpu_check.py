@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu.page import page
-from report import console
+from benchmarks.frame import console
+from benchmarks.gpu.page import page
 
 _PARTS = {"machine": 40, "families": 200, "parity": 80, "kernels": 60, "speed": 180, "served": 150}
 """The parts, each a module of `gpu`, and their time limits in seconds."""
@@ -82,7 +82,7 @@ def _check(chosen: argparse.Namespace) -> int:
 def _run(part: str, chosen: argparse.Namespace, journal: Path) -> int:
     """Run a part in a process of its own; return its status."""
     results, log = journal / f"{part}.jsonl", journal / f"{part}.log"
-    command = [sys.executable, __file__, "--part", part, "--journal", str(results)]
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--part", part, "--journal", str(results)]
     command += ["--device", chosen.device, "--models", str(chosen.models)]
     command += ["--tiny"] if chosen.tiny else []
     with (
@@ -109,8 +109,8 @@ def _run(part: str, chosen: argparse.Namespace, journal: Path) -> int:
 
 def _run_part(chosen: argparse.Namespace) -> int:
     """Run a part in this process."""
-    from gpu.device import NoDeviceError, TimedDevice
-    from gpu.plan import Check, full, tiny
+    from benchmarks.gpu.device import NoDeviceError, TimedDevice
+    from benchmarks.gpu.plan import Check, full, tiny
 
     # One GPU, since a server would use all of them.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
@@ -125,7 +125,7 @@ def _run_part(chosen: argparse.Namespace) -> int:
         models=chosen.models / ("tiny" if chosen.tiny else "full"),
         write=lambda kind, **facts: _append(chosen.journal, kind, **facts),
     )
-    importlib.import_module(f"gpu.{chosen.part}").run(check)
+    importlib.import_module(f"benchmarks.gpu.{chosen.part}").run(check)
     return 0
 
 

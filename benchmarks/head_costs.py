@@ -5,6 +5,7 @@ Their outputs are compared first, with heads that are computed one after the oth
 in turn; a ratio is the median over pairs of runs of the same turn, with quartiles.
 """
 
+import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,15 +21,14 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from torch import Tensor, nn
 
-import report
-from gpu.speed import attend_sdpa
-from head_costs_report import draw, page
-from peers.graph import open_graph
+from benchmarks.frame import console, finish, options, time_in_turn
+from benchmarks.gpu.speed import attend_sdpa
+from benchmarks.head_costs_report import INTRO, draw, sections
+from benchmarks.peers.graph import open_graph
 from polyhead_export import export_family
 from polyhead_export.kinds import KINDS
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig, MultiHeadAttention, flop_counts, flops
-from turns import time_in_turn
 
 D, WIDTH = 768, 64
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -84,7 +84,7 @@ class HeadLayer:
             "rows": np.zeros((1, 1), np.int64),
         }
         for name in (name for name in self.graphs if name in graphs):
-            session = open_graph(self.graphs[name], threads=torch.get_num_threads())
+            session = open_graph(self.graphs[name], threads=1)
             taken = {spec.name: feeds[spec.name] for spec in session.get_inputs()}
             calls[name] = partial(_first_output, session, taken)
         return calls
@@ -170,10 +170,9 @@ def checked(calls: Mapping[str, Call]) -> dict[str, float]:
 def compare(calls: Mapping[str, Call], base: str, seconds: float) -> dict[str, dict[str, float]]:
     """Time calls in turn, and compare them with one of them.
 
-    Runs of one thread are measured in its CPU time: what else the machine does counts less.
+    Runs are measured in the CPU time of their one thread: what else the machine does counts less.
     """
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    return compared(time_in_turn(calls, seconds, clock=clock), base)
+    return compared(time_in_turn(calls, seconds, clock=time.thread_time), base)
 
 
 def compared(taken: Mapping[str, list[float]], base: str) -> dict[str, dict[str, float]]:
@@ -236,28 +235,21 @@ def by_heads(models: Path, seconds: float) -> Iterator[dict[str, Any]]:
             }
 
 
-def main() -> None:
+def main() -> int:
     """Measure and report."""
-    parser = report.options(__doc__, "head-costs")
-    parser.add_argument(
-        "--seconds", type=float, default=12, help="for each comparison, of which there are 18"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="of each run")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
+    chosen = options(__doc__, "head-costs", seconds=12).parse_args()
+    torch.set_num_threads(1)
     found: dict[str, list[dict[str, Any]]] = {"by_length": [], "by_heads": []}
-    comparisons = len(TOKENS) + len(BY_HEADS[0]) * len(BY_HEADS[1])
-    with torch.inference_mode(), Progress(console=report.console) as progress:
-        task = progress.add_task("exporting", total=comparisons)
+    with torch.inference_mode(), Progress(console=console) as progress:
+        task = progress.add_task("exporting", total=len(TOKENS) + len(BY_HEADS[0]) * len(BY_HEADS[1]))
         for name, measure in (("by_length", by_length), ("by_heads", by_heads)):
             for comparison in measure(chosen.models, chosen.seconds):
                 found[name].append(comparison)
                 words = f"T = {comparison['tokens']} {comparison.get('implementation', '')}"
                 progress.update(task, advance=1, description=words)
-    result = report.with_fingerprint({"threads": chosen.threads, "seconds": chosen.seconds, **found})
-    report.write(chosen.out, result, page(result))
-    draw(result, chosen.out.with_suffix(".png"))
+    draw(found, chosen.out.with_suffix(".png"))
+    return finish(chosen, "make bench-heads", "What heads cost", sections(found), intro=INTRO, facts=found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

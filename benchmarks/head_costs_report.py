@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from report import made_with, markdown_table
+from benchmarks.frame import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,21 +22,18 @@ _COLOURS = {
 }
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the result as a page in Markdown."""
-    threads = result["threads"]
+INTRO = (
+    "One layer of attention, D = 768, B = 1, in process; one thread, CPU time. What is compared runs in "
+    "turn; a ratio is the median over pairs of runs of the same turn, with quartiles. First, every output is "
+    "compared with that of heads that are computed one after the other.",
+    "",
+    "![What heads cost](head-costs.png)",
+)
+
+
+def sections(result: Mapping[str, Any]) -> list[str]:
+    """Return the page's tables."""
     lines = [
-        "# What heads cost",
-        "",
-        f"Made by `make bench-heads`: {made_with(result['fingerprint'])}; {threads} "
-        f"{'threads' if threads > 1 else 'thread, CPU time'} a run.",
-        "",
-        "One layer of attention, D = 768, B = 1, in process. What is compared runs in turn; a ratio is the "
-        "median over pairs of runs of the same turn, with quartiles. First, every output is compared with "
-        "that of heads that are computed one after the other.",
-        "",
-        "![What heads cost](head-costs.png)",
-        "",
         "## Implementations, 12 heads of width 64",
         "",
         *markdown_table(_lengths(result["by_length"])),
@@ -47,7 +44,7 @@ def page(result: Mapping[str, Any]) -> str:
     for tokens in dict.fromkeys(each["tokens"] for each in result["by_heads"]):
         lines += [f"## Numbers of heads, T = {tokens}", "", "Time in units of 12 × 64.", ""]
         lines += markdown_table(_heads(each for each in result["by_heads"] if each["tokens"] == tokens))
-    return "\n".join(lines)
+    return lines
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -91,6 +88,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     ratios.legend(fontsize=8, frameon=False, ncols=2)
     more.legend(fontsize=8, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
 
 

@@ -17,7 +17,7 @@ import onnxruntime as ort
 import psutil
 from numpy.typing import NDArray
 
-from encoders import BenchEncoder, feed_of, sequences
+from benchmarks.encoders import BenchEncoder, feed_of, sequences
 from polyhead_server.engine.devices import flush_denormals, on_cpu
 from polyhead_server.engine.session import open_session
 

@@ -17,17 +17,25 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-import report
-from encoders import MINILM, trained_minilm, unpadded_inputs
-from in_process import CORES
-from natural.batches import Ids, open_tokenizer, pad, token_ids
-from natural.comparison import PER_LIST
+from benchmarks.encoders import MINILM, trained_minilm, unpadded_inputs
+from benchmarks.frame import (
+    Condition,
+    at_least,
+    finish,
+    markdown_table,
+    options,
+    paired_ratios,
+    spell_threads,
+    time_in_turn,
+)
+from benchmarks.in_process import CORES
+from benchmarks.natural.batches import Ids, open_tokenizer, pad, token_ids
+from benchmarks.natural.comparison import PER_LIST
+from benchmarks.sentences import natural_texts, share_of_tokens, some_sentences
 from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
-from sentences import natural_texts, share_of_tokens, some_sentences
-from turns import paired_ratios, time_in_turn
 
 BERT = "bert-base"
 NATURAL, EQUAL = "natural lengths", "equal lengths"
@@ -116,15 +124,15 @@ def natural_lists(ids: Sequence[Sequence[int]]) -> dict[str, list[Feeds]]:
     return lists
 
 
-def judge_natural(samples: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) -> list[report.Condition]:
+def judge_natural(samples: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) -> list[Condition]:
     """Return whether int8 gains as much on natural lengths, by number of threads."""
     found = []
     for threads, taken in samples.items():
-        natural, equal = gain(taken[NATURAL]), gain(taken[EQUAL])
+        natural, equal = median(gains(taken[NATURAL])), median(gains(taken[EQUAL]))
         found.append(
-            report.Condition(
-                name=f"{MINILM}, lists of {PER_LIST} texts of natural lengths, {threads} "
-                f"thread{'s' * (threads > 1)}: as at equal lengths ± {_NATURAL_WITHIN}",
+            Condition(
+                name=f"{MINILM}, lists of {PER_LIST} texts of natural lengths, "
+                f"{spell_threads(threads)}: as at equal lengths ± {_NATURAL_WITHIN}",
                 holds=abs(natural - equal) <= _NATURAL_WITHIN,
                 seen=f"{natural:.2f} × beside {equal:.2f} ×",
             )
@@ -137,19 +145,19 @@ def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort
     return open_session(graph, device=on_cpu("in process"), threads=threads)
 
 
-def gain(taken: Mapping[str, list[float]]) -> float:
-    """Return how many times as fast int8 is, by the runs of the same turn."""
-    return median(paired_ratios(taken["fp32"], taken["int8"]))
+def gains(taken: Mapping[str, list[float]]) -> list[float]:
+    """Return how many times as fast int8 is, by the runs of the same turn, ascending."""
+    return paired_ratios(taken["fp32"], taken["int8"])
 
 
-def judge(samples: Samples) -> list[report.Condition]:
+def judge(samples: Samples) -> list[Condition]:
     """Return what must hold, and what was seen."""
     return [
-        report.Condition(
-            name=f"{encoder}, B × T = {size[0]} × {size[1]}, {threads} thread{'s' * (threads > 1)}: "
-            f"≥ {LEAST[size]} × fp32",
-            holds=gain(taken) >= LEAST[size],
-            seen=f"{gain(taken):.2f} ×",
+        at_least(
+            f"{encoder}, B × T = {size[0]} × {size[1]}, {spell_threads(threads)}:",
+            LEAST[size],
+            "fp32",
+            gains(taken),
         )
         for (encoder, threads, size), taken in samples.items()
     ]
@@ -208,11 +216,7 @@ def _quality(models: Path) -> list[dict[str, object]]:
 
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    parser = report.options(__doc__, "int8")
-    parser.add_argument(
-        "--seconds", type=float, default=15, help="for each size, encoder and number of threads"
-    )
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "int8", seconds=15).parse_args()
     configs = _export(chosen.models)
     quality = _quality(chosen.models)
     lists = natural_lists(_token_ids(chosen.models, natural_texts(_LISTS * PER_LIST)))
@@ -226,48 +230,48 @@ def main() -> int:
                 samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
             if encoder == MINILM:
                 natural[threads] = _measure_lists(sessions, lists, 2 * chosen.seconds)
-    conditions = [*judge(samples), *judge_natural(natural)]
     rows = [
-        {
-            "encoder": encoder,
-            "threads": threads,
-            "B × T": f"{size[0]} × {size[1]}",
-            "fp32, ms": f"{1e3 * median(taken['fp32']):.1f}",
-            "int8, ms": f"{1e3 * median(taken['int8']):.1f}",
-            "× fp32": f"{gain(taken):.2f}",
-        }
+        _row(encoder, threads, f"{size[0]} × {size[1]}", taken)
         for (encoder, threads, size), taken in samples.items()
     ]
-    lengths = np.concatenate([feeds["lengths"] for feeds in lists[NATURAL]]).tolist()
     rows += [
-        {
-            "encoder": MINILM,
-            "threads": threads,
-            "B × T": f"{PER_LIST}, {kind}",
-            "fp32, ms": f"{1e3 * median(taken['fp32']) / _LISTS:.1f}",
-            "int8, ms": f"{1e3 * median(taken['int8']) / _LISTS:.1f}",
-            "× fp32": f"{gain(taken):.2f}",
-        }
+        _row(MINILM, threads, f"{PER_LIST}, {kind}", taken, of=_LISTS)
         for threads, kinds in natural.items()
         for kind, taken in kinds.items()
     ]
-    result = report.with_fingerprint({"conditions": conditions, "gains": rows, "quality": quality})
-    lines = [
-        *report.heading("int8 beside fp32", "int8", result),
-        "In process, both precisions in turn, medians of the turns.",
-        "",
-        *report.conditions_rows(conditions),
-        *report.markdown_table(rows),
-        f"Lists of {PER_LIST} run in pieces of {PIECE}, sorted by length, as the server cuts requests. "
-        f"Padded, {share_of_tokens(lengths, PIECE):.2f} of the tokens of natural lengths exist; lists of "
-        "equal lengths have as many.",
-        "",
-        f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches of "
-        f"{_BATCH}:",
-        "",
-        *report.markdown_table(quality),
-    ]
-    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
+    lengths = np.concatenate([feeds["lengths"] for feeds in lists[NATURAL]]).tolist()
+    return finish(
+        chosen,
+        "make int8",
+        "int8 beside fp32",
+        [
+            *markdown_table(rows),
+            f"Lists of {PER_LIST} run in pieces of {PIECE}, sorted by length, as the server cuts requests. "
+            f"Padded, {share_of_tokens(lengths, PIECE):.2f} of the tokens of natural lengths exist; lists of "
+            "equal lengths have as many.",
+            "",
+            f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches "
+            f"of {_BATCH}:",
+            "",
+            *markdown_table(quality),
+        ],
+        conditions=[*judge(samples), *judge_natural(natural)],
+        intro=["In process, both precisions in turn, medians of the turns."],
+        facts={"gains": rows, "quality": quality},
+    )
+
+
+def _row(
+    encoder: str, threads: int, size: str, taken: Mapping[str, list[float]], *, of: int = 1
+) -> dict[str, object]:
+    """Return a row; `of` is the number of lists that were timed together."""
+    return {
+        "encoder": encoder,
+        "threads": threads,
+        "B × T": size,
+        **{f"{precision}, ms": f"{1e3 * median(taken[precision]) / of:.1f}" for precision in PRECISIONS},
+        "× fp32": f"{median(gains(taken)):.2f}",
+    }
 
 
 if __name__ == "__main__":

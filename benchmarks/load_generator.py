@@ -2,10 +2,7 @@
 
 Requests are built before the clock starts and replies are not decoded, so that the numbers are those of the
 server and the transport, with as little of a client as possible. Only `encode_loop` calls by the client
-library.
-
-`make agreement` compares polyhead's own load generator with this one. It must stay independent, so it imports
-nothing of `polyhead_load`.
+library. For users, rates and records over time, there is `polyhead_load`.
 """
 
 import asyncio
@@ -307,27 +304,6 @@ async def stream_loop(
                 raise RuntimeError(f"the last request of a stream failed: {error}")
 
         await asyncio.gather(*map(work, range(streams)))
-        return recorder.result()
-
-
-async def open_loop(address: str, requests: Sequence[bytes], arrivals: Iterable[float]) -> LoadResult:
-    """Send a request at each arrival; latencies count from the arrival.
-
-    Args:
-        address: The server's.
-        requests: Sent in turn.
-        arrivals: Seconds from the start, ascending.
-    """
-    async with channel_to(address) as channel:
-        call: Call = unary(channel)
-        await warm_up(call, requests[:2])
-        recorder = _CallRecorder()
-        position = itertools.count()
-
-        async def send(at: float) -> None:
-            await recorder.call(call(requests[next(position) % len(requests)]), recorder.start + at)
-
-        await send_at(arrivals, send, start=recorder.start)
         return recorder.result()
 
 

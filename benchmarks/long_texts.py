@@ -13,14 +13,22 @@ from statistics import median
 import onnx_ir as ir
 import torch
 
-import report
-from encoders import GRAPH, export_padded, unpadded_inputs
-from peers.graph import open_graph
+from benchmarks.encoders import GRAPH, export_padded, unpadded_inputs
+from benchmarks.frame import (
+    Condition,
+    at_most,
+    finish,
+    markdown_table,
+    options,
+    paired_ratios,
+    spell_ratios,
+    time_in_turn,
+)
+from benchmarks.peers.graph import open_graph
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
-from turns import paired_ratios, time_in_turn
 
 CONFIG = EncoderConfig(
     d_model=768,
@@ -63,32 +71,27 @@ def _export(models: Path) -> dict[str, Path]:
 
 def main() -> int:
     """Measure, report, and return 0 if the condition holds."""
-    parser = report.options(__doc__, "long-texts")
-    parser.add_argument("--seconds", type=float, default=20, help="for each length, and at least six turns")
-    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="the lengths")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "long-texts", seconds=20).parse_args()
     sessions = {name: open_graph(path, threads=0) for name, path in _export(chosen.models).items()}
-    rows, conditions = [], []
-    for tokens in chosen.tokens:
+    rows, conditions = [], list[Condition]()
+    for tokens in TOKENS:
         inputs = unpadded_inputs(CONFIG, "fast", 1, tokens)
         calls = {name: partial(session.run, ["pooled"], inputs) for name, session in sessions.items()}
         taken = time_in_turn(calls, chosen.seconds)
         ratios = paired_ratios(taken["now"], taken["all scores"])
         seconds = {f"{name}, s": f"{median(taken[name]):.3f}" for name in taken}
-        rows.append({"tokens": f"{tokens:,}", **seconds, "ratio": report.spell_ratios(ratios)})
+        rows.append({"tokens": f"{tokens:,}", **seconds, "ratio": spell_ratios(ratios)})
         if tokens == LONGEST:
-            holds = median(ratios) <= MOST
-            name = f"{tokens:,} tokens ≤ {MOST:g} × all scores"
-            conditions.append(report.Condition(name=name, holds=holds, seen=report.spell_ratios(ratios)))
-    result = report.with_fingerprint({"conditions": conditions, "ratios": rows})
-    lines = [
-        *report.heading("Long texts", "long-texts", result),
-        "In process, one sequence, graphs in turn, medians.",
-        "",
-        *report.conditions_rows(conditions),
-        *report.markdown_table(rows),
-    ]
-    return report.conclude(chosen.out, result, "\n".join(lines), conditions)
+            conditions.append(at_most(f"{tokens:,} tokens", MOST, "all scores", ratios))
+    return finish(
+        chosen,
+        "make long-texts",
+        "Long texts",
+        markdown_table(rows),
+        conditions=conditions,
+        intro=["In process, one sequence, graphs in turn, medians."],
+        facts={"ratios": rows},
+    )
 
 
 if __name__ == "__main__":

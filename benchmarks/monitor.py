@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from servers import ServerProcess
+from benchmarks.servers import ServerProcess
 
 _BLOCKS = 16
 

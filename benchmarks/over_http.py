@@ -14,32 +14,32 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
-from load_generator import HEALTH, LoadResult, Send, closed_loop, http_loop
-from polyhead_load.sweep.server import OwnServer, started_server
-from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import pack_strings
-from report import (
+from benchmarks.encoders import ENCODERS, MINILM, export_minilm, export_missing, request_bytes, sequences
+from benchmarks.frame import (
     Condition,
-    conclude,
-    conditions_rows,
+    Rounds,
+    Sample,
+    at_most,
+    compare,
     console,
-    heading,
+    finish,
     markdown_table,
     options,
     spell_number,
-    with_fingerprint,
+    spell_ratios,
 )
-from servers import ServerProcess, serve
-from slow_clients import slow_clients
-from turns import in_turn, paired_ratios
+from benchmarks.load_generator import HEALTH, LoadResult, Send, closed_loop, http_loop
+from benchmarks.servers import ServerProcess, serve
+from benchmarks.slow_clients import slow_clients
+from polyhead_load.sweep.server import OwnServer, started_server
+from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import pack_strings
 
 _ENCODER = ENCODERS[1]
 _SENTENCE = " ".join(["the"] * 30)
@@ -54,93 +54,40 @@ _BEGIN_SECONDS = 0.3
 """In which another process begins to load."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HttpSample:
-    """One load."""
-
-    p50_ms: float
-    p99_ms: float
-    rate: float
-    errors: int
-    server_ms: float
-    """CPU time of the server for each request."""
-    client_ms: float
-
-    @classmethod
-    def of(cls, load: LoadResult) -> "HttpSample":
-        """Sum up a load."""
-        return cls(
-            p50_ms=load.percentile_ms(50),
-            p99_ms=load.percentile_ms(99),
-            rate=load.rate,
-            errors=load.errors,
-            server_ms=1e3 * load.server_cores / load.rate,
-            client_ms=1e3 * load.client_cores / load.rate,
-        )
-
-
 Loads = Mapping[str, tuple[Send, Callable[[], AbstractContextManager[object]]]]
 """Loads that take turns, each with what else goes on meanwhile; the others are compared with the first."""
-Samples = Mapping[str, Sequence[HttpSample]]
-"""By load; one of each round."""
 
 SENTENCE = "One sentence, one in flight"
 BINARY = "bench-384, binary tensors, 8 in flight"
 IDLE = "gRPC beside an HTTP server, {} in flight"
 SLOW = f"gRPC beside {_SLOW:,} slow HTTP clients, 8 in flight"
+WITHOUT, BESIDE = "without", "beside"
 HEALTH_CHECKS = "Health checks beside load on the other protocol"
 
 
-def ratios(samples: Samples, load: str, field: str) -> list[float]:
-    """Return a load's numbers divided by the first one's in the same round, ascending."""
-    first = next(iter(samples))
-    own, base = ([getattr(sample, field) for sample in samples[name]] for name in (load, first))
-    return paired_ratios(own, base)
-
-
-def targets(measured: Mapping[str, Samples]) -> list[Condition]:
+def targets(measured: Mapping[str, Rounds]) -> list[Condition]:
     """Return what must hold."""
     sentence = measured[SENTENCE]
-    more = [
-        own.p50_ms - base.p50_ms
-        for own, base in zip(sentence["/v1/embeddings"], sentence["gRPC"], strict=True)
-    ]
-    binary = ratios(measured[BINARY], "HTTP", "p50_ms")
-    found = [
-        Condition(
-            name=f"{SENTENCE}: p50 of /v1/embeddings ≤ gRPC's + {_MORE_MS:g} ms",
-            holds=median(more) <= _MORE_MS,
-            seen=_spread(sorted(more), "+.2f") + " ms",
-        ),
-        Condition(
-            name=f"{BINARY}: p50 ≤ {_BINARY:g} × gRPC's",
-            holds=median(binary) <= _BINARY,
-            seen=_spread(binary),
-        ),
-    ]
-    for in_flight in (1, 8):
-        idle = ratios(measured[IDLE.format(in_flight)], "beside", "p50_ms")
-        found.append(
-            Condition(
-                name=f"{IDLE.format(in_flight)}: p50 ≤ {_IDLE:g} × that without",
-                holds=median(idle) <= _IDLE,
-                seen=_spread(idle),
-            )
-        )
-    slow = ratios(measured[SLOW], "beside", "p99_ms")
+    pairs = zip(sentence.values("/v1/embeddings", "p50_ms"), sentence.values("gRPC", "p50_ms"), strict=True)
+    more = sorted(own - base for own, base in pairs)
     health = {
-        name: max(sample.p99_ms for sample in samples)
-        for name, samples in measured[HEALTH_CHECKS].items()
+        name: max(measured[HEALTH_CHECKS].values(name, "p99_ms"))
+        for name in measured[HEALTH_CHECKS].samples
         if "beside" in name
     }
-    errors = sum(sample.errors for each in measured.values() for own in each.values() for sample in own)
+    errors = sum(each.errors(name) for each in measured.values() for name in each.samples)
     return [
-        *found,
         Condition(
-            name=f"{SLOW}: p99 ≤ {_SLOW_P99:g} × that without",
-            holds=median(slow) <= _SLOW_P99,
-            seen=_spread(slow),
+            name=f"{SENTENCE}: p50 of /v1/embeddings ≤ gRPC's + {_MORE_MS} ms",
+            holds=median(more) <= _MORE_MS,
+            seen=f"{median(more):+.2f} ({more[0]:+.2f} to {more[-1]:+.2f}) ms",
         ),
+        at_most(f"{BINARY}: p50", _BINARY, "gRPC's", measured[BINARY].ratios("HTTP", "gRPC", "p50_ms")),
+        *(
+            at_most(f"{idle}: p50", _IDLE, "that without", measured[idle].ratios(BESIDE, WITHOUT, "p50_ms"))
+            for idle in map(IDLE.format, (1, 8))
+        ),
+        at_most(f"{SLOW}: p99", _SLOW_P99, "that without", measured[SLOW].ratios(BESIDE, WITHOUT, "p99_ms")),
         Condition(
             name=f"{HEALTH_CHECKS}: p99 ≤ {_HEALTH_MS:g} ms in every round",
             holds=max(health.values()) <= _HEALTH_MS,
@@ -150,40 +97,21 @@ def targets(measured: Mapping[str, Samples]) -> list[Condition]:
     ]
 
 
-def _spread(ascending: Sequence[float], form: str = ".2f") -> str:
-    return f"{median(ascending):{form}} ({ascending[0]:{form}} to {ascending[-1]:{form}})"
-
-
-def page(result: Mapping[str, Any]) -> str:
-    """Return the comparison as a page in Markdown."""
-    lines = [
-        *heading("HTTP beside gRPC", "http", result),
-        f"Medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn. “×” divides by the p50",
-        "of the first row in the same round, with the lowest and the highest round in brackets. Client and",
-        "server share the machine; their CPU time is for each request. Both clients are asyncio, send",
-        "requests that were built before, and do not decode replies. HTTP has a connection for each request",
-        "in flight, gRPC has one.",
-        "",
-        *conditions_rows(result["targets"]),
-    ]
-    for name, samples in result["measured"].items():
-        lines += [f"## {name}", "", *markdown_table(_rows(samples))]
-    return "\n".join(lines)
-
-
-def _rows(samples: Samples) -> Iterator[dict[str, str]]:
-    for number, (name, own) in enumerate(samples.items()):
-
-        def middle(field: str, own: Sequence[HttpSample] = own) -> str:
-            return spell_number(median(getattr(sample, field) for sample in own))
-
+def rows(loads: Rounds) -> Iterator[dict[str, str]]:
+    """Yield a row for each load."""
+    first = next(iter(loads.samples))
+    for name, samples in loads.samples.items():
+        server, client = (
+            spell_number(median(1e3 * getattr(sample, field) / sample.rate for sample in samples))
+            for field in ("server_cores", "client_cores")
+        )
         yield {
             "": name,
-            "requests/s": middle("rate"),
-            "p50 ms": middle("p50_ms"),
-            "×": _spread(ratios(samples, name, "p50_ms")) if number else "",
-            "p99 ms": middle("p99_ms"),
-            "CPU ms: server / client": f"{middle('server_ms')} / {middle('client_ms')}",
+            "requests/s": spell_number(loads.median(name)),
+            "p50 ms": spell_number(loads.median(name, "p50_ms")),
+            "×": "" if name == first else spell_ratios(loads.ratios(name, first, "p50_ms")),
+            "p99 ms": spell_number(loads.median(name, "p99_ms")),
+            "CPU ms: server / client": f"{server} / {client}",
         }
 
 
@@ -293,14 +221,14 @@ def plan(
         BINARY: {"gRPC": (grpc(tensors, 8), quiet), "HTTP": (over_http(binary, 8), quiet)},
         **{
             IDLE.format(in_flight): {
-                "without": (without(in_flight), quiet),
-                "beside": (grpc(tensors, in_flight), quiet),
+                WITHOUT: (without(in_flight), quiet),
+                BESIDE: (grpc(tensors, in_flight), quiet),
             }
             for in_flight in (1, 8)
         },
         SLOW: {
-            "without": (grpc(tensors, 8), quiet),
-            "beside": (grpc(tensors, 8), partial(slow_clients, both.http_port, _SLOW)),
+            WITHOUT: (grpc(tensors, 8), quiet),
+            BESIDE: (grpc(tensors, 8), partial(slow_clients, both.http_port, _SLOW)),
         },
         HEALTH_CHECKS: {
             "gRPC": (check, quiet),
@@ -311,50 +239,51 @@ def plan(
     }
 
 
-def measure(loads: Loads, *, rounds: int, seconds: float) -> dict[str, list[HttpSample]]:
-    """Load in turn, in every second round backwards."""
-    samples: dict[str, list[HttpSample]] = {name: [] for name in loads}
+def measure(what: str, loads: Loads, *, rounds: int, seconds: float) -> Rounds:
+    """Load in turn."""
+
+    def load(name: str) -> Sample:
+        send, meanwhile = loads[name]
+        with meanwhile():
+            return Sample.of_load(asyncio.run(send(seconds=seconds)))
+
     for send, _ in loads.values():
         asyncio.run(send(seconds=seconds / 5))
-    for order in in_turn(samples, rounds):
-        for name in order:
-            send, meanwhile = loads[name]
-            with meanwhile():
-                samples[name].append(HttpSample.of(asyncio.run(send(seconds=seconds))))
-    return samples
+    return Rounds(samples=compare(what, {name: partial(load, name) for name in loads}, rounds))
 
 
 def main() -> int:
     """Measure, report, and return 0 if every target is met."""
-    parser = options(__doc__, "http")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "http", seconds=1.5, rounds=5).parse_args()
     export_missing([_ENCODER], chosen.models)
     export_minilm(chosen.models)
-    measured: dict[str, Samples] = {}
     with ExitStack() as stack:
-        status = stack.enter_context(console.status("starting"))
-        both = stack.enter_context(serve(chosen.models, ["--http"]))
-        alone = stack.enter_context(
-            started_server(chosen.models, ["--log-level", "warning", "--http-port", "off"])
-        )
-        context = multiprocessing.get_context("spawn")
-        others = stack.enter_context(ProcessPoolExecutor(1, mp_context=context))
-        others.submit(int).result()
-        for name, loads in plan(both, alone, others, chosen.seconds).items():
-            status.update(name)
-            measured[name] = measure(loads, rounds=chosen.rounds, seconds=chosen.seconds)
-    conditions = targets(measured)
-    result = with_fingerprint(
-        {
-            "rounds": chosen.rounds,
-            "seconds": chosen.seconds,
-            "targets": conditions,
-            "measured": measured,
+        with console.status("starting"):
+            both = stack.enter_context(serve(chosen.models, ["--http"]))
+            flags = ["--log-level", "warning", "--http-port", "off"]
+            alone = stack.enter_context(started_server(chosen.models, flags))
+            context = multiprocessing.get_context("spawn")
+            others = stack.enter_context(ProcessPoolExecutor(1, mp_context=context))
+            others.submit(int).result()
+        measured = {
+            name: measure(name, loads, rounds=chosen.rounds, seconds=chosen.seconds)
+            for name, loads in plan(both, alone, others, chosen.seconds).items()
         }
+    return finish(
+        chosen,
+        "make http",
+        "HTTP beside gRPC",
+        (line for name, each in measured.items() for line in (f"## {name}", "", *markdown_table(rows(each)))),
+        conditions=targets(measured),
+        intro=(
+            f"Medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn. “×” divides by the p50",
+            "of the first row in the same round, with the lowest and the highest round in brackets. Client",
+            "and server share the machine; their CPU time is for each request. Both clients are asyncio,",
+            "send requests that were built before, and do not decode replies. HTTP has a connection for each",
+            "request in flight, gRPC has one.",
+        ),
+        facts={"rounds": chosen.rounds, "seconds": chosen.seconds, "measured": measured},
     )
-    return conclude(chosen.out, result, page(result), conditions)
 
 
 if __name__ == "__main__":

@@ -17,24 +17,14 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from callers import Callers, command
-from encoders import BenchEncoder, export_missing, infer_request
-from load_generator import background, channel_to, unary, warm_up
-from monitor import ServerMonitor
+from benchmarks.callers import Callers, command
+from benchmarks.encoders import BenchEncoder, export_missing, infer_request
+from benchmarks.frame import Condition, console, finish, markdown_table, options
+from benchmarks.load_generator import background, channel_to, unary, warm_up
+from benchmarks.monitor import ServerMonitor
+from benchmarks.servers import ServerProcess, serve
 from polyhead_model import EncoderConfig
 from polyhead_proto.names import PUSHBACK
-from report import (
-    SERVE_FLAGS,
-    Condition,
-    conclude,
-    conditions_rows,
-    console,
-    made_with,
-    markdown_table,
-    options,
-    with_fingerprint,
-)
-from servers import ServerProcess, serve
 
 _ENCODER = BenchEncoder(
     name="soak-tokens",
@@ -157,20 +147,6 @@ def _judge(crowds: Sequence[Mapping[str, Any]]) -> list[Condition]:
     ]
 
 
-def _page(result: Mapping[str, Any]) -> str:
-    """Return the result as a page in Markdown."""
-    lines = [
-        "# Overload",
-        "",
-        f"{made_with(result['fingerprint'])}: {result['encoder']}, T = {result['tokens']}, "
-        f"a queue of {_QUEUE} requests.",
-        "",
-        *conditions_rows(result["conditions"]),
-        *markdown_table(_row(crowd) for crowd in result["phases"]),
-    ]
-    return "\n".join(lines)
-
-
 def _row(crowd: Mapping[str, Any]) -> dict[str, str]:
     def rate(code: str) -> str:
         return f"{crowd['answers'].get(code, 0) / crowd['seconds']:,.0f}"
@@ -206,23 +182,20 @@ async def _run(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Overload a server, report, and return 0 if every condition holds."""
-    parser = options(__doc__, "overload", epilog=SERVE_FLAGS)
-    parser.add_argument("--seconds", type=float, default=15.0, help="per crowd")
-    arguments, flags = parser.parse_known_args()
+    arguments = options(__doc__, "overload", seconds=15.0).parse_args()
     export_missing([_ENCODER], arguments.models)
     queue = ["--max-queued-tokens", str(_QUEUE * _ENCODER.tokens)]
-    with serve(arguments.models, [*queue, *flags]) as server:
+    with serve(arguments.models, queue) as server:
         crowds = asyncio.run(_run(server, arguments.seconds))
-    conditions = _judge(crowds)
-    result = with_fingerprint(
-        {
-            "encoder": _ENCODER.name,
-            "tokens": _ENCODER.tokens,
-            "conditions": conditions,
-            "phases": crowds,
-        }
+    return finish(
+        arguments,
+        "make overload",
+        "Overload",
+        markdown_table(_row(crowd) for crowd in crowds),
+        conditions=_judge(crowds),
+        intro=[f"{_ENCODER.name}, T = {_ENCODER.tokens}, a queue of {_QUEUE} requests."],
+        facts={"encoder": _ENCODER.name, "tokens": _ENCODER.tokens, "phases": crowds},
     )
-    return conclude(arguments.out, result, _page(result), conditions)
 
 
 if __name__ == "__main__":

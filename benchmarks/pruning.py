@@ -17,9 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import report
-from encoders import trained_minilm, unpadded_inputs
-from peers.graph import open_graph
+from benchmarks.encoders import trained_minilm, unpadded_inputs
+from benchmarks.frame import finish, markdown_table, options, paired_ratios, time_in_turn
+from benchmarks.peers.graph import open_graph
+from benchmarks.sentences import some_sentences
+from benchmarks.servers import serve
 from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_export.batches import batches_of_sentences
@@ -30,9 +32,6 @@ from polyhead_export.tokenizers import TokenizerFile
 from polyhead_model import Encoder, gradient_importance, prune_heads
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 from polyhead_view.heads.ablation import ablate_heads
-from sentences import some_sentences
-from servers import serve
-from turns import paired_ratios, time_in_turn
 
 SENTENCES = Path(__file__).parents[1] / "examples" / "sentences.txt"
 FRACTIONS = (0.1, 0.25, 0.5)
@@ -97,9 +96,7 @@ def _speed(graphs: Mapping[str, Encoder], folder: Path, seconds: float) -> list[
 
 def main() -> None:
     """Measure and report."""
-    parser = report.options(__doc__, "pruning")
-    parser.add_argument("--seconds", type=float, default=15, help="for each size")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "pruning", seconds=15).parse_args()
     torch.set_num_threads(1)
     built = trained_minilm(head_mask=True)
     encoder, tokenizer = built.encoder, built.tokenizer
@@ -148,12 +145,13 @@ def main() -> None:
         f"{100 * fraction:.0f} %": pruned[fraction, "gradient"] for fraction in FRACTIONS
     }
     speeds = _speed(graphs, chosen.models.with_name("pruning-graphs"), chosen.seconds)
-    result = report.with_fingerprint(
-        {"texts": len(texts), "seconds to rank": seconds, "drift": drifts, "speed": speeds}
+    finish(
+        chosen,
+        "python -m benchmarks.pruning",
+        "Drift and speed of pruned MiniLM",
+        [*markdown_table(drifts), *markdown_table(speeds)],
+        facts={"texts": len(texts), "seconds to rank": seconds, "drift": drifts, "speed": speeds},
     )
-    lines = ["# Drift and speed of pruned MiniLM", "", report.made_with(result["fingerprint"]), ""]
-    lines += [*report.markdown_table(drifts), *report.markdown_table(speeds)]
-    report.write(chosen.out, result, "\n".join(lines))
 
 
 if __name__ == "__main__":

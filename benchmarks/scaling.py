@@ -10,8 +10,9 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -19,24 +20,23 @@ from typing import Any
 
 import psutil
 
-from encoders import ENCODERS, export_missing, request_bytes
-from load_generator import LoadResult, Send, closed_loop, stream_loop
-from polyhead_client import Client
-from polyhead_load.sweep.server import free_port, running, started_server
-from polyhead_server.ray import ENVIRONMENT
-from report import (
+from benchmarks.encoders import ENCODERS, export_missing, request_bytes
+from benchmarks.frame import (
     Condition,
-    conclude,
-    conditions_rows,
+    Rounds,
+    Sample,
+    compare,
     console,
-    heading,
+    finish,
     markdown_table,
     options,
     spell_number,
     spell_ratios,
-    with_fingerprint,
 )
-from turns import in_turn, paired_ratios
+from benchmarks.load_generator import LoadResult, Send, closed_loop, stream_loop
+from polyhead_client import Client
+from polyhead_load.sweep.server import free_port, running, started_server
+from polyhead_server.ray import ENVIRONMENT
 
 _ENCODER = ENCODERS[1]
 _NO_HTTP = ("--http-port", "off")
@@ -130,17 +130,9 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingSample:
+class ScalingSample(Sample):
     """One load of one setup."""
 
-    rate: float
-    """Sequences per second."""
-    p50_ms: float
-    batch: float
-    """Sequences per run, in the mean."""
-    errors: int
-    client_cores: float
-    server_cores: float
     cpu_ms: Mapping[str, float]
     """CPU time of a request, by part; the client's, too."""
 
@@ -152,10 +144,6 @@ class Standing:
     cores: float
     memory_mib: float
     processes: int
-
-
-Samples = Mapping[str, Mapping[int, Sequence[ScalingSample]]]
-"""By setup and requests in flight; one of each round."""
 
 
 def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[bytes]) -> ScalingSample:
@@ -173,24 +161,17 @@ def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[byt
     sequences, runs = (now - earlier for now, earlier in zip(setup.runs(), before, strict=True))
     answers = max(1, len(load.latencies_ms))
     parts = {part: now - used[0].get(part, 0.0) for part, now in used[-1].items()}
+    taken = {_CLIENT: load.client_cores * load.seconds, **parts}
     return ScalingSample(
-        rate=load.rate,
-        p50_ms=load.percentile_ms(50),
-        batch=sequences / max(runs, 1),
-        errors=load.errors,
-        client_cores=load.client_cores,
-        server_cores=load.server_cores,
-        cpu_ms={
-            part: 1e3 * taken / answers
-            for part, taken in {_CLIENT: load.client_cores * load.seconds, **parts}.items()
-        },
+        **vars(Sample.of_load(load, batch=sequences / max(runs, 1))),
+        cpu_ms={part: 1e3 * used_seconds / answers for part, used_seconds in taken.items()},
     )
 
 
 def measure_all(
     setups: Sequence[Setup], *, rounds: int, seconds: float, apart: bool
-) -> dict[str, dict[int, list[ScalingSample]]]:
-    """Load setups in turn, in every second round backwards.
+) -> dict[int, dict[str, list[ScalingSample]]]:
+    """Load setups in turn, and return their samples by requests in flight.
 
     Args:
         setups: All of them.
@@ -199,19 +180,21 @@ def measure_all(
         apart: Stop the last while the others are measured.
     """
     requests = request_bytes(_ENCODER, [_ENCODER.tokens] * 64)
-    samples: dict[str, dict[int, list[ScalingSample]]] = {
-        each.name: {in_flight: [] for in_flight in IN_FLIGHT} for each in setups
-    }
     for setup in setups:  # costs are learned, connections opened
         measure(setup, IN_FLIGHT[-1], seconds, requests)
-    for order in in_turn(setups, rounds):
-        for in_flight in IN_FLIGHT:
-            for setup in order:
-                with ExitStack() as stack:
-                    if apart and setup is not setups[-1]:
-                        stack.enter_context(setups[-1].suspended())
-                    samples[setup.name][in_flight].append(measure(setup, in_flight, seconds, requests))
-    return samples
+
+    def load(setup: Setup, in_flight: int) -> ScalingSample:
+        with setups[-1].suspended() if apart and setup is not setups[-1] else nullcontext():
+            return measure(setup, in_flight, seconds, requests)
+
+    return {
+        in_flight: compare(
+            f"{setups[-1].name}, {in_flight} in flight",
+            {setup.name: partial(load, setup, in_flight) for setup in setups},
+            rounds,
+        )
+        for in_flight in IN_FLIGHT
+    }
 
 
 def standing(setup: Setup) -> Standing:
@@ -320,7 +303,7 @@ def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[S
         served("two servers in turn", models, *_NO_HTTP, "--threads", "1", servers=2),
     ]
     if find_spec("ray") is None:
-        console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'")
+        console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'", markup=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
     flags, log = ("--engine", "ray", "--host", "0.0.0.0"), folder / "log"
@@ -335,20 +318,17 @@ class Compared:
     """A setup beside the plain server of its block."""
 
     name: str
-    samples: Mapping[int, Sequence[ScalingSample]]
-    plain: Mapping[int, Sequence[ScalingSample]]
+    loads: Mapping[int, Rounds]
+    """By requests in flight."""
     rest: Standing
 
     def median(self, in_flight: int, field: str) -> float:
         """Return the median of the rounds."""
-        return float(median(getattr(sample, field) for sample in self.samples[in_flight]))
+        return self.loads[in_flight].median(self.name, field)
 
     def ratios(self, in_flight: int, field: str) -> list[float]:
         """Return a setup's numbers divided by the plain server's in the same round, ascending."""
-        own, plain = (
-            [getattr(sample, field) for sample in of[in_flight]] for of in (self.samples, self.plain)
-        )
-        return paired_ratios(own, plain)
+        return self.loads[in_flight].ratios(self.name, PLAIN, field)
 
 
 def targets(compared: Sequence[Compared]) -> list[Condition]:
@@ -394,32 +374,17 @@ def _spell(values: Mapping[str, float], how: str) -> str:
     return ", ".join(f"{value:{how}} ({name.removeprefix('Ray Serve, ')})" for name, value in values.items())
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the comparison as a page in Markdown."""
-    config = _ENCODER.config
-    compared: Sequence[Compared] = result["setups"]
-    lines = [
-        *heading("More than one server, on one machine", "scaling", result),
-        f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
-        f"{_ENCODER.tokens}; medians of {result['rounds']} rounds of {result['seconds']:g} s, in turn.",
-        "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
-        "the lowest and the highest round in brackets. While it is measured, Ray's processes are stopped.",
-        "",
-        *conditions_rows(result["targets"]),
-    ]
+def sections(compared: Sequence[Compared]) -> list[str]:
+    """Return the page's tables."""
+    lines: list[str] = []
     for in_flight in IN_FLIGHT:
-        lines += [
-            f"## {in_flight} in flight",
-            "",
-            *markdown_table(_row(each, in_flight) for each in compared),
-        ]
+        rows = markdown_table(_row(each, in_flight) for each in compared)
+        lines += [f"## {in_flight} in flight", "", *rows]
     for in_flight in (IN_FLIGHT[0], IN_FLIGHT[-1]):
-        lines += [
-            f"## CPU time of a request, {in_flight} in flight, ms",
-            "",
-            *markdown_table(_cpu_row(each, in_flight) for each in compared),
-        ]
-    lines += [
+        rows = markdown_table(_cpu_row(each, in_flight) for each in compared)
+        lines += [f"## CPU time of a request, {in_flight} in flight, ms", "", *rows]
+    return [
+        *lines,
         "## At rest",
         "",
         "Cores that are busy although nothing is asked, and memory that no other process shares.",
@@ -445,7 +410,6 @@ def page(result: Mapping[str, Any]) -> str:
         "  controller, the raylets, the GCS and agents.",
         "",
     ]
-    return "\n".join(lines)
 
 
 def _row(each: Compared, in_flight: int) -> dict[str, str]:
@@ -462,13 +426,17 @@ def _row(each: Compared, in_flight: int) -> dict[str, str]:
         "sequences per run": f"{each.median(in_flight, 'batch'):.1f}",
         "cores: client / server": f"{each.median(in_flight, 'client_cores'):.2f} / "
         f"{each.median(in_flight, 'server_cores'):.2f}",
-        "errors": str(sum(sample.errors for sample in each.samples[in_flight])),
+        "errors": str(each.loads[in_flight].errors(each.name)),
     }
 
 
 def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
     """Return the CPU time of a request by part, in the median of the rounds."""
-    samples = [sample.cpu_ms for sample in each.samples[in_flight]]
+    samples = [
+        sample.cpu_ms
+        for sample in each.loads[in_flight].samples[each.name]
+        if isinstance(sample, ScalingSample)
+    ]
     parts = (_CLIENT, _PROXY, _INGRESS, _SERVER, _REST)
     medians = {part: median(sample.get(part, 0.0) for sample in samples) for part in parts}
     return {
@@ -480,40 +448,38 @@ def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
 
 def main() -> int:
     """Measure, report, and return 0 if every target is met."""
-    parser = options(__doc__, "scaling")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each load")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, "scaling", seconds=1.5, rounds=3).parse_args()
     export_missing([_ENCODER], chosen.models)
     compared: list[Compared] = []
-    with (
-        console.status("measuring") as status,
-        served(PLAIN, chosen.models, *_NO_HTTP) as plain,
-    ):
+    with served(PLAIN, chosen.models, *_NO_HTTP) as plain:
         for block in blocks(chosen.models, chosen.out.parent / "ray"):
             with ExitStack() as stack:
-                setups = [stack.enter_context(setup) for setup in block]
+                with console.status("starting"):
+                    setups = [stack.enter_context(setup) for setup in block]
+                    rests = {setup.name: standing(setup) for setup in (plain, *setups)}
                 on_ray = bool(compared)
-                status.update(", ".join(setup.name for setup in setups))
-                rests = {setup.name: standing(setup) for setup in (plain, *setups)}
                 samples = measure_all(
                     [plain, *setups], rounds=chosen.rounds, seconds=chosen.seconds, apart=on_ray
                 )
-                names = [setup.name for setup in setups] if on_ray else list(samples)
-                compared += [
-                    Compared(name=name, samples=samples[name], plain=samples[PLAIN], rest=rests[name])
-                    for name in names
-                ]
-    conditions = targets(compared)
-    result = with_fingerprint(
-        {
-            "rounds": chosen.rounds,
-            "seconds": chosen.seconds,
-            "targets": conditions,
-            "setups": compared,
-        }
+                loads = {in_flight: Rounds(samples=found) for in_flight, found in samples.items()}
+                shown = setups if on_ray else [plain, *setups]
+                compared += [Compared(name=each.name, loads=loads, rest=rests[each.name]) for each in shown]
+    config = _ENCODER.config
+    return finish(
+        chosen,
+        "make scaling",
+        "More than one server, on one machine",
+        sections(compared),
+        conditions=targets(compared),
+        intro=(
+            f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
+            f"{_ENCODER.tokens}; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn.",
+            "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
+            "the lowest and the highest round in brackets. While it is measured, Ray's processes are",
+            "stopped.",
+        ),
+        facts={"rounds": chosen.rounds, "seconds": chosen.seconds, "setups": compared},
     )
-    return conclude(chosen.out, result, page(result), conditions)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,16 @@ and has a model repository of its own, exported by that checkout.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rich.progress import Progress
-
-from baseline import baseline_server
-from echo_server import echo_server
-from encoders import (
+from benchmarks.baseline import baseline_server
+from benchmarks.echo_server import echo_server
+from benchmarks.encoders import (
     ENCODERS,
     GRAPH,
     BenchEncoder,
@@ -33,13 +31,12 @@ from encoders import (
     request_bytes,
     sequences,
 )
-from in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
-from load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
-from report import SERVE_FLAGS, console, options, with_fingerprint, write
-from sentences import share_of_tokens
-from servers import ServerProcess, serve
-from serving_report import BenchRow, BenchSample, Reference, Target, page, table
-from turns import in_turn
+from benchmarks.frame import Sample, compare, console, finish, options, put_load
+from benchmarks.in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
+from benchmarks.load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
+from benchmarks.sentences import share_of_tokens
+from benchmarks.servers import ServerProcess, serve
+from benchmarks.serving_report import INTRO, POLYHEAD, BenchRow, Target, sections, targets
 
 _TINY, _SMALL, _LARGE = (encoder.name for encoder in ENCODERS)
 _TYPICAL_TOKENS = 32
@@ -63,7 +60,7 @@ class Scenario:
     target: Target | None = None
     limits: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
     """The candidates for the limit by name; each runs for so many seconds."""
-    packed: Callable[[float], RunSpeed] | None = None
+    packed: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
     """The packed limit, where the limit computes padding."""
     share: float | None = None
     """Of the tokens in padded batches, those that exist; None where nothing is padded."""
@@ -90,33 +87,30 @@ class Bench:
     def __init__(
         self, server: ServerProcess, baseline: ServerProcess | None, *, seconds: float, rounds: int
     ) -> None:
-        self.measurements: list[BenchRow] = []
+        self.rows: list[BenchRow] = []
         self._server = server
         self._baseline = baseline
         self._seconds = seconds
         self._rounds = rounds
 
-    def run(self, encoder: BenchEncoder, models: Path, progress: Progress) -> None:
+    def run(self, encoder: BenchEncoder, models: Path) -> None:
         """Measure every scenario of an encoder."""
-        task = progress.add_task(f"{encoder.name}: limits")
         with ExitStack() as stack:
             scenarios: list[Scenario] = []
-            if encoder.name == _TINY:
-                scenarios += self._tiny(encoder)
-            else:
-                fast = stack.enter_context(in_process(encoder, models, GRAPH))
-                padded = stack.enter_context(in_process(encoder, export_padded_limit(encoder, models), GRAPH))
-                scenarios += self._equal(encoder, fast)
-                scenarios += self._mixed(encoder, fast, padded)
-            if encoder.name == _LARGE:
-                explicit = stack.enter_context(in_process(encoder, models, "attention.onnx"))
-                scenarios += self._attention(encoder, explicit)
-            progress.update(task, total=len(scenarios))
+            with console.status(f"{encoder.name}: limits"):
+                if encoder.name == _TINY:
+                    scenarios += self._tiny(encoder)
+                else:
+                    fast = stack.enter_context(in_process(encoder, models, GRAPH))
+                    beside = export_padded_limit(encoder, models)
+                    padded = stack.enter_context(in_process(encoder, beside, GRAPH))
+                    scenarios += self._equal(encoder, fast)
+                    scenarios += self._mixed(encoder, fast, padded)
+                if encoder.name == _LARGE:
+                    explicit = stack.enter_context(in_process(encoder, models, "attention.onnx"))
+                    scenarios += self._attention(encoder, explicit)
             for scenario in scenarios:
-                progress.update(task, description=f"{encoder.name}: {scenario.name}")
-                self.measurements.append(self._measure(encoder, scenario))
-                progress.advance(task)
-            progress.update(task, description=encoder.name)
+                self.rows.append(self._measure(encoder, scenario))
 
     def health(self) -> dict[str, float]:
         """Measure health checks on an idle server, and beside attention replies of 16 MiB."""
@@ -192,10 +186,10 @@ class Bench:
         """Yield the scenarios of mixed lengths; the limit computes padding."""
         lengths = tuple(mixed_lengths(encoder.mixed))
         limits = padded.search(lengths, self._seconds / 4)
-        packed = None
+        packed = {}
         if not computes_padding(graph.graph):
             rates = graph.search(lengths, self._seconds / 4)
-            packed = partial(graph.measure, max(rates, key=rates.__getitem__))
+            packed["packed"] = partial(graph.measure, max(rates, key=rates.__getitem__))
         for in_flight, least in ((8, 1.0), (32, 1.05)):
             yield Scenario(
                 name="mixed",
@@ -240,61 +234,46 @@ class Bench:
     def _measure(self, encoder: BenchEncoder, scenario: Scenario) -> BenchRow:
         """Measure one scenario and its references in turn."""
         half = self._seconds / 2
-
-        def value(load: LoadResult) -> float:
-            return load.percentile_ms(50) if scenario.latency else scenario.batch * load.rate
-
-        def limit(run: Callable[[float], RunSpeed]) -> float:
-            speed = run(half)
-            return speed.p50_ms if scenario.latency else speed.rate
-
-        limits = {name: partial(limit, run) for name, run in scenario.limits.items()}
-        references: dict[Reference, Callable[[], float]] = {}
-        samples = []
+        runs = {**scenario.limits, **scenario.packed}
+        measures: dict[str, Callable[[], Sample]] = {
+            name: partial(_run, run, half) for name, run in runs.items()
+        }
         with ExitStack() as stack:
             if scenario.echo_bytes:
                 echo = stack.enter_context(echo_server(scenario.echo_bytes))
                 send = scenario.echo_send or scenario.send
-                references["floor"] = lambda: value(asyncio.run(send(echo, seconds=half)))
-            if packed := scenario.packed:
-                references["packed"] = partial(limit, packed)
+                measures["floor"] = partial(put_load, partial(send, echo), half, scenario.batch)
             if scenario.plain_send:
                 plain = replace(scenario, send=scenario.plain_send)
-                references["plain"] = lambda: value(self._serve(self._server, plain))
-            if baseline := self._baseline:
-                references["baseline"] = lambda: value(self._serve(baseline, scenario))
-            polyhead = partial(self._serve, self._server, scenario)
-            measures: dict[Any, Callable[[], Any]] = {**limits, **references, "polyhead": polyhead}
-            for order in in_turn(measures, self._rounds):
-                found = {name: measures[name]() for name in order}
-                load = found["polyhead"]
-                samples.append(
-                    BenchSample.of(
-                        load,
-                        value(load),
-                        {name: found[name] for name in references},
-                        [found[name] for name in limits],
-                    )
-                )
+                measures["plain"] = partial(self._serve, self._server, plain)
+            if self._baseline:
+                measures["baseline"] = partial(self._serve, self._baseline, scenario)
+            measures[POLYHEAD] = partial(self._serve, self._server, scenario)
+            what = f"{encoder.name}: {scenario.name}, {scenario.in_flight} in flight"
+            samples = compare(what, measures, self._rounds)
         return BenchRow(
             encoder=encoder.name,
             traffic=scenario.name,
             in_flight=scenario.in_flight,
-            unit="p50 ms" if scenario.latency else "seq/s",
+            field="p50_ms" if scenario.latency else "rate",
             target=scenario.target,
             candidates=list(scenario.limits),
             share=scenario.share,
             samples=samples,
         )
 
-    def _serve(self, server: ServerProcess, scenario: Scenario) -> LoadResult:
+    def _serve(self, server: ServerProcess, scenario: Scenario) -> Sample:
         """Load a server."""
         seconds = self._seconds
         if scenario.expected_rate:
             seconds = max(seconds, 2 * scenario.in_flight / scenario.expected_rate)
-        # Unmeasured first: caches and clocks come up to speed.
-        asyncio.run(scenario.send(server.address, seconds=self._seconds / 5))
-        return asyncio.run(scenario.send(server.address, seconds=seconds, server=server.cpu_seconds))
+        send = partial(scenario.send, server.address, server=server.cpu_seconds)
+        return put_load(send, seconds, scenario.batch)
+
+
+def _run(run: Callable[[float], RunSpeed], seconds: float) -> Sample:
+    speed = run(seconds)
+    return Sample(rate=speed.rate, p50_ms=speed.p50_ms)
 
 
 def _calls(requests: Sequence[bytes], in_flight: int) -> Send:
@@ -307,34 +286,35 @@ def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[
     return {str(config): partial(graph.measure, config) for config in configs}
 
 
-def main() -> None:
-    """Run the benchmark."""
-    parser = options(__doc__, "serving", models="bench", epilog=SERVE_FLAGS)
-    parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
-    parser.add_argument("--rounds", type=int, default=3, help="samples per measurement")
+def main() -> int:
+    """Run the benchmark, and return 0 if every target is met."""
+    parser = options(__doc__, "serving", models="bench", seconds=1.5, rounds=3)
     names = [encoder.name for encoder in ENCODERS]
     parser.add_argument("--encoders", nargs="+", choices=names, default=names)
     parser.add_argument("--baseline", type=Path, help="another checkout, whose server takes part")
-    chosen, flags = parser.parse_known_args()
+    chosen = parser.parse_args()
     encoders = [encoder for encoder in ENCODERS if encoder.name in chosen.encoders]
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(console=console))
-        task = progress.add_task("exporting", total=None)
-        export_missing(encoders, chosen.models)
-        baseline = None
-        if chosen.baseline:
-            baseline = stack.enter_context(baseline_server(chosen.baseline.resolve(), encoders, flags))
-        server = stack.enter_context(serve(chosen.models, flags))
-        progress.remove_task(task)
+        with console.status("exporting"):
+            export_missing(encoders, chosen.models)
+            baseline = None
+            if chosen.baseline:
+                baseline = stack.enter_context(baseline_server(chosen.baseline.resolve(), encoders))
+            server = stack.enter_context(serve(chosen.models, []))
         bench = Bench(server, baseline, seconds=chosen.seconds, rounds=chosen.rounds)
         for encoder in encoders:
-            bench.run(encoder, chosen.models, progress)
+            bench.run(encoder, chosen.models)
         health = bench.health() if _SMALL in chosen.encoders else {}
-    console.print(table(bench.measurements, cores=CORES))
-    result = with_fingerprint({"health": health, "cells": [each.facts() for each in bench.measurements]})
-    write(chosen.out, result, page(bench.measurements, health, result["fingerprint"], cores=CORES))
-    console.print("ratios only compare within this run")
+    return finish(
+        chosen,
+        "make bench",
+        "What serving costs on top of onnxruntime",
+        sections(bench.rows, health, cores=CORES),
+        conditions=targets(bench.rows),
+        intro=INTRO,
+        facts={"health": health, "rows": bench.rows},
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,18 +1,15 @@
-"""The results of `make bench`, as a table and as a page."""
+"""The results of `make bench`: what should be reached, and the page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-from rich.table import Table
-
-from load_generator import LoadResult
-from report import made_with, markdown_table, spell_number, spell_ratios
-from turns import paired_ratios
+from benchmarks.frame import Condition, Rounds, markdown_table, spell_number, spell_ratios
 
 Reference = Literal["limit", "packed", "floor", "plain", "baseline"]
 
+POLYHEAD = "polyhead"
 HEADINGS: Mapping[Reference, str] = {
     "limit": "× limit",
     "packed": "× packed limit",
@@ -21,18 +18,19 @@ HEADINGS: Mapping[Reference, str] = {
     "baseline": "× baseline",
 }
 
-
-def strongest(rounds: Sequence[Sequence[float]], *, lowest: bool = False) -> int:
-    """Return which of several candidates has the highest median over the rounds.
-
-    The best candidate of each single round would be too strong a limit: it also picks whom noise favours.
-
-    Args:
-        rounds: In each round, a value of each candidate.
-        lowest: The best value is the lowest, as for latencies.
-    """
-    medians = [median(values) for values in zip(*rounds, strict=True)]
-    return medians.index(min(medians) if lowest else max(medians))
+INTRO = (
+    "Client and server share the machine. Limit: onnxruntime in a process of",
+    "its own, with the machine to itself. A search picks the best batches for one run with all",
+    "threads, and for one-thread runs on each core. Both are measured in every round, and the one",
+    "with the higher median is the limit: the better one of each round would also be the luckier one.",
+    "For mixed lengths the limit runs a graph that computes padding, as other servers would; the packed",
+    "limit runs the graph that is served, which computes only tokens that exist. So many of the padded",
+    "tokens exist: see the share, for batches of as many requests as are in flight.",
+    "Floor: a `grpc.aio` server that echoes, under the same load. Ratios are those of the median",
+    "round, with the lowest and the highest in brackets; they are of latencies where p50 is given.",
+    "Without client: what the server could answer if it had all cores, at the CPU time that it spends",
+    "on a sequence now; an upper bound.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,78 +49,30 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchSample:
-    """One round of a measurement."""
-
-    polyhead: float
-    """Sequences per second, or p50 in ms; so are the references."""
-    references: Mapping[Reference, float]
-    limits: Sequence[float]
-    """Each candidate's for the limit."""
-    p50_ms: float
-    p99_ms: float
-    errors: int
-    client_cores: float
-    server_cores: float
-
-    @classmethod
-    def of(
-        cls,
-        load: LoadResult,
-        polyhead: float,
-        references: Mapping[Reference, float],
-        limits: Sequence[float] = (),
-    ) -> "BenchSample":
-        """Make one from a load and the references of its round."""
-        return cls(
-            polyhead=polyhead,
-            references=references,
-            limits=limits,
-            p50_ms=load.percentile_ms(50),
-            p99_ms=load.percentile_ms(99),
-            errors=load.errors,
-            client_cores=load.client_cores,
-            server_cores=load.server_cores,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRow:
-    """All rounds of one kind of traffic, a row of the table."""
+class BenchRow(Rounds):
+    """All rounds of one kind of traffic: polyhead, references, and candidates for the limit."""
 
     encoder: str
     traffic: str
     in_flight: int
-    unit: Literal["seq/s", "p50 ms"]
+    field: Literal["rate", "p50_ms"]
+    """What is compared."""
     target: Target | None
     candidates: Sequence[str] = ()
-    """What may be the limit, in words."""
+    """What may be the limit."""
     share: float | None = None
     """Of the tokens in padded batches, those that exist; None where nothing is padded."""
-    samples: Sequence[BenchSample]
 
-    def median(self, name: str) -> float:
-        """Return the median of a field of the rounds."""
-        return float(median(getattr(each, name) for each in self.samples))
+    def name_of(self, reference: Reference) -> str | None:
+        """Return whose samples are those of a reference, in all rounds alike; None if it was not measured."""
+        if reference == "limit":
+            return self.strongest(self.candidates, self.field) if self.candidates else None
+        return reference if reference in self.samples else None
 
-    @property
-    def limit(self) -> int | None:
-        """The candidate that is the limit, in all rounds alike."""
-        if not self.candidates:
-            return None
-        return strongest([each.limits for each in self.samples], lowest=self.unit == "p50 ms")
-
-    def values(self, of: Reference) -> list[float]:
-        """Return a reference's value in each round; nothing if it was not measured."""
-        if of == "limit" and (limit := self.limit) is not None:
-            return [each.limits[limit] for each in self.samples]
-        return [each.references[of] for each in self.samples if of in each.references]
-
-    def ratios(self, of: Reference) -> list[float]:
-        """Return each round's ratio to a reference, ascending."""
-        if not (values := self.values(of)):
-            return []
-        return paired_ratios((each.polyhead for each in self.samples), values)
+    def against(self, reference: Reference) -> list[float]:
+        """Return each round's ratio to a reference, ascending; nothing if it was not measured."""
+        name = self.name_of(reference)
+        return [] if name is None else self.ratios(POLYHEAD, name, self.field)
 
     def without_client(self, cores: int) -> float | None:
         """Return the sequences per second that the server could answer if it had every core to itself.
@@ -131,69 +81,38 @@ class BenchRow:
         """
         if self.in_flight == 1:
             return None
-        return float(median(cores * each.polyhead / each.server_cores for each in self.samples))
+        return float(median(cores * each.rate / each.server_cores for each in self.samples[POLYHEAD]))
 
-    @property
-    def met(self) -> bool | None:
-        """Whether the median round reaches the target; None where there is none."""
-        target = self.target
-        if target is None:
-            return None
+    def judge(self, target: Target) -> Condition:
+        """Return whether the median round reaches a target."""
+        name, ratios = self.name_of(target.of), self.against(target.of)
+        if name is None:
+            raise ValueError(f"the {target.of} must be measured, which is the target's")
         if target.least is not None:
-            return median(self.ratios(target.of)) >= target.least
-        most = target.most or 0.0
-        allowed = (
-            most * value + target.plus_ms - each.polyhead
-            for each, value in zip(self.samples, self.values(target.of), strict=True)
-        )
-        return bool(median(allowed) >= 0)
-
-    def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        ratios = {of: self.ratios(of) for of in HEADINGS}
-        found = {"ratios": ratios, "limit": self.limit, "target": str(self.target or ""), "met": self.met}
-        return asdict(self) | found
+            holds = median(ratios) >= target.least
+        else:
+            pairs = zip(self.values(POLYHEAD, self.field), self.values(name, self.field), strict=True)
+            most = target.most or 0.0
+            holds = median(most * other + target.plus_ms - own for own, other in pairs) >= 0
+        load = f"{self.encoder}, {self.traffic}, {self.in_flight} in flight"
+        return Condition(name=f"{load}: {target}", holds=holds, seen=spell_ratios(ratios, 3))
 
 
-def table(measurements: Sequence[BenchRow], *, cores: int) -> Table:
-    """Return a table for the terminal."""
-    rows = _rows(measurements, cores, spread=False)
-    shown = Table(*rows[0], title="polyhead against onnxruntime alone (limit) and an echo (floor)")
-    for row in rows:
-        shown.add_row(*row.values())
-    return shown
+def targets(rows: Sequence[BenchRow]) -> list[Condition]:
+    """Return what polyhead should reach."""
+    return [row.judge(row.target) for row in rows if row.target]
 
 
-def page(
-    measurements: Sequence[BenchRow], health: Mapping[str, float], facts: Mapping[str, Any], *, cores: int
-) -> str:
-    """Return the result as a page in Markdown.
+def sections(rows: Sequence[BenchRow], health: Mapping[str, float], *, cores: int) -> list[str]:
+    """Return the page's table.
 
     Args:
-        measurements: All of them.
+        rows: All of them.
         health: Latencies of health checks, if they were measured.
-        facts: The fingerprint.
         cores: Cores of the machine.
     """
-    lines = [
-        "# What serving costs on top of onnxruntime",
-        "",
-        made_with(facts) + ".",
-        "",
-        "Made by `make bench`. Client and server share the machine. Limit: onnxruntime in a process of",
-        "its own, with the machine to itself. A search picks the best batches for one run with all",
-        "threads, and for one-thread runs on each core. Both are measured in every round, and the one",
-        "with the higher median is the limit: the better one of each round would also be the luckier one.",
-        "For mixed lengths the limit runs a graph that computes padding, as other servers would; the packed",
-        "limit runs the graph that is served, which computes only tokens that exist. So many of the padded",
-        "tokens exist: see the share, for batches of as many requests as are in flight.",
-        "Floor: a `grpc.aio` server that echoes, under the same load. Ratios are those of the median",
-        "round, with the lowest and the highest in brackets; they are of latencies where p50 is given.",
-        "Without client: what the server could answer if it had all cores, at the CPU time that it spends",
-        "on a sequence now; an upper bound.",
-        "",
-        *markdown_table(_rows(measurements, cores, spread=True)),
-    ]
+    used = [of for of in HEADINGS if any(row.against(of) for row in rows)]
+    lines = markdown_table(_cells(row, used, cores) for row in rows)
     if health:
         lines += [
             f"Health checks, p50 / p99: {health['idle_p50_ms']:.1f} / {health['idle_p99_ms']:.1f} ms on an "
@@ -201,48 +120,28 @@ def page(
             f"streams of replies of {health['reply_mib']:.0f} MiB.",
             "",
         ]
-    return "\n".join(lines)
+    return lines
 
 
-def _rows(measurements: Sequence[BenchRow], cores: int, *, spread: bool) -> list[dict[str, str]]:
-    """Return the table's rows; `spread` adds the lowest and the highest ratio."""
-    used = [of for of in HEADINGS if any(each.ratios(of) for each in measurements)]
-    return [
-        {
-            "encoder": each.encoder,
-            "traffic": each.traffic,
-            "in flight": str(each.in_flight),
-            "tokens that exist": "" if each.share is None else f"{each.share:.2f}",
-            "polyhead": f"{spell_number(each.median('polyhead'))} {each.unit}",
-            **{HEADINGS[of]: _ratios(each.ratios(of), spread=spread) for of in used},
-            "limit": _limit(each),
-            "target": str(each.target or ""),
-            "met": {None: "", True: "yes", False: "no"}[each.met],
-            "p50 / p99 ms": f"{each.median('p50_ms'):,.1f} / {each.median('p99_ms'):,.1f}",
-            "cores: client / server": " / ".join(
-                f"{each.median(name):.2f}" for name in ("client_cores", "server_cores")
-            ),
-            "without client": _without_client(each, cores),
-            "errors": str(sum(one.errors for one in each.samples)),
-        }
-        for each in measurements
-    ]
-
-
-def _ratios(ratios: Sequence[float], *, spread: bool) -> str:
-    if not ratios:
-        return ""
-    return spell_ratios(ratios) if spread else f"{median(ratios):.2f}"
-
-
-def _without_client(row: BenchRow, cores: int) -> str:
-    if (rate := row.without_client(cores)) is None:
-        return ""
-    limits = row.values("limit")
-    return spell_number(rate) + (f" = {rate / median(limits):.2f} × limit" if limits else "")
-
-
-def _limit(row: BenchRow) -> str:
-    if row.limit is None:
-        return ""
-    return f"{spell_number(median(row.values('limit')))} ({row.candidates[row.limit]})"
+def _cells(row: BenchRow, used: Sequence[Reference], cores: int) -> dict[str, str]:
+    limit, own = row.name_of("limit"), row.median(POLYHEAD, row.field)
+    rate = row.without_client(cores)
+    without = "" if rate is None else spell_number(rate)
+    if limit is not None and rate is not None:
+        without += f" = {rate / row.median(limit):.2f} × limit"
+    p50, p99, client, server = (
+        row.median(POLYHEAD, field) for field in ("p50_ms", "p99_ms", "client_cores", "server_cores")
+    )
+    return {
+        "encoder": row.encoder,
+        "traffic": row.traffic,
+        "in flight": str(row.in_flight),
+        "tokens that exist": "" if row.share is None else f"{row.share:.2f}",
+        "polyhead": f"{spell_number(own)} {'seq/s' if row.field == 'rate' else 'p50 ms'}",
+        **{HEADINGS[of]: spell_ratios(ratios) if (ratios := row.against(of)) else "" for of in used},
+        "limit": "" if limit is None else f"{spell_number(row.median(limit, row.field))} ({limit})",
+        "p50 / p99 ms": f"{p50:,.1f} / {p99:,.1f}",
+        "cores: client / server": f"{client:.2f} / {server:.2f}",
+        "without client": without,
+        "errors": str(row.errors(POLYHEAD)),
+    }

@@ -8,23 +8,22 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import psutil
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from encoders import export_missing
-from load_generator import background, send_at
-from monitor import ServerMonitor, ServerSample, trend
+from benchmarks.encoders import export_missing
+from benchmarks.frame import console, finish, options
+from benchmarks.load_generator import background, send_at
+from benchmarks.monitor import ServerMonitor, ServerSample, trend
+from benchmarks.servers import ServerProcess, serve
+from benchmarks.soak_checks import SoakRun, judge
+from benchmarks.soak_report import draw, intro, sections
+from benchmarks.soak_requests import ABANDONED, DEEP, TINY
+from benchmarks.soak_traffic import CALL_SECONDS, KINDS, Traffic
 from polyhead_load.schedule import poisson
-from report import SERVE_FLAGS, Condition, conclude, console, options, with_fingerprint
-from servers import ServerProcess, serve
-from soak_checks import SoakRun, judge
-from soak_report import draw, page
-from soak_requests import ABANDONED, DEEP, TINY
-from soak_traffic import CALL_SECONDS, KINDS, Traffic
 
 _MAX_REPLY_BYTES = 2**20
 """The server's limit, so that each output of long attention leaves in several parts."""
@@ -107,7 +106,7 @@ def _cpu_seconds(server: ServerProcess) -> tuple[float, float]:
     return server.cpu_seconds(), time.process_time()
 
 
-def _facts(run: SoakRun, conditions: Sequence[Condition]) -> dict[str, Any]:
+def _facts(run: SoakRun) -> dict[str, Any]:
     """Return a run as JSON values."""
     calls: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
     for (kind, code), number in sorted(run.traffic.counts.items()):
@@ -121,30 +120,34 @@ def _facts(run: SoakRun, conditions: Sequence[Condition]) -> dict[str, Any]:
         "calls": calls,
         "drops": {reason: number for (reason,), number in sorted(drops.items())},
         "memory": asdict(run.memory) | {"peak_mib": max(sample.rss_mib for sample in run.samples)},
-        "conditions": conditions,
         "samples": run.samples,
     }
 
 
 def main() -> int:
     """Soak a server, report, and return 0 if every condition holds."""
-    parser = options(__doc__, "soak", epilog=SERVE_FLAGS)
+    parser = options(__doc__, "soak")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.4, help="of the machine, clients included")
     parser.add_argument("--seed", type=int, default=0)
-    arguments, flags = parser.parse_known_args()
+    arguments = parser.parse_args()
     export_missing([TINY, DEEP, ABANDONED], arguments.models)
-    with serve(arguments.models, ["--max-reply-bytes", str(_MAX_REPLY_BYTES), *flags]) as server:
+    with serve(arguments.models, ["--max-reply-bytes", str(_MAX_REPLY_BYTES)]) as server:
         run = asyncio.run(
             _soak(server, seconds=60 * arguments.minutes, share=arguments.share, seed=arguments.seed)
         )
-    conditions = judge(run)
     chosen = {name: getattr(arguments, name) for name in ("minutes", "seed", "share")}
-    result = with_fingerprint(chosen | _facts(run, conditions))
-    console.print(f"{run.rate:.0f} calls/s for {run.seconds:.0f} s")
-    status = conclude(arguments.out, result, page(result), conditions)
-    draw(result, arguments.out.with_suffix(".png"))
-    return status
+    facts = chosen | _facts(run)
+    draw(facts, arguments.out.with_suffix(".png"))
+    return finish(
+        arguments,
+        "make soak",
+        "Soak",
+        sections(facts),
+        conditions=judge(run),
+        intro=intro(facts),
+        facts=facts,
+    )
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
-from monitor import ServerSample, Trend
-from report import Condition
-from servers import ModelCounts, ServerCounters
-from soak_requests import ABANDONED
-from soak_traffic import CALL_SECONDS, KINDS, TOLERANCE, Traffic
+from benchmarks.frame import Condition
+from benchmarks.monitor import ServerSample, Trend
+from benchmarks.servers import ModelCounts, ServerCounters
+from benchmarks.soak_requests import ABANDONED
+from benchmarks.soak_traffic import CALL_SECONDS, KINDS, TOLERANCE, Traffic
 
 _GROWTH_MIB = 8.0
 """Growth of memory after the warm-up that counts as a leak, if it is certain to 95 %."""

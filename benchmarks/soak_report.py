@@ -6,35 +6,33 @@ from typing import Any
 
 import numpy as np
 
-from report import conditions_rows, made_with, markdown_table
+from benchmarks.frame import markdown_table
 
 _INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#d9822b", "#999999"
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the result as a page in Markdown."""
+def intro(result: Mapping[str, Any]) -> list[str]:
+    """Return what was run."""
+    return [
+        f"{result['seconds'] / 60:.1f} minutes at {result['rate']:.0f} calls/s, seed {result['seed']}; "
+        f"{result['server_cores']:.2f} cores for the server, {result['client_cores']:.2f} for its callers."
+    ]
+
+
+def sections(result: Mapping[str, Any]) -> list[str]:
+    """Return how calls ended, what was dropped, and memory."""
     memory = result["memory"]
-    lines = [
-        "# Soak",
-        "",
-        f"{made_with(result['fingerprint'])}: {result['seconds'] / 60:.1f} minutes at "
-        f"{result['rate']:.0f} calls/s, seed {result['seed']}; {result['server_cores']:.2f} cores for the "
-        f"server, {result['client_cores']:.2f} for its callers.",
-        "",
-        *conditions_rows(result["conditions"]),
+    dropped = ", ".join(f"{reason} {number:,}" for reason, number in result["drops"].items())
+    return [
         *markdown_table(
             {"calls": kind, "ended": ", ".join(f"{code} {number:,}" for code, number in codes.items())}
             for kind, codes in result["calls"].items()
         ),
-    ]
-    dropped = ", ".join(f"{reason} {number:,}" for reason, number in result["drops"].items())
-    lines += [
         f"Work that the server dropped: {dropped or 'none'}. Memory after the first third: "
         f"{memory['per_hour']:+.1f} MiB/h (95 %: {memory['low']:+.1f} to {memory['high']:+.1f}), "
         f"peak {memory['peak_mib']:.0f} MiB.",
         "",
     ]
-    return "\n".join(lines)
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -83,4 +81,5 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         axes.margins(x=0)
         if axes is not memory:
             axes.set_ylim(bottom=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import ENCODERS, BenchEncoder, infer_request, mixed_lengths, request_bytes
+from benchmarks.encoders import ENCODERS, BenchEncoder, infer_request, mixed_lengths, request_bytes
 from polyhead_model import EncoderConfig
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PARTS

@@ -12,10 +12,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from callers import command
-from load_generator import HEALTH, channel_to, stream, unary
-from polyhead_proto import messages as pb
-from soak_requests import (
+from benchmarks.callers import command
+from benchmarks.load_generator import HEALTH, channel_to, stream, unary
+from benchmarks.soak_requests import (
     ABANDONED,
     Arrays,
     GoodRequest,
@@ -24,6 +23,7 @@ from soak_requests import (
     outputs_of,
     valid,
 )
+from polyhead_proto import messages as pb
 
 TOLERANCE = 1e-5
 """How much a reply may differ from a quiet server's."""

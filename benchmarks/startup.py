@@ -13,27 +13,16 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders import MINILM, export_minilm, infer_request
-from load_generator import channel_to, unary
-from peers.graph import open_graph
+from benchmarks.encoders import MINILM, export_minilm, infer_request
+from benchmarks.frame import Condition, console, finish, markdown_table, options
+from benchmarks.load_generator import channel_to, unary
+from benchmarks.peers.graph import open_graph
 from polyhead_load.sweep.server import started_server
 from polyhead_proto import messages as pb
-from report import (
-    SERVE_FLAGS,
-    Condition,
-    conclude,
-    conditions_rows,
-    console,
-    heading,
-    markdown_table,
-    options,
-    with_fingerprint,
-)
 
 _TOKENS = 16
 _FIRST = 10
@@ -73,7 +62,7 @@ def _open(
     return seconds, [session.run(["pooled"], feeds)[0] for session in sessions]
 
 
-def _start(models: Path, flags: Sequence[str]) -> StartSample:
+def _start(models: Path) -> StartSample:
     """Start onnxruntime alone, then a server."""
     ids = np.random.default_rng(0).integers(1000, 20000, (1, _TOKENS))
     feeds: dict[str, NDArray[np.generic]] = {
@@ -89,7 +78,7 @@ def _start(models: Path, flags: Sequence[str]) -> StartSample:
         infer_request(f"{MINILM}.attention", feeds, {"pooled": None, "attention.0": None}),
     ]
     start = time.perf_counter()
-    with started_server(models, ["--http-port", "off", "--log-level", "warning", *flags]) as server:
+    with started_server(models, ["--http-port", "off", "--log-level", "warning"]) as server:
         answered, fast_ms = asyncio.run(_answers(server.address, requests, expected))
         return StartSample(
             opened_seconds=opened,
@@ -153,14 +142,18 @@ def judge(samples: Sequence[StartSample], weights_mib: float) -> list[Condition]
     ]
 
 
-def _page(result: dict[str, Any]) -> str:
-    """Return the result as a page in Markdown."""
-    lines = [
-        *heading("Starting a server", "startup", result),
-        "A trained MiniLM with both graphs, in turn with a process in which onnxruntime opens the same two.",
-        "",
-        *conditions_rows(result["conditions"]),
-        *markdown_table(
+def main() -> int:
+    """Start servers, report, and return 0 if every condition holds."""
+    chosen = options(__doc__, "startup", rounds=3).parse_args()
+    export_minilm(chosen.models)
+    with console.status("starting servers"):
+        samples = [_start(chosen.models) for _ in range(chosen.rounds)]
+    weights = chosen.models / MINILM / "1" / "weights.bin"
+    return finish(
+        chosen,
+        "make startup",
+        "Starting a server",
+        markdown_table(
             {
                 "onnxruntime opens both, s": f"{one.opened_seconds:.2f}",
                 "first right answers, s": f"{one.answered_seconds:.2f}",
@@ -169,24 +162,15 @@ def _page(result: dict[str, Any]) -> str:
                 "steady state, p50 ms": f"{one.steady_ms:.1f}",
                 "resident memory, MiB": f"{one.rss_mib:.0f}",
             }
-            for one in result["samples"]
+            for one in samples
         ),
-    ]
-    return "\n".join(lines)
-
-
-def main() -> int:
-    """Start servers, report, and return 0 if every condition holds."""
-    parser = options(__doc__, "startup", epilog=SERVE_FLAGS)
-    parser.add_argument("--rounds", type=int, default=3)
-    chosen, flags = parser.parse_known_args()
-    export_minilm(chosen.models)
-    with console.status("starting servers"):
-        samples = [_start(chosen.models, flags) for _ in range(chosen.rounds)]
-    weights = chosen.models / MINILM / "1" / "weights.bin"
-    conditions = judge(samples, weights.stat().st_size / 2**20)
-    result = with_fingerprint({"conditions": conditions, "samples": samples})
-    return conclude(chosen.out, result, _page(result), conditions)
+        conditions=judge(samples, weights.stat().st_size / 2**20),
+        intro=(
+            "A trained MiniLM with both graphs, in turn with a process in which onnxruntime opens the same",
+            "two.",
+        ),
+        facts={"samples": samples},
+    )
 
 
 if __name__ == "__main__":

@@ -8,26 +8,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.progress import Progress
 
-from encoders import MINILM
-from engines.comparison import AS_THEY_COME, LOADS, EncoderResult, page, targets
-from engines.contenders import ATTENTION_BF16, EngineLineup, start
-from engines.encoders import BERT, EngineFiles, prepare
-from in_process import CORES, WAYS
-from natural.batches import BatchPlan, Ids, Sequences
-from natural.comparison import PADDED, PER_LIST, TextComparison, TextTraffic
-from natural.engines import EngineModel
-from natural.lineup import check
-from natural.measuring import compare, of_servers, of_worker
-from natural.workers import plans_of
-from peers.contenders import PeerError
-from peers.launch import version_of
+from benchmarks.encoders import MINILM
+from benchmarks.engines.comparison import AS_THEY_COME, LOADS, EncoderResult, sections, targets
+from benchmarks.engines.contenders import ATTENTION_BF16, ONNXRUNTIME, EngineLineup, start
+from benchmarks.engines.encoders import BERT, EngineFiles, prepare
+from benchmarks.frame import console, finish, options
+from benchmarks.in_process import CORES, WAYS
+from benchmarks.natural.batches import BatchPlan, Ids, Sequences
+from benchmarks.natural.comparison import PADDED, PER_LIST, TextComparison, TextTraffic
+from benchmarks.natural.engines import EngineModel
+from benchmarks.natural.lineup import check
+from benchmarks.natural.measuring import measure
+from benchmarks.natural.workers import plans_of
+from benchmarks.peers.contenders import PeerError
+from benchmarks.peers.launch import version_of
+from benchmarks.sentences import natural_texts
 from polyhead_server.doctor.machine import LocalMachine
-from report import conclude, console, options, with_fingerprint
-from sentences import natural_texts
 
 _BATCH_SIZES = (1, 4, PER_LIST)
+_TEXTS = 96
+"""How many different ones."""
 _VOCABULARY = (1000, 30000)
 """Ids of ordinary tokens."""
 _CHECKED = {MINILM: 96, BERT: 24}
@@ -54,13 +55,7 @@ def sequences_of(traffic: TextTraffic, texts: Sequence[str]) -> Sequences:
 
 
 def _measure(
-    lineup: EngineLineup,
-    encoder: str,
-    texts: Sequence[str],
-    progress: Progress,
-    *,
-    seconds: float,
-    rounds: int,
+    lineup: EngineLineup, encoder: str, texts: Sequence[str], *, seconds: float, rounds: int
 ) -> list[TextComparison]:
     """Measure all loads of an encoder."""
     plans: dict[str, dict[str, BatchPlan]] = {}
@@ -71,41 +66,36 @@ def _measure(
         workers = [each for each in lineup.workers if not (natural and each.name == ATTENTION_BF16)]
         kind = f"{'texts' if natural else 'ids'}, {at_once} at once"
         if kind not in plans:
-            task = progress.add_task(f"{encoder}: searching plans, {kind}", total=len(workers))
-            plans[kind] = {}
-            for worker in workers:
-                plans[kind][worker.name] = worker.search(
-                    sequences,
-                    plans_of(worker.model, at_once, _BATCH_SIZES)
-                    if natural
-                    else equal_plans(worker.model, traffic),
-                    per_call=at_once,
-                    seconds=seconds / 4,
-                )
-                progress.advance(task)
-            progress.remove_task(task)
+            with console.status(f"{encoder}: searching plans, {kind}"):
+                plans[kind] = {
+                    worker.name: worker.search(
+                        sequences,
+                        plans_of(worker.model, at_once, _BATCH_SIZES)
+                        if natural
+                        else equal_plans(worker.model, traffic),
+                        per_call=at_once,
+                        seconds=seconds / 4,
+                    )
+                    for worker in workers
+                }
         ways = {worker.name: (worker, plans[kind][worker.name]) for worker in workers}
         if natural:
             padded, _ = ways[PADDED]
             ways[AS_THEY_COME] = (padded, BatchPlan(batch=PER_LIST, threads=CORES))
-        measures = {
-            **of_servers(lineup.servers, traffic, sequences, seconds=seconds),
-            **{
-                name: of_worker(worker, sequences, plan, at_once=at_once, seconds=seconds)
-                for name, (worker, plan) in ways.items()
-            },
-        }
-        chosen = {name: plan for name, (_, plan) in ways.items()}
-        found.append(compare(encoder, traffic, measures, chosen, progress, rounds=rounds))
+        found.append(
+            measure(
+                *(encoder, traffic, lineup.servers, ways, sequences),
+                at_once=at_once,
+                seconds=seconds,
+                rounds=rounds,
+            )
+        )
     return found
 
 
 def main() -> int:
     """Compare, write the page, and return 0 if every target is met."""
-    parser = options(__doc__, "engines")
-    parser.add_argument("--seconds", type=float, default=0.5, help="per sample")
-    parser.add_argument("--rounds", type=int, default=3, help="samples of each contender")
-    parser.add_argument("--texts", type=int, default=96, help="how many different ones")
+    parser = options(__doc__, "engines", seconds=0.5, rounds=3)
     parser.add_argument("--encoders", nargs="+", choices=(MINILM, BERT), default=[MINILM, BERT])
     parser.add_argument("--sentences-venv", type=Path, default=Path(".venv-peer-sentences"))
     chosen = parser.parse_args()
@@ -125,38 +115,47 @@ def main() -> int:
         prepared: list[EngineFiles] = [
             prepare(encoder, chosen.models, Path("build/engines"), python) for encoder in chosen.encoders
         ]
-    texts = natural_texts(chosen.texts)
+    texts = natural_texts(_TEXTS)
     results = []
     for files in prepared:
-        with (
-            start(files, python, bf16=bf16, rounds=chosen.rounds) as lineup,
-            Progress(console=console) as shown,
-        ):
-            cosines = check(lineup.servers, lineup.workers, texts[: _CHECKED[files.encoder]])
+        with start(files, python, bf16=bf16, rounds=chosen.rounds) as lineup:
             results.append(
                 EncoderResult(
                     encoder=files.encoder,
                     footprints=lineup.footprints,
-                    cosines=cosines,
+                    cosines=check(lineup.servers, lineup.workers, texts[: _CHECKED[files.encoder]]),
                     comparisons=_measure(
-                        *(lineup, files.encoder, texts, shown), seconds=chosen.seconds, rounds=chosen.rounds
+                        lineup, files.encoder, texts, seconds=chosen.seconds, rounds=chosen.rounds
                     ),
                 )
             )
-    judged = targets(results)
-    result = with_fingerprint(
-        {
+    instructions = [name for name, has in (machine.processors().instructions or {}).items() if has]
+    computes = "OpenVINO computes" if bf16 else "It lacks bf16 products: what computes"
+    return finish(
+        chosen,
+        "make engines",
+        "Engines and precisions",
+        sections(results, versions, cores=CORES, rounds=chosen.rounds),
+        conditions=targets(results),
+        intro=(
+            f"The processor has {', '.join(instructions) or 'none of AVX2 and later'}. {computes} in bf16 "
+            + ("on it." if bf16 else "takes no part."),
+            "",
+            f"Medians of {chosen.rounds} rounds, in each of which everyone takes a turn, in every second",
+            "round backwards. Ratios compare within this run; the rest is this machine's. “×” is the rate",
+            f"divided by that of “{ONNXRUNTIME}”, with the lowest and the highest round in brackets.",
+            "Rates of “polyhead” are those of a server over gRPC, all others of an engine in process.",
+        ),
+        facts={
             "rounds": chosen.rounds,
             "seconds": chosen.seconds,
             "texts": len(texts),
-            "instructions": [name for name, has in (machine.processors().instructions or {}).items() if has],
+            "instructions": instructions,
             "bf16": bf16,
             "versions": versions,
-            "targets": judged,
             "encoders": results,
-        }
+        },
     )
-    return conclude(chosen.out, result, page(result), judged)
 
 
 if __name__ == "__main__":

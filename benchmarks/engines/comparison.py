@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from encoders import MINILM
-from engines.contenders import (
+from benchmarks.encoders import MINILM
+from benchmarks.engines.contenders import (
     ALONE,
     ALONE_BF16,
     ATTENTION_BF16,
@@ -16,8 +15,8 @@ from engines.contenders import (
     OPENVINO,
     Footprint,
 )
-from natural.comparison import PACKED, PADDED, PER_LIST, Cosines, TextComparison, TextTraffic
-from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
+from benchmarks.frame import Condition, at_least, markdown_table, spell_number, spell_ratios
+from benchmarks.natural.comparison import PACKED, PADDED, PER_LIST, Cosines, TextComparison, TextTraffic
 
 AS_THEY_COME = f"{PADDED}, batches of {PER_LIST} as they come"
 LONE = TextTraffic(per_call=1, in_flight=1, tokens=16)
@@ -85,20 +84,12 @@ def targets(results: Sequence[EncoderResult]) -> list[Condition]:
 
 
 def _speed(comparisons: Sequence[TextComparison]) -> list[Condition]:
-    found = []
-    for each in comparisons:
-        for name, other, least in _LEAST[each.traffic]:
-            if name not in each.samples or other not in each.samples:
-                continue
-            ratios = each.against(name, other)
-            found.append(
-                Condition(
-                    name=f"{each.traffic.title}: {name} ≥ {least} × {other}",
-                    holds=median(ratios) >= least,
-                    seen=spell_ratios(ratios),
-                )
-            )
-    return found
+    return [
+        at_least(f"{each.traffic.title}: {name}", least, other, each.ratios(name, other))
+        for each in comparisons
+        for name, other, least in _LEAST[each.traffic]
+        if name in each.samples and other in each.samples
+    ]
 
 
 def _footprint(footprints: Mapping[str, Footprint]) -> list[Condition]:
@@ -121,26 +112,11 @@ def _footprint(footprints: Mapping[str, Footprint]) -> list[Condition]:
     return found
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the comparison as a page in Markdown."""
-    results: Sequence[EncoderResult] = result["encoders"]
-    bf16 = (
-        "OpenVINO computes in bf16 on it."
-        if result["bf16"]
-        else "It lacks bf16 products: what computes in bf16 takes no part."
-    )
-    rounds, cores = result["rounds"], result["fingerprint"]["cores"]
-    lines = [
-        *heading("Engines and precisions", "engines", result),
-        f"The processor has {', '.join(result['instructions']) or 'none of AVX2 and later'}. {bf16}",
-        "",
-        f"Medians of {rounds} rounds, in each of which everyone takes a turn, in every second",
-        "round backwards. Ratios compare within this run; the rest is this machine's. “×” is the rate",
-        f"divided by that of “{ONNXRUNTIME}”, with the lowest and the highest round in",
-        "brackets. Rates of “polyhead” are those of a server over gRPC, all others of an engine in process.",
-        "",
-        *conditions_rows(result["targets"]),
-    ]
+def sections(
+    results: Sequence[EncoderResult], versions: Mapping[str, str], *, cores: int, rounds: int
+) -> list[str]:
+    """Return the page's tables."""
+    lines: list[str] = []
     for each in results:
         lines += [f"## {_TITLES.get(each.encoder, each.encoder)}", ""]
         for comparison in each.comparisons:
@@ -148,7 +124,8 @@ def page(result: Mapping[str, Any]) -> str:
             lines += [f"### {comparison.traffic.title}", "", *rows]
         rows = markdown_table(_footprint_row(name, each) for name in each.footprints)
         lines += ["### Memory, first answer, and precision", "", *rows]
-    lines += [
+    return [
+        *lines,
         "## How it was measured",
         "",
         f"* All use {cores} threads in all. Each server and each engine has a process of its own, and",
@@ -170,9 +147,8 @@ def page(result: Mapping[str, Any]) -> str:
         "* Cosines compare pooled vectors of natural texts with those of the padded graph in fp32, one",
         "  text a run. The large encoder has random weights: its cosines say nothing of a trained one's.",
         "",
-        *markdown_table({"": name, "version": version} for name, version in result["versions"].items()),
+        *markdown_table({"": name, "version": version} for name, version in versions.items()),
     ]
-    return "\n".join(lines)
 
 
 _TITLES = {
@@ -184,11 +160,11 @@ _TITLES = {
 def _row(name: str, each: TextComparison) -> dict[str, str]:
     return {
         "": _spelt(name),
-        "sequences/s": spell_number(each.median(name, "rate")),
-        "×": "" if name == ONNXRUNTIME else spell_ratios(each.against(name, ONNXRUNTIME)),
+        "sequences/s": spell_number(each.median(name)),
+        "×": "" if name == ONNXRUNTIME else spell_ratios(each.ratios(name, ONNXRUNTIME)),
         "p50 of a call, ms": spell_number(each.median(name, "p50_ms")),
         "plan": each.plans.get(name, ""),
-        "errors": str(sum(sample.errors for sample in each.samples[name])),
+        "errors": str(each.errors(name)),
     }
 
 

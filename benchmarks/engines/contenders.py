@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from engines.encoders import EngineFiles
-from in_process import CORES
-from natural.batches import BatchPlan
-from natural.comparison import CTRANSLATE2, INT8, PACKED, PADDED, SENTENCE_TRANSFORMERS
-from natural.engines import EngineModel
-from natural.lineup import CONVERTED, peer_engines
-from natural.served import TextServer
-from natural.workers import EngineWorker, engine_worker
-from peers.contenders import Contender
+from benchmarks.engines.encoders import EngineFiles
+from benchmarks.frame import in_turn
+from benchmarks.in_process import CORES
+from benchmarks.natural.batches import BatchPlan
+from benchmarks.natural.comparison import CTRANSLATE2, INT8, PACKED, PADDED, SENTENCE_TRANSFORMERS
+from benchmarks.natural.engines import EngineModel
+from benchmarks.natural.lineup import CONVERTED, peer_engines
+from benchmarks.natural.served import TextServer
+from benchmarks.natural.workers import EngineWorker, engine_worker
+from benchmarks.peers.contenders import Contender
 from polyhead_load.sweep.server import OwnServer, started_server
-from turns import in_turn
 
 ONNXRUNTIME = "polyhead, onnxruntime fp32"
 """What the others are compared with."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from encoders import GRAPH, MINILM, export_padded, minilm_checkpoint
-from natural.lineup import convert
+from benchmarks.encoders import GRAPH, MINILM, export_padded, minilm_checkpoint
+from benchmarks.natural.lineup import convert
 from polyhead_export import Precision, export_family, from_checkpoint
 
 BERT = "bert-base"

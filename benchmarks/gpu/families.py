@@ -11,9 +11,9 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from encoders import trained_minilm
-from gpu.device import TimedDevice
-from gpu.plan import Check, EncoderFamily
+from benchmarks.encoders import trained_minilm
+from benchmarks.gpu.device import TimedDevice
+from benchmarks.gpu.plan import Check, EncoderFamily
 from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
-from gpu.families import GRAPHS, feeds_of, open_graph
-from gpu.plan import Check, EncoderFamily
+from benchmarks.gpu.families import GRAPHS, feeds_of, open_graph
+from benchmarks.gpu.plan import Check, EncoderFamily
 
 _MESSAGE = re.compile(r"SdpaKernel=([A-Z_]+)")
 # Parts of kernel names, the most specific first.

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnxruntime as ort
 import torch
 
-from gpu.plan import Check
+from benchmarks.gpu.plan import Check
 from polyhead_load.sweep.fingerprint import fingerprint
 
 _PACKAGES = re.compile(r"torch|triton|onnx.*|nvidia-(cudnn|cublas|cuda-runtime).*")

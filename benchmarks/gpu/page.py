@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from report import markdown_table, spell_number
+from benchmarks.frame import markdown_table, spell_number
 
 Rows = Sequence[Mapping[str, Any]]
 """The results of one part."""

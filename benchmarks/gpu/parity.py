@@ -1,7 +1,7 @@
 """Deviation of each graph, in each precision, from PyTorch in fp32 on the CPU: ragged, at unseen sizes."""
 
-from gpu.families import GRAPHS, build, open_graph
-from gpu.plan import Check, EncoderFamily
+from benchmarks.gpu.families import GRAPHS, build, open_graph
+from benchmarks.gpu.plan import Check, EncoderFamily
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.parity import deviation, reference_outputs
 from polyhead_export.samples import sample_inputs

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gpu.device import TimedDevice
+from benchmarks.gpu.device import TimedDevice
 from polyhead_model import PRESETS, EncoderConfig
 
 Precision = Literal["fp32", "fp16", "bf16"]

@@ -10,13 +10,13 @@ from statistics import median
 import numpy as np
 import onnxruntime as ort
 
-from encoders import infer_request
-from gpu.families import FAST, feeds_of, open_graph
-from gpu.machine import loaded_libraries
-from gpu.plan import Check, EncoderFamily
-from load_generator import LoadResult, channel_to, closed_loop, unary
+from benchmarks.encoders import infer_request
+from benchmarks.gpu.families import FAST, feeds_of, open_graph
+from benchmarks.gpu.machine import loaded_libraries
+from benchmarks.gpu.plan import Check, EncoderFamily
+from benchmarks.load_generator import LoadResult, channel_to, closed_loop, unary
+from benchmarks.servers import serve
 from polyhead_proto import messages as pb
-from servers import serve
 
 _REQUESTS = 16
 """Different requests per caller."""

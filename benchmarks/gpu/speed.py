@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu.device import TimedDevice, ratio
-from gpu.families import ATTENTION, FAST, GRAPHS, build, feeds_of, open_graph
-from gpu.plan import Check, EncoderFamily, Size
+from benchmarks.gpu.device import TimedDevice, ratio
+from benchmarks.gpu.families import ATTENTION, FAST, GRAPHS, build, feeds_of, open_graph
+from benchmarks.gpu.plan import Check, EncoderFamily, Size
 from polyhead_model import Encoder, flops
 
 EAGER, COMPILED, CAPTURED = "torch eager", "torch.compile", "torch.compile, CUDA graph"

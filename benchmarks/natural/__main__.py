@@ -11,34 +11,34 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.progress import Progress
 
-from encoders import MINILM, infer_request, minilm_checkpoint, trained_minilm, unpadded_inputs
-from in_process import CORES
-from load_generator import closed_loop
-from natural.batches import BatchPlan, open_tokenizer, token_ids
-from natural.comparison import (
+from benchmarks.encoders import MINILM, infer_request, minilm_checkpoint, trained_minilm, unpadded_inputs
+from benchmarks.frame import compare, console, finish, options, paired_ratios, time_in_turn
+from benchmarks.in_process import CORES
+from benchmarks.load_generator import closed_loop
+from benchmarks.natural.batches import BatchPlan, open_tokenizer, token_ids
+from benchmarks.natural.comparison import (
     TRAFFIC,
     EqualLengths,
     MixedCall,
     TextComparison,
     TextTraffic,
     describe_lengths,
-    page,
+    sections,
     targets,
 )
-from natural.lineup import PeerEnvironments, TextGraphs, check, convert, export_graphs, start
-from natural.measuring import compare, of_servers, of_worker
-from natural.workers import plans_of
-from peers.contenders import PeerError
-from peers.launch import version_of
+from benchmarks.natural.lineup import PeerEnvironments, TextGraphs, check, convert, export_graphs, start
+from benchmarks.natural.measuring import measure
+from benchmarks.natural.workers import plans_of
+from benchmarks.peers.contenders import PeerError
+from benchmarks.peers.launch import version_of
+from benchmarks.sentences import natural_texts
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
-from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
-from sentences import natural_texts
-from turns import in_turn, paired_ratios, time_in_turn
 
+_TEXTS = 192
+"""How many different ones."""
 _CALL = np.linspace(8, 128, 8).astype(np.int32)
 """The lengths of a call whose sequences differ."""
 _EQUAL = ((1, 16), (8, 64), (8, 128))
@@ -57,13 +57,16 @@ def _mixed_call(address: str, config: EncoderConfig, *, seconds: float, rounds: 
         "mixed": infer_request(MINILM, full | {"lengths": _CALL}, {"pooled": None}),
         "full": infer_request(MINILM, full, {"pooled": None}),
     }
-    p50_ms: dict[str, list[float]] = {name: [] for name in requests}
-    for order in in_turn(requests, rounds):
-        for name in order:
-            load = asyncio.run(closed_loop(address, [requests[name]], in_flight=1, seconds=seconds))
-            p50_ms[name].append(load.percentile_ms(50))
+
+    def p50_ms(request: bytes) -> float:
+        load = asyncio.run(closed_loop(address, [request], in_flight=1, seconds=seconds))
+        return load.percentile_ms(50)
+
+    found = compare(
+        "a call of mixed lengths", {name: partial(p50_ms, each) for name, each in requests.items()}, rounds
+    )
     return MixedCall(
-        share=float(_CALL.mean() / _CALL.max()), ratios=paired_ratios(p50_ms["mixed"], p50_ms["full"])
+        share=float(_CALL.mean() / _CALL.max()), ratios=paired_ratios(found["mixed"], found["full"])
     )
 
 
@@ -88,13 +91,10 @@ def _equal_lengths(graphs: TextGraphs, config: EncoderConfig, *, seconds: float)
 
 def main() -> int:
     """Compare, write the page, and return 0 if every target is met."""
-    parser = options(__doc__, "natural", epilog=SERVE_FLAGS)
-    parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
-    parser.add_argument("--rounds", type=int, default=3, help="samples of each contender")
-    parser.add_argument("--texts", type=int, default=192, help="how many different ones")
+    parser = options(__doc__, "natural", seconds=1.5, rounds=3)
     parser.add_argument("--triton-venv", type=Path, default=Path(".venv-peer-triton"))
     parser.add_argument("--sentences-venv", type=Path, default=Path(".venv-peer-sentences"))
-    chosen, flags = parser.parse_known_args()
+    chosen = parser.parse_args()
     pythons = PeerEnvironments(
         triton=chosen.triton_venv.absolute() / "bin" / "python",
         sentences=chosen.sentences_venv.absolute() / "bin" / "python",
@@ -107,19 +107,19 @@ def main() -> int:
     folder = Path("build/natural").absolute()
     graphs = export_graphs(chosen.models)
     convert(pythons.sentences, minilm_checkpoint(), folder)
-    texts = natural_texts(chosen.texts)
+    texts = natural_texts(_TEXTS)
     lengths = [len(ids) for ids in token_ids(open_tokenizer(str(graphs.tokenizer)), texts)]
     console.print(*describe_lengths(lengths), sep="\n")
+    sizes = {"seconds": chosen.seconds, "rounds": chosen.rounds}
     comparisons: list[TextComparison] = []
-    with start(graphs, chosen.models, pythons, folder, flags) as lineup:
+    with start(graphs, chosen.models, pythons, folder) as lineup:
         cosines = check(lineup.servers, lineup.workers, texts)
         versions |= {server.name: server.contender.version() for server in lineup.servers}
-        with Progress(console=console) as progress:
-            plans: dict[int, dict[str, BatchPlan]] = {}
-            for traffic in TRAFFIC:
-                at_once = _at_once(traffic, texts)
-                if at_once not in plans:
-                    task = progress.add_task(f"searching batches, {at_once} texts at once", total=None)
+        plans: dict[int, dict[str, BatchPlan]] = {}
+        for traffic in TRAFFIC:
+            at_once = _at_once(traffic, texts)
+            if at_once not in plans:
+                with console.status(f"searching batches, {at_once} texts at once"):
                     plans[at_once] = {
                         worker.name: worker.search(
                             texts,
@@ -129,36 +129,35 @@ def main() -> int:
                         )
                         for worker in lineup.workers
                     }
-                    progress.remove_task(task)
-                found = plans[at_once]
-                in_process = {
-                    worker.name: of_worker(
-                        worker, texts, found[worker.name], at_once=at_once, seconds=chosen.seconds
-                    )
-                    for worker in lineup.workers
-                }
-                measures = {
-                    **of_servers(lineup.servers, traffic, texts, seconds=chosen.seconds),
-                    **in_process,
-                }
-                comparisons.append(compare(MINILM, traffic, measures, found, progress, rounds=chosen.rounds))
-        call = _mixed_call(lineup.polyhead.address, config, seconds=chosen.seconds, rounds=chosen.rounds)
-    equal = _equal_lengths(graphs, config, seconds=2 * chosen.seconds)
-    judged = targets(comparisons, call, equal)
-    result = with_fingerprint(
-        {
-            "rounds": chosen.rounds,
-            "seconds": chosen.seconds,
+            engines = {worker.name: (worker, plans[at_once][worker.name]) for worker in lineup.workers}
+            comparisons.append(
+                measure(MINILM, traffic, lineup.servers, engines, texts, at_once=at_once, **sizes)
+            )
+        call = _mixed_call(lineup.polyhead.address, config, **sizes)
+    with console.status("equal lengths"):
+        equal = _equal_lengths(graphs, config, seconds=2 * chosen.seconds)
+    return finish(
+        chosen,
+        "make natural",
+        "Texts of natural lengths",
+        sections(comparisons, lengths, cosines, versions, cores=CORES),
+        conditions=targets(comparisons, call, equal),
+        intro=(
+            f"all-MiniLM-L6-v2 from text to vector, medians of {chosen.rounds} rounds, in each of which",
+            "everyone takes a turn, in every second round backwards. Ratios compare within this run; the",
+            "rest is this machine's. “polyhead ×” is polyhead's rate divided by the other's, with the lowest",
+            "and the highest round in brackets.",
+        ),
+        facts={
+            **sizes,
             "lengths": lengths,
             "versions": versions,
             "cosines": cosines,
-            "targets": judged,
             "comparisons": comparisons,
             "mixed call": call,
             "equal lengths": equal,
-        }
+        },
     )
-    return conclude(chosen.out, result, page(result), judged)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Any
 
 import numpy as np
 
-from peers.comparison import POLYHEAD, TRITON, PeerComparison
-from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
-from sentences import share_of_tokens
+from benchmarks.frame import (
+    Condition,
+    Rounds,
+    at_least,
+    at_most,
+    markdown_table,
+    spell_number,
+    spell_ratios,
+    spell_threads,
+)
+from benchmarks.peers.comparison import POLYHEAD, TRITON, strongest_triton
+from benchmarks.sentences import share_of_tokens
 
 PADDED = "onnxruntime in process, padded graph"
 PACKED = "onnxruntime in process, packed graph"
@@ -53,18 +60,12 @@ TRAFFIC = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextComparison(PeerComparison):
+class TextComparison(Rounds):
     """All rounds of one traffic."""
 
-    per_call: int
-    tokens: int | None = None
+    traffic: TextTraffic
     plans: Mapping[str, str] = field(default_factory=dict)
     """How engines in process batch, by name."""
-
-    @property
-    def traffic(self) -> TextTraffic:
-        """The load."""
-        return TextTraffic(per_call=self.per_call, in_flight=self.in_flight, tokens=self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,35 +103,20 @@ def targets(
     """Return what polyhead should reach."""
     found: list[Condition] = []
     for each in comparisons:
-        bounds = {PADDED: 1.05 if each.in_flight == 32 else 1.0, TRITON: 1.4}
-        if each.per_call > 1:
+        bounds = {PADDED: 1.05 if each.traffic.in_flight == 32 else 1.0, TRITON: 1.4}
+        if each.traffic.per_call > 1:
             bounds = {CTRANSLATE2: 1.0, SENTENCE_TRANSFORMERS: 1.3}
-        traffic = each.traffic.title
         for prefix, least in bounds.items():
-            other = each.triton if prefix == TRITON else each.strongest(prefix)
-            ratio = median(each.against(POLYHEAD, other))
-            found.append(
-                Condition(name=f"{traffic}: ≥ {least} × {other}", holds=ratio >= least, seen=f"{ratio:.2f}")
-            )
-    most, ratio = call.share + _MIXED_CALL_PLUS, median(call.ratios)
-    found.append(
-        Condition(
-            name=f"a call of 8 sequences of 8–128 tokens, of which {call.share:.2f} exist: "
-            f"≤ {most:.2f} × the same call at full length",
-            holds=ratio <= most,
-            seen=f"{ratio:.2f}",
-        )
-    )
+            others = [name for name in each.samples if name.startswith(prefix)]
+            other = strongest_triton(each) if prefix == TRITON else each.strongest(others)
+            found.append(at_least(f"{each.traffic.title}:", least, other, each.ratios(POLYHEAD, other)))
+    name = f"a call of 8 sequences of 8–128 tokens, of which {call.share:.2f} exist:"
+    found.append(at_most(name, call.share + _MIXED_CALL_PLUS, "the same call at full length", call.ratios))
     for one in equal:
-        ratio = median(one.ratios)
-        found.append(
-            Condition(
-                name=f"equal lengths, B × T = {one.batch} × {one.tokens}, {one.threads} "
-                f"thread{'s' * (one.threads > 1)}: packed graph ≤ {_EQUAL_MOST} × padded graph",
-                holds=ratio <= _EQUAL_MOST,
-                seen=f"{ratio:.2f}",
-            )
+        name = (
+            f"equal lengths, B × T = {one.batch} × {one.tokens}, {spell_threads(one.threads)}: packed graph"
         )
+        found.append(at_most(name, _EQUAL_MOST, "padded graph", one.ratios))
     return found
 
 
@@ -153,33 +139,28 @@ def describe_lengths(lengths: Sequence[int]) -> list[str]:
     ]
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the comparison as a page in Markdown."""
-    comparisons: Sequence[TextComparison] = result["comparisons"]
-    lines = [
-        *heading("Texts of natural lengths", "natural", result),
-        f"all-MiniLM-L6-v2 from text to vector, medians of {result['rounds']} rounds, in each of which",
-        "everyone takes a turn, in every second round backwards. Ratios compare within this run; the rest",
-        "is this machine's. “polyhead ×” is polyhead's rate divided by the other's, with the lowest and the",
-        "highest round in brackets.",
-        "",
-        *conditions_rows(result["targets"]),
-        "## The texts",
-        "",
-        *describe_lengths(result["lengths"]),
-    ]
+def sections(
+    comparisons: Sequence[TextComparison],
+    lengths: Sequence[int],
+    cosines: Mapping[str, Cosines],
+    versions: Mapping[str, str],
+    *,
+    cores: int,
+) -> list[str]:
+    """Return the page's tables."""
+    lines = ["## The texts", "", *describe_lengths(lengths)]
     for each in comparisons:
         lines += [f"## {each.traffic.title}", "", *markdown_table(_row(name, each) for name in each.samples)]
-    lines += [
+    return [
+        *lines,
         "## How it was measured",
         "",
         "* Everyone gets texts, tokenises them within the measured time, and gives one normalised vector a",
         "  text. polyhead, Triton's model, onnxruntime in process and CTranslate2 use the `tokenizers`",
         "  library; sentence-transformers calls it through transformers.",
-        f"* All use {result['fingerprint']['cores']} threads in all. In process each engine has a process of "
-        "its own. Of lists it gets",
-        "  one at a time; of single texts all at once, which no server can have: it may sort them all by",
-        "  length. A search picks the fastest batches, by size and order, as one run with all threads or",
+        f"* All use {cores} threads in all. In process each engine has a process of its own. Of lists it",
+        "  gets one at a time; of single texts all at once, which no server can have: it may sort them all",
+        "  by length. A search picks the fastest batches, by size and order, as one run with all threads or",
         "  one-thread runs on each core. sentence-transformers sorts by itself.",
         "* Servers are called over gRPC by one asyncio client that shares the machine. Triton's Python",
         "  back end joins the requests of a batch, tokenises, pads and runs once.",
@@ -188,22 +169,21 @@ def page(result: Mapping[str, Any]) -> str:
         "* Before anything is measured, every vector is compared with the padded graph's, one text a run.",
         "",
         *markdown_table(
-            {"": name, "lowest cosine": f"{cosine.lowest:.5f}"} for name, cosine in result["cosines"].items()
+            {"": name, "lowest cosine": f"{cosine.lowest:.5f}"} for name, cosine in cosines.items()
         ),
-        *markdown_table({"": name, "version": version} for name, version in result["versions"].items()),
+        *markdown_table({"": name, "version": version} for name, version in versions.items()),
     ]
-    return "\n".join(lines)
 
 
 def _row(name: str, each: TextComparison) -> dict[str, str]:
     own = name == POLYHEAD
     return {
         "": f"**{name}**" if own else name,
-        "texts/s": spell_number(each.median(name, "rate")),
-        "polyhead ×": "" if own else spell_ratios(each.against(POLYHEAD, name)),
+        "texts/s": spell_number(each.median(name)),
+        "polyhead ×": "" if own else spell_ratios(each.ratios(POLYHEAD, name)),
         "p50 of a call, ms": ""
-        if name in each.plans and each.per_call == 1
+        if name in each.plans and each.traffic.per_call == 1
         else spell_number(each.median(name, "p50_ms")),
         "batches": each.plans.get(name, ""),
-        "errors": str(sum(sample.errors for sample in each.samples[name])),
+        "errors": str(each.errors(name)),
     }

@@ -1,4 +1,6 @@
-"""Convert a checkpoint for the engines of peers: `python -m natural.convert CHECKPOINT FOLDER [--openvino]`.
+"""Convert a checkpoint for the engines of peers.
+
+    python -m benchmarks.natural.convert CHECKPOINT FOLDER [--openvino]
 
 `FOLDER/ctranslate2` is CTranslate2's, in fp32; `FOLDER/sentence-transformers` has an ONNX graph as
 sentence-transformers exports it, and one that onnxruntime's optimiser went over; with `--openvino`, also

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from natural.batches import (
+from benchmarks.natural.batches import (
     BatchPlan,
     Ids,
     Sequences,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from encoders import (
+from benchmarks.encoders import (
     GRAPH,
     MINILM,
     computes_padding,
@@ -18,16 +18,16 @@ from encoders import (
     export_padded,
     trained_minilm,
 )
-from in_process import CORES
-from natural.batches import BatchPlan, Vectors
-from natural.comparison import CTRANSLATE2, INT8, PACKED, PADDED, SENTENCE_TRANSFORMERS, Cosines
-from natural.engines import EngineModel
-from natural.served import TextServer
-from natural.workers import EngineWorker, engine_worker
-from peers.comparison import POLYHEAD
-from peers.contenders import Contender, PeerError
-from peers.launch import TritonVariant, tritonserver
-from servers import ServerProcess, serve
+from benchmarks.in_process import CORES
+from benchmarks.natural.batches import BatchPlan, Vectors
+from benchmarks.natural.comparison import CTRANSLATE2, INT8, PACKED, PADDED, SENTENCE_TRANSFORMERS, Cosines
+from benchmarks.natural.engines import EngineModel
+from benchmarks.natural.served import TextServer
+from benchmarks.natural.workers import EngineWorker, engine_worker
+from benchmarks.peers.comparison import POLYHEAD
+from benchmarks.peers.contenders import Contender, PeerError
+from benchmarks.peers.launch import TritonVariant, tritonserver
+from benchmarks.servers import ServerProcess, serve
 
 _VARIANTS = (
     TritonVariant(instances=1, threads=CORES, max_batch={MINILM: 32}),
@@ -38,7 +38,7 @@ CONVERTED, DONE = "converted", "done"
 _LEAST_COSINE = {"bf16": 0.999, f"dynamic {INT8}": 0.8, INT8: 0.97}
 """By what names hold: the first one counts."""
 _LEAST_COSINE_FP32 = 0.9999
-_BENCHMARKS = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def convert(python: Path, checkpoint: Path, folder: Path, *flags: str) -> None:
         python: Of the environment that has them.
         checkpoint: The checkpoint's folder.
         folder: Where the converted one goes.
-        flags: Flags of `natural.convert`.
+        flags: Flags of `benchmarks.natural.convert`.
 
     Raises:
         PeerError: The environment is missing or damaged.
@@ -104,8 +104,8 @@ def convert(python: Path, checkpoint: Path, folder: Path, *flags: str) -> None:
         return
     try:
         subprocess.run(
-            [python, "-m", "natural.convert", checkpoint, converted, *flags],
-            env=os.environ | {"PYTHONPATH": str(_BENCHMARKS), "HF_HUB_OFFLINE": "1"},
+            [python, "-m", "benchmarks.natural.convert", checkpoint, converted, *flags],
+            env=os.environ | {"PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1"},
             check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
@@ -116,9 +116,7 @@ def convert(python: Path, checkpoint: Path, folder: Path, *flags: str) -> None:
 
 
 @contextmanager
-def start(
-    graphs: TextGraphs, models: Path, pythons: PeerEnvironments, folder: Path, flags: Sequence[str]
-) -> Iterator[Lineup]:
+def start(graphs: TextGraphs, models: Path, pythons: PeerEnvironments, folder: Path) -> Iterator[Lineup]:
     """Start everyone, and end them.
 
     Args:
@@ -126,7 +124,6 @@ def start(
         models: The model repository.
         pythons: The environments of peers.
         folder: Where `convert` wrote, and logs and Triton's models go.
-        flags: Flags of `polyhead serve`.
     """
     configurations: dict[str, str] = {}
     triton_models: dict[str, tuple[str, int]] = {}
@@ -138,7 +135,7 @@ def start(
             )
             triton_models[model] = (f"{variant}, {computed} graph", variant.max_batch[MINILM])
     with ExitStack() as stack:
-        polyhead = stack.enter_context(serve(models, flags))
+        polyhead = stack.enter_context(serve(models, []))
         servers = [
             TextServer(
                 contender=Contender(name=POLYHEAD, address=polyhead.address, process=polyhead.process),

@@ -1,53 +1,24 @@
-"""Everyone takes turns under one load."""
+"""What measures servers and engines in process under one load."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from rich.progress import Progress
-
-from natural.batches import BatchPlan, Sequences
-from natural.comparison import TextComparison, TextTraffic
-from natural.served import TextServer
-from natural.workers import EngineWorker
-from peers.comparison import PeerSample
-from turns import in_turn
-
-Measures = Mapping[str, Callable[[], PeerSample]]
-"""By the name of whom they measure."""
+from benchmarks.frame import Sample, compare
+from benchmarks.natural.batches import BatchPlan, Sequences
+from benchmarks.natural.comparison import TextComparison, TextTraffic
+from benchmarks.natural.served import TextServer
+from benchmarks.natural.workers import EngineWorker
 
 
-def of_servers(
-    servers: Sequence[TextServer], traffic: TextTraffic, sequences: Sequences, *, seconds: float
-) -> Measures:
-    """Return what measures the servers that take calls of so many sequences."""
-    return {
-        server.name: partial(
-            server.measure, sequences, per_call=traffic.per_call, in_flight=traffic.in_flight, seconds=seconds
-        )
-        for server in servers
-        if server.max_batch >= traffic.per_call
-    }
-
-
-def of_worker(
-    worker: EngineWorker, sequences: Sequences, plan: BatchPlan, *, at_once: int, seconds: float
-) -> Callable[[], PeerSample]:
-    """Return what measures an engine in process that gets so many sequences at once."""
-
-    def measure() -> PeerSample:
-        speed = worker.measure(sequences, plan, per_call=at_once, seconds=seconds)
-        return PeerSample(rate=speed.rate, p50_ms=speed.p50_ms, batch=plan.batch)
-
-    return measure
-
-
-def compare(
+def measure(
     encoder: str,
     traffic: TextTraffic,
-    measures: Measures,
-    plans: Mapping[str, BatchPlan],
-    progress: Progress,
+    servers: Sequence[TextServer],
+    engines: Mapping[str, tuple[EngineWorker, BatchPlan]],
+    sequences: Sequences,
     *,
+    at_once: int,
+    seconds: float,
     rounds: int,
 ) -> TextComparison:
     """Measure everyone in turn.
@@ -55,22 +26,28 @@ def compare(
     Args:
         encoder: The encoder's name.
         traffic: The load.
-        measures: Of everyone.
-        plans: Of engines in process, by name.
-        progress: Shows how far it is.
+        servers: Those that take calls of so many sequences take part.
+        engines: Engines in process by name, each with how it batches.
+        sequences: What is sent.
+        at_once: How many sequences an engine in process gets at once.
+        seconds: For each sample.
         rounds: Turns of each.
     """
-    samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
-    task = progress.add_task(f"{encoder}: {traffic.title}", total=rounds * len(measures))
-    for order in in_turn(measures, rounds):
-        for name in order:
-            samples[name].append(measures[name]())
-            progress.advance(task)
+
+    def run(worker: EngineWorker, plan: BatchPlan) -> Sample:
+        speed = worker.measure(sequences, plan, per_call=at_once, seconds=seconds)
+        return Sample(rate=speed.rate, p50_ms=speed.p50_ms, batch=plan.batch)
+
+    measures: dict[str, Callable[[], Sample]] = {
+        server.name: partial(
+            server.measure, sequences, per_call=traffic.per_call, in_flight=traffic.in_flight, seconds=seconds
+        )
+        for server in servers
+        if server.max_batch >= traffic.per_call
+    }
+    measures |= {name: partial(run, worker, plan) for name, (worker, plan) in engines.items()}
     return TextComparison(
-        encoder=encoder,
-        in_flight=traffic.in_flight,
-        per_call=traffic.per_call,
-        tokens=traffic.tokens,
-        samples=samples,
-        plans={name: str(plan) for name, plan in plans.items() if name in measures},
+        traffic=traffic,
+        samples=compare(f"{encoder}: {traffic.title}", measures, rounds),
+        plans={name: str(plan) for name, (_, plan) in engines.items()},
     )

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from encoders import infer_request
-from load_generator import LoadResult, closed_loop
-from natural.batches import Sequences, Vectors, pad
-from peers.comparison import PeerSample
-from peers.contenders import Contender
+from benchmarks.encoders import infer_request
+from benchmarks.frame import Sample
+from benchmarks.load_generator import LoadResult, closed_loop
+from benchmarks.natural.batches import Sequences, Vectors, pad
+from benchmarks.peers.contenders import Contender
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 
@@ -44,7 +44,7 @@ class TextServer:
         replies = asyncio.run(self.contender.answers(self.requests(texts, 1)))
         return np.stack([np.frombuffer(reply.raw_output_contents[0], np.float32) for reply in replies])
 
-    def measure(self, texts: Sequences, *, per_call: int, in_flight: int, seconds: float) -> PeerSample:
+    def measure(self, texts: Sequences, *, per_call: int, in_flight: int, seconds: float) -> Sample:
         """Keep so many calls in flight; rates are of sequences.
 
         Texts are sent several times: some are shorter or longer than others.
@@ -56,7 +56,7 @@ class TextServer:
         if isinstance(texts[0], str):
             seconds = max(seconds, _FEWEST_ROUNDS * len(requests) / warm.rate)
         load = asyncio.run(send(seconds=seconds, server=self.contender.cpu_seconds))
-        return PeerSample.of_load(whole_rounds(load, len(requests)) if in_flight == 1 else load, per_call)
+        return Sample.of_load(whole_rounds(load, len(requests)) if in_flight == 1 else load, per_call)
 
     def _request(self, sequences: Sequences) -> bytes:
         ids = [each for each in sequences if not isinstance(each, str)]

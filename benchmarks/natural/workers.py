@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from in_process import CORES, WAYS, RunSpeed, search_batches
-from natural.batches import BatchPlan, Sequences, Vectors
-from natural.engines import EngineModel
+from benchmarks.in_process import CORES, WAYS, RunSpeed, search_batches
+from benchmarks.natural.batches import BatchPlan, Sequences, Vectors
+from benchmarks.natural.engines import EngineModel
 from polyhead_load.sweep.server import memory_of
 
-_BENCHMARKS = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -116,7 +116,7 @@ def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{model.kind}-{Path(model.path).name}-{model.variant or 'fp32'}.log".replace("/", "-")
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(_BENCHMARKS), os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": str(CORES),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "true",
@@ -124,7 +124,7 @@ def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> 
     with (
         log.open("w") as output,
         subprocess.Popen(
-            [python, "-m", "natural.embed_worker"],
+            [python, "-m", "benchmarks.natural.embed_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,

@@ -4,17 +4,15 @@ Each peer runs in an environment of its own, with the same onnxruntime and the s
 with polyhead, onnxruntime in process and, where requests are tiny, a `grpc.aio` server that only echoes.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import onnxruntime as ort
-from rich.progress import Progress
 
-from echo_server import echo_server
-from encoders import (
+from benchmarks.echo_server import echo_server
+from benchmarks.encoders import (
     ENCODERS,
     GRAPH,
     BenchEncoder,
@@ -25,25 +23,23 @@ from encoders import (
     reply_bytes,
     sequences,
 )
-from in_process import CORES, InProcess, RunConfig, in_process
-from load_generator import Send, closed_loop, encode_loop
-from peers.comparison import (
+from benchmarks.frame import Sample, compare, console, finish, options, put_load
+from benchmarks.in_process import CORES, InProcess, RunConfig, in_process
+from benchmarks.load_generator import Send, closed_loop, encode_loop
+from benchmarks.peers.comparison import (
     ECHO,
     ENCODE,
     IN_PROCESS,
     PADDED,
     POLYHEAD,
     PeerComparison,
-    PeerSample,
-    page,
+    sections,
     targets,
 )
-from peers.contenders import AT_ONCE, Contender, PeerError
-from peers.launch import TritonVariant, kserve, triton, version_of
-from report import SERVE_FLAGS, conclude, console, options, with_fingerprint
-from sentences import share_of_tokens
-from servers import serve
-from turns import in_turn
+from benchmarks.peers.contenders import AT_ONCE, Contender, PeerError
+from benchmarks.peers.launch import TritonVariant, kserve, triton, version_of
+from benchmarks.sentences import share_of_tokens
+from benchmarks.servers import serve
 
 _TINY = ENCODERS[0]
 _IN_FLIGHT = (1, 8, 32)
@@ -63,15 +59,14 @@ def _compare(
     encoder: BenchEncoder,
     contenders: Sequence[Contender],
     graph: InProcess,
-    progress: Progress,
     *,
     seconds: float,
     rounds: int,
 ) -> list[PeerComparison]:
     """Measure one encoder behind all servers."""
-    best = graph.search((encoder.tokens,), seconds / 4)
+    with console.status(f"{encoder.name}: limits"):
+        best = graph.search((encoder.tokens,), seconds / 4)
     lengths = [encoder.tokens] * _REQUESTS
-    inputs = sequences(encoder, lengths)
     comparisons = []
     for in_flight in _IN_FLIGHT:
         loads = _loads(contenders, encoder, lengths, in_flight)
@@ -81,36 +76,31 @@ def _compare(
                 encode_loop,
                 polyhead.address,
                 encoder.name,
-                inputs,
+                sequences(encoder, lengths),
                 in_flight=in_flight,
                 server=polyhead.cpu_seconds,
             )
         configs = graph.one_in_flight(encoder.tokens) if in_flight == 1 else list(best)
         long = max(seconds, 2 * in_flight / max(best.values()))
-        measures = {name: partial(_load, load, long) for name, load in loads.items()}
+        measures = {name: partial(put_load, load, long) for name, load in loads.items()}
         measures |= {
             f"{IN_PROCESS}, {config.way}": partial(_run, graph, config, seconds) for config in configs
         }
-        samples = _measure(measures, rounds, progress, f"{encoder.name}: {in_flight} in flight")
+        samples = compare(f"{encoder.name}: {in_flight} in flight", measures, rounds)
         comparisons.append(PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples))
     return comparisons
 
 
 def _compare_mixed(
-    encoder: BenchEncoder,
-    contenders: Sequence[Contender],
-    progress: Progress,
-    *,
-    seconds: float,
-    rounds: int,
+    encoder: BenchEncoder, contenders: Sequence[Contender], *, seconds: float, rounds: int
 ) -> list[PeerComparison]:
     """Measure one encoder behind all servers on mixed lengths."""
     lengths = mixed_lengths(encoder.mixed)
     comparisons = []
     for in_flight in (8, 32):
         loads = _loads(contenders, encoder, lengths, in_flight)
-        measures = {name: partial(_load, load, _MIXED_FACTOR * seconds) for name, load in loads.items()}
-        samples = _measure(measures, rounds, progress, f"{encoder.name}: mixed, {in_flight} in flight")
+        measures = {name: partial(put_load, load, _MIXED_FACTOR * seconds) for name, load in loads.items()}
+        samples = compare(f"{encoder.name}: mixed, {in_flight} in flight", measures, rounds)
         share = share_of_tokens(lengths, in_flight)
         comparisons.append(
             PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples, share=share)
@@ -134,39 +124,19 @@ def _loads(
     }
 
 
-def _measure(
-    measures: Mapping[str, Callable[[], PeerSample]], rounds: int, progress: Progress, what: str
-) -> dict[str, list[PeerSample]]:
-    """Measure all in turn."""
-    samples: dict[str, list[PeerSample]] = {name: [] for name in measures}
-    task = progress.add_task(what, total=rounds * len(measures))
-    for order in in_turn(measures, rounds):
-        for name in order:
-            samples[name].append(measures[name]())
-            progress.advance(task)
-    return samples
-
-
-def _load(send: Send, seconds: float) -> PeerSample:
-    asyncio.run(send(seconds=seconds / 5))  # unmeasured: caches and clocks come up to speed
-    return PeerSample.of_load(asyncio.run(send(seconds=seconds)))
-
-
-def _run(graph: InProcess, config: RunConfig, seconds: float) -> PeerSample:
+def _run(graph: InProcess, config: RunConfig, seconds: float) -> Sample:
     speed = graph.measure(config, seconds)
-    return PeerSample(rate=speed.rate, p50_ms=speed.p50_ms, batch=config.batch)
+    return Sample(rate=speed.rate, p50_ms=speed.p50_ms, batch=config.batch)
 
 
-def main() -> None:
-    """Compare, and write the page."""
-    parser = options(__doc__, "peers", models="bench", epilog=SERVE_FLAGS)
-    parser.add_argument("--seconds", type=float, default=1.5, help="per sample")
-    parser.add_argument("--rounds", type=int, default=3, help="samples of each contender")
+def main() -> int:
+    """Compare, write the page, and return 0 if every target is met."""
+    parser = options(__doc__, "peers", models="bench", seconds=1.5, rounds=3)
     names = [encoder.name for encoder in ENCODERS]
     parser.add_argument("--encoders", nargs="+", choices=names, default=names)
     parser.add_argument("--triton-venv", type=Path, default=Path(".venv-peer-triton"))
     parser.add_argument("--kserve-venv", type=Path, default=Path(".venv-peer-kserve"))
-    chosen, flags = parser.parse_known_args()
+    chosen = parser.parse_args()
     encoders = [encoder for encoder in ENCODERS if encoder.name in chosen.encoders]
     triton_python, kserve_python = (
         venv.absolute() / "bin" / "python" for venv in (chosen.triton_venv, chosen.kserve_venv)
@@ -186,7 +156,7 @@ def main() -> None:
     folder = Path("build/peers").absolute()
     comparisons: list[PeerComparison] = []
     with ExitStack() as stack:
-        server = stack.enter_context(serve(chosen.models, flags))
+        server = stack.enter_context(serve(chosen.models, []))
         contenders = [Contender(name=POLYHEAD, address=server.address, process=server.process)]
         contenders += stack.enter_context(
             triton(triton_python, {"": graphs, "padded": padded}, _VARIANTS, folder / "triton")
@@ -197,7 +167,7 @@ def main() -> None:
                 contender.check(encoder, graph)
                 contender.check(encoder, graph, mixed_lengths(AT_ONCE))
         versions = {contender.name: contender.version() for contender in contenders}
-        progress = stack.enter_context(Progress(console=console))
+        sizes = {"seconds": chosen.seconds, "rounds": chosen.rounds}
         for encoder in encoders:
             with ExitStack() as own:
                 taking_part = [each for each in contenders if not each.name.endswith(PADDED)]
@@ -205,29 +175,29 @@ def main() -> None:
                     echo = own.enter_context(echo_server(reply_bytes(encoder, encoder.tokens)))
                     taking_part.append(Contender(name=ECHO, address=echo))
                 graph = own.enter_context(in_process(encoder, chosen.models, GRAPH))
-                comparisons += _compare(
-                    encoder, taking_part, graph, progress, seconds=chosen.seconds, rounds=chosen.rounds
-                )
+                comparisons += _compare(encoder, taking_part, graph, **sizes)
             if encoder != _TINY:
                 able = [each for each in contenders if encoder in padded or not each.name.endswith(PADDED)]
-                comparisons += _compare_mixed(
-                    encoder, able, progress, seconds=chosen.seconds, rounds=chosen.rounds
-                )
-    judged = targets(comparisons)
-    result = with_fingerprint(
-        {
-            "rounds": chosen.rounds,
-            "seconds": chosen.seconds,
-            "versions": versions,
-            "targets": judged,
-            "comparisons": comparisons,
-        }
+                comparisons += _compare_mixed(encoder, able, **sizes)
+    return finish(
+        chosen,
+        "make peers",
+        "polyhead and its peers",
+        sections(comparisons, versions),
+        conditions=targets(comparisons),
+        intro=(
+            f"Medians of {chosen.rounds} rounds, in each of which every server is loaded for "
+            f"{chosen.seconds:g} s or more.",
+            "The same encoders behind other servers, under the same load on the same machine, in turn, and",
+            "in every second round backwards. Ratios compare within this run; the rest is this machine's. “×",
+            "Triton” divides by its better variant, with the lowest and the highest round in brackets.",
+        ),
+        facts={**sizes, "versions": versions, "comparisons": comparisons},
     )
-    conclude(chosen.out, result, page(result), judged)
 
 
 if __name__ == "__main__":
     try:
-        main()
+        raise SystemExit(main())
     except PeerError as error:
         raise SystemExit(str(error)) from error

@@ -3,13 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from encoders import ENCODERS
-from load_generator import LoadResult
-from report import Condition, conditions_rows, heading, markdown_table, spell_number, spell_ratios
-from serving_report import strongest
-from turns import paired_ratios
+from benchmarks.encoders import ENCODERS
+from benchmarks.frame import Condition, Rounds, at_least, markdown_table, spell_number, spell_ratios
 
 POLYHEAD = "polyhead"
 ENCODE = "polyhead, `AsyncClient.encode`"
@@ -26,69 +22,23 @@ _MIXED_LEAST = {"bench-384": 1.4}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerSample:
-    """One load, or one run in process."""
-
-    rate: float
-    """Sequences per second."""
-    p50_ms: float
-    batch: int = 1
-    """Sequences per run, in process."""
-    errors: int = 0
-    client_cores: float = 0.0
-    server_cores: float = 0.0
-
-    @classmethod
-    def of_load(cls, load: LoadResult, per_call: int = 1) -> "PeerSample":
-        """Make one from a load of calls of so many sequences."""
-        return cls(
-            rate=per_call * load.rate,
-            p50_ms=load.percentile_ms(50),
-            errors=load.errors,
-            client_cores=load.client_cores,
-            server_cores=load.server_cores,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeerComparison:
+class PeerComparison(Rounds):
     """All rounds of one encoder with so many requests in flight."""
 
     encoder: str
     in_flight: int
-    samples: Mapping[str, Sequence[PeerSample]]
-    """By contender, one of each round."""
     share: float | None = None
     """Of the tokens in padded batches of so many requests, those that exist; None if lengths are equal."""
 
-    def strongest(self, prefix: str, among: Sequence[str] = ()) -> str:
-        """Return which of those whose names begin so has the highest median rate.
-
-        Args:
-            prefix: How the names begin.
-            among: The names; by default all.
-        """
-        names = [name for name in among or self.samples if name.startswith(prefix)]
-        rates = [[sample.rate for sample in self.samples[name]] for name in names]
-        return names[strongest(list(zip(*rates, strict=True)))]
-
-    @property
-    def triton(self) -> str:
-        """The Triton variant with the highest median rate, of those with padded graphs if there are any."""
-        padded = [name for name in self.samples if name.startswith(TRITON) and name.endswith(PADDED)]
-        return self.strongest(TRITON, padded)
-
-    def median(self, name: str, field: str) -> float:
-        """Return the median of a contender's rounds."""
-        return float(median(getattr(sample, field) for sample in self.samples[name]))
-
-    def against(self, name: str, other: str) -> list[float]:
-        """Return a contender's rates divided by another's in the same round, ascending."""
-        return paired_ratios(*([sample.rate for sample in self.samples[each]] for each in (name, other)))
-
-    def ratios(self, name: str) -> list[float]:
+    def against_triton(self, name: str) -> list[float]:
         """Return a contender's rates divided by Triton's in the same round, ascending."""
-        return self.against(name, self.triton)
+        return self.ratios(name, strongest_triton(self))
+
+
+def strongest_triton(comparison: Rounds) -> str:
+    """Return the Triton variant with the highest median rate; only padded graphs count if there are any."""
+    every = [name for name in comparison.samples if name.startswith(TRITON)]
+    return comparison.strongest([name for name in every if name.endswith(PADDED)] or every)
 
 
 def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
@@ -99,7 +49,7 @@ def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
         if least is None:
             continue
         ratios = {
-            each.in_flight: median(each.ratios(POLYHEAD))
+            each.in_flight: median(each.against_triton(POLYHEAD))
             for each in comparisons
             if each.encoder == encoder and (each.share is not None) == mixed
         }
@@ -112,27 +62,14 @@ def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
         )
     for each in comparisons:
         if ENCODE in each.samples:
-            ratio = median(each.ratios(ENCODE))
-            name = (
-                f"{each.encoder}: {each.in_flight} × `AsyncClient.encode` ≥ {_ENCODE_LEAST} × Triton's calls"
-            )
-            found.append(Condition(name=name, holds=ratio >= _ENCODE_LEAST, seen=f"{ratio:.2f}"))
+            name = f"{each.encoder}: {each.in_flight} × `AsyncClient.encode`"
+            found.append(at_least(name, _ENCODE_LEAST, "Triton's calls", each.against_triton(ENCODE)))
     return found
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the comparison as a page in Markdown."""
-    comparisons: Sequence[PeerComparison] = result["comparisons"]
-    lines = [
-        *heading("polyhead and its peers", "peers", result),
-        f"Medians of {result['rounds']} rounds, in each of which every server is loaded for "
-        f"{result['seconds']:g} s or more.",
-        "The same encoders behind other servers, under the same load on the same machine, in turn, and in",
-        "every second round backwards. Ratios compare within this run; the rest is this machine's. “×",
-        "Triton” divides by its better variant, with the lowest and the highest round in brackets.",
-        "",
-        *conditions_rows(result["targets"]),
-    ]
+def sections(comparisons: Sequence[PeerComparison], versions: Mapping[str, str]) -> list[str]:
+    """Return the page's tables, with the versions of all servers."""
+    lines: list[str] = []
     for encoder in ENCODERS:
         mine = [each for each in comparisons if each.encoder == encoder.name]
         equal, mixed = (
@@ -151,7 +88,8 @@ def page(result: Mapping[str, Any]) -> str:
             if names:
                 rows = markdown_table(_row(name, some) for name in names)
                 lines += [f"## {described}, {lengths}", "", *rows]
-    lines += [
+    return [
+        *lines,
         "## How it was measured",
         "",
         "* One asyncio client keeps 1, 8 or 32 requests in flight, one sequence each, built before the",
@@ -170,9 +108,8 @@ def page(result: Mapping[str, Any]) -> str:
         "  to the longest and runs the graph that is served, and a padded one, which computes all that;",
         "  ratios divide by the better one with the padded graph, as other exporters make it.",
         "",
-        *markdown_table({"server": name, "version": version} for name, version in result["versions"].items()),
+        *markdown_table({"server": name, "version": version} for name, version in versions.items()),
     ]
-    return "\n".join(lines)
 
 
 def _row(name: str, comparisons: Sequence[PeerComparison]) -> dict[str, str]:
@@ -183,9 +120,9 @@ def _row(name: str, comparisons: Sequence[PeerComparison]) -> dict[str, str]:
         if name in each.samples:
             batch = each.samples[name][0].batch
             cells = [
-                spell_number(each.median(name, "rate")),
+                spell_number(each.median(name)),
                 f"B = {batch}" if batch > 1 else spell_number(each.median(name, "p50_ms")),
-                spell_ratios(each.ratios(name)),
+                spell_ratios(each.against_triton(name)),
             ]
         heads = (
             f"{each.in_flight} in flight: seq/s",

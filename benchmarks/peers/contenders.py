@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 import psutil
 
-from encoders import BenchEncoder, infer_request, sequences
-from load_generator import channel_to, unary
-from peers.graph import encode, open_graph
+from benchmarks.encoders import BenchEncoder, infer_request, sequences
+from benchmarks.load_generator import channel_to, unary
+from benchmarks.peers.graph import encode, open_graph
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 

@@ -4,7 +4,7 @@ import argparse
 
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
-from peers.graph import encode, open_graph
+from benchmarks.peers.graph import encode, open_graph
 
 
 class KServeEncoder(Model):  # type: ignore[misc]

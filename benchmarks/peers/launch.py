@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from encoders import BenchEncoder
-from peers.contenders import Contender, PeerError
+from benchmarks.encoders import BenchEncoder
+from benchmarks.peers.contenders import Contender, PeerError
 from polyhead_load.sweep.server import free_port, running
 
 _BENCHMARKS = Path(__file__).parent.parent
@@ -158,8 +158,7 @@ def tritonserver(python: Path, configurations: Mapping[str, str], folder: Path) 
         model = folder / "models" / name
         (model / "1").mkdir(parents=True)
         (model / "1" / "model.py").symlink_to(_BENCHMARKS / "peers" / "triton_model.py")
-        for package in ("natural", "peers"):  # what the model imports
-            (model / "1" / package).symlink_to(_BENCHMARKS / package)
+        (model / "1" / _BENCHMARKS.name).symlink_to(_BENCHMARKS)  # what the model imports
         (model / "config.pbtxt").write_text(configuration)
     port = free_port()
     command = [str(home / "bin" / "tritonserver"), f"--model-repository={folder / 'models'}"]
@@ -190,12 +189,12 @@ def kserve(
     """
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    command = [str(python), str(_BENCHMARKS / "peers" / "kserve_server.py"), "--port", str(port)]
+    command = [str(python), "-m", "benchmarks.peers.kserve_server", "--port", str(port)]
     command += ["--http-port", str(free_port()), "--threads", str(threads)]
     command += [f"{encoder.name}={graph}" for encoder, graph in encoders.items()]
     log = folder / "log"
     log.unlink(missing_ok=True)
-    with running(command, log=log, environment={"PYTHONPATH": str(_BENCHMARKS)}) as process:
+    with running(command, log=log, environment={"PYTHONPATH": str(_BENCHMARKS.parent)}) as process:
         yield Contender(name="KServe", address=f"127.0.0.1:{port}", process=process, log=log)
 
 

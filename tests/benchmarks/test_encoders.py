@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from encoders import (
+from benchmarks.encoders import (
     GRAPH,
     BenchEncoder,
     computes_padding,
@@ -15,7 +15,7 @@ from encoders import (
     feed_of,
     sequences,
 )
-from peers.graph import open_graph
+from benchmarks.peers.graph import open_graph
 from polyhead_model import EncoderConfig
 
 ENCODER = BenchEncoder(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.load.fleet.known_server import swept
 
-from fleet import ONE_LENGTH, ONE_POINT, Removal, conditions, removals, verdicts, without
+from benchmarks.fleet import ONE_LENGTH, ONE_POINT, Removal, conditions, removals, verdicts, without
 from polyhead_load.fleet.measured import read_measured
 
 RIGHT = Removal(

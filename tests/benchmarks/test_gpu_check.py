@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
+ROOT = Path(__file__).parents[2]
 
 
 def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
-        [sys.executable, SCRIPT, *arguments],
+        [sys.executable, "-m", "benchmarks.gpu_check", *arguments],
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},  # PyTorch's threads only wait for each other
+        # PyTorch's threads only wait for each other.
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, vectors
-from head_costs_report import draw, page
+from benchmarks.head_costs import BASE, BY_HEADS, HEADS, INT8, LOOP, HeadLayer, checked, compared, vectors
+from benchmarks.head_costs_report import draw, sections
 from polyhead_model import Encoder, EncoderConfig
 
 
@@ -42,8 +42,6 @@ def test_a_page_and_a_picture(tmp_path: Path) -> None:
     value = {"ms": 2.0, "low": 0.9, "ratio": 1.25, "high": 1.4}
     shapes = {f"{heads} × {width}": value for heads in HEADS for width in (768 // heads, 64)}
     result = {
-        "fingerprint": dict.fromkeys(("began", "cores", "processor", "Python", "grpcio", "polyhead"), "?"),
-        "threads": 1,
         "by_length": [
             {"tokens": tokens, "off": {}, "attention_flops": 0.5, "compared": {BASE: value, LOOP: value}}
             for tokens in (16, 32)
@@ -55,7 +53,7 @@ def test_a_page_and_a_picture(tmp_path: Path) -> None:
         ],
     }
 
-    text = page(result)
+    text = "\n".join(sections(result))
     draw(result, tmp_path / "heads.png")
 
     assert "| heads in a loop | 1.25 (0.90–1.40) | 1.25 (0.90–1.40) | – |" in text

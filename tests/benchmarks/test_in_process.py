@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-import in_process
-from encoders import ENCODERS
-from in_process import InProcess, RunConfig, RunSpeed
+from benchmarks import in_process
+from benchmarks.encoders import ENCODERS
+from benchmarks.in_process import InProcess, RunConfig, RunSpeed
 
 
 class Machine:

@@ -3,41 +3,37 @@
 import selectors
 import socket
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from over_http import (
-    BINARY,
-    HEALTH_CHECKS,
-    IDLE,
-    SENTENCE,
-    SLOW,
-    HttpSample,
-    http_request,
-    page,
-    ratios,
-    targets,
-)
-from slow_clients import slow_clients
+from benchmarks.frame import Rounds, Sample, markdown_table
+from benchmarks.over_http import BINARY, HEALTH_CHECKS, IDLE, SENTENCE, SLOW, http_request, rows, targets
+from benchmarks.slow_clients import slow_clients
 
 
-def sample(p50_ms: float, p99_ms: float = 20.0, errors: int = 0) -> HttpSample:
-    return HttpSample(p50_ms=p50_ms, p99_ms=p99_ms, rate=100, errors=errors, server_ms=1, client_ms=2)
+def sample(p50_ms: float, p99_ms: float = 20.0, errors: int = 0) -> Sample:
+    return Sample(p50_ms=p50_ms, p99_ms=p99_ms, rate=100, errors=errors, server_cores=0.1, client_cores=0.2)
 
 
 def measured(
-    more: float = 1.0, binary: float = 1.2, idle: float = 1.0, slow: float = 1.2, health: float = 9
-) -> Any:
+    more: float = 1.0,
+    binary: float = 1.2,
+    idle: float = 1.0,
+    slow: float = 1.2,
+    health: float = 9,
+    errors: float = 0,
+) -> dict[str, Rounds]:
     plain = [sample(10)] * 3
-    return {
+    loads = {
         SENTENCE: {"gRPC": plain, "/v1/embeddings": [sample(10 + more)] * 3},
         BINARY: {"gRPC": plain, "HTTP": [sample(10 * binary), sample(10 * binary), sample(99)]},
         IDLE.format(1): {"without": plain, "beside": [sample(10 * idle)] * 3},
         IDLE.format(8): {"without": plain, "beside": plain},
-        SLOW: {"without": plain, "beside": [sample(10, 20 * slow)] * 3},
+        SLOW: {"without": plain, "beside": [sample(10, 20 * slow, int(errors))] * 3},
         HEALTH_CHECKS: {"gRPC": plain, "gRPC, beside HTTP": [sample(1, health)] * 3},
     }
+    return {name: Rounds(samples=samples) for name, samples in loads.items()}
 
 
 @pytest.mark.parametrize(
@@ -58,25 +54,13 @@ def test_targets(changed: dict[str, float], missed: set[int]) -> None:
 
 
 def test_an_error_is_a_target_missed() -> None:
-    samples = measured()
-    samples[SLOW]["beside"] = [sample(10, errors=1)] * 3
-
-    assert [one.seen for one in targets(samples) if not one.holds] == ["3 were not"]
-
-
-def test_ratios_are_those_of_a_round() -> None:
-    samples = {"base": [sample(10), sample(20)], "own": [sample(20), sample(20)]}
-
-    assert ratios(samples, "own", "p50_ms") == [1.0, 2.0]
+    assert [one.seen for one in targets(measured(errors=1)) if not one.holds] == ["3 were not"]
 
 
 def test_the_page_has_a_row_for_each_load() -> None:
-    facts = {"began": "now", "cores": 2, "processor": "x", "Python": "3", "grpcio": "1", "polyhead": "0"}
-    result = {"fingerprint": facts, "rounds": 3, "seconds": 1.5, "targets": [], "measured": measured()}
+    text = "\n".join(line for each in measured().values() for line in markdown_table(rows(each)))
 
-    text = page(result)
-
-    assert "| HTTP | 100 | 12 | 1.20 (1.20 to 9.90) | 20 | 1 / 2 |" in text
+    assert "| HTTP | 100 | 12 | 1.20 (1.20–9.90) | 20 | 1 / 2 |" in text
     assert text.count("| gRPC | 100 | 10 |  | 20 | 1 / 2 |") == 3
 
 

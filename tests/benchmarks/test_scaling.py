@@ -2,7 +2,18 @@
 
 import pytest
 
-from scaling import IN_FLIGHT, ONE_REPLICA, PLAIN, TWO_NODES, Compared, ScalingSample, Standing, page, targets
+from benchmarks.frame import Rounds
+from benchmarks.scaling import (
+    IN_FLIGHT,
+    ONE_REPLICA,
+    PLAIN,
+    TWO_NODES,
+    Compared,
+    ScalingSample,
+    Standing,
+    sections,
+    targets,
+)
 
 
 def sample(rate: float, p50_ms: float = 10.0, batch: float = 4.0) -> ScalingSample:
@@ -18,10 +29,10 @@ def sample(rate: float, p50_ms: float = 10.0, batch: float = 4.0) -> ScalingSamp
 
 
 def compared(name: str, *own: ScalingSample, plain: float = 100.0) -> Compared:
+    load = Rounds(samples={PLAIN: [sample(plain)] * len(own), name: own})
     return Compared(
         name=name,
-        samples=dict.fromkeys(IN_FLIGHT, own),
-        plain=dict.fromkeys(IN_FLIGHT, [sample(plain)] * len(own)),
+        loads=dict.fromkeys(IN_FLIGHT, load),
         rest=Standing(cores=0.1, memory_mib=1000, processes=3),
     )
 
@@ -53,11 +64,9 @@ def test_targets_are_met_by_the_better_path(
 
 
 def test_the_page_has_a_row_for_each_setup() -> None:
-    facts = {"began": "now", "cores": 2, "processor": "x", "Python": "3", "grpcio": "1", "polyhead": "0"}
     name = next(iter(TWO_NODES))
-    setups = [compared(PLAIN, sample(100)), compared(name, sample(90, 12))]
 
-    text = page({"fingerprint": facts, "rounds": 1, "seconds": 1.5, "targets": [], "setups": setups})
+    text = "\n".join(sections([compared(PLAIN, sample(100)), compared(name, sample(90, 12))]))
 
     assert text.count(f"| **{PLAIN}** | 100 |  | 10 |  | 4.0 |") == len(IN_FLIGHT)
     assert text.count(f"| {name} | 90 | 0.90 (0.90–0.90) | 12 | 1.20 (1.20–1.20) | 4.0 |") == len(IN_FLIGHT)

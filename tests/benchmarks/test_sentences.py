@@ -2,7 +2,13 @@
 
 import pytest
 
-from sentences import natural_texts, share_of_tokens, some_sentences, split_paragraphs, split_sentences
+from benchmarks.sentences import (
+    natural_texts,
+    share_of_tokens,
+    some_sentences,
+    split_paragraphs,
+    split_sentences,
+)
 
 
 def test_sentences_of_a_page() -> None:

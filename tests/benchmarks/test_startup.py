@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from startup import StartSample, judge
+from benchmarks.startup import StartSample, judge
 
 QUICK = StartSample(
     opened_seconds=0.2, answered_seconds=1.2, first_ms=9.0, slowest_ms=99.0, steady_ms=5.0, rss_mib=300.0

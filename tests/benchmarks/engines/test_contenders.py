@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from engines.contenders import BF16, ONNXRUNTIME, engines_in_process, served_engines
-from engines.encoders import EngineFiles
-from natural.comparison import PADDED
+from benchmarks.engines.contenders import BF16, ONNXRUNTIME, engines_in_process, served_engines
+from benchmarks.engines.encoders import EngineFiles
+from benchmarks.natural.comparison import PADDED
 
 
 def test_bf16_takes_part_where_the_processor_has_it() -> None:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from engines.__main__ import equal_plans, sequences_of
-from engines.comparison import FULL, LARGE, LISTS, LONE
-from in_process import WAYS
-from natural.engines import EngineModel
+from benchmarks.engines.__main__ import equal_plans, sequences_of
+from benchmarks.engines.comparison import FULL, LARGE, LISTS, LONE
+from benchmarks.in_process import WAYS
+from benchmarks.natural.engines import EngineModel
 
 
 def model(kind: str) -> EngineModel:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu.kernels import classify
+from benchmarks.gpu.kernels import classify
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu.page import Rows, page
+from benchmarks.gpu.page import Rows, page
 
 
 def verdicts(**found: Rows) -> dict[str, str]:

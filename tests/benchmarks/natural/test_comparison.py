@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from encoders import MINILM
-from natural.comparison import (
+from benchmarks.frame import Sample
+from benchmarks.natural.comparison import (
     CTRANSLATE2,
     INT8,
     PADDED,
@@ -16,12 +16,11 @@ from natural.comparison import (
     MixedCall,
     TextComparison,
     describe_lengths,
-    page,
+    sections,
     targets,
 )
-from peers.comparison import POLYHEAD, TRITON, PeerSample
+from benchmarks.peers.comparison import POLYHEAD, TRITON
 
-FACTS = {"began": "", "cores": 2, "processor": "P", "Python": "3", "grpcio": "1", "polyhead": "0"}
 LISTS, EIGHT, THIRTY_TWO = TRAFFIC
 SLOW, FAST = f"{SENTENCE_TRANSFORMERS}, torch", f"{SENTENCE_TRANSFORMERS}, ONNX"
 
@@ -30,10 +29,8 @@ def compared(traffic: Any, **rates: float) -> TextComparison:
     """Three rounds; polyhead's rates are 90, 100 and 110."""
     every = {POLYHEAD: [90.0, 100.0, 110.0], **{name: [rate] * 3 for name, rate in rates.items()}}
     return TextComparison(
-        encoder=MINILM,
-        in_flight=traffic.in_flight,
-        per_call=traffic.per_call,
-        samples={name: [PeerSample(rate=rate, p50_ms=8.0) for rate in of] for name, of in every.items()},
+        traffic=traffic,
+        samples={name: [Sample(rate=rate, p50_ms=8.0) for rate in of] for name, of in every.items()},
         plans={CTRANSLATE2: "1 × 2 threads, B = 32"},
     )
 
@@ -85,16 +82,8 @@ def test_the_share_of_tokens_is_shown() -> None:
 
 def test_everyone_has_a_row() -> None:
     lists = compared(LISTS, **{CTRANSLATE2: 50.0, SLOW: 10.0})
-    result: dict[str, Any] = {"fingerprint": FACTS, "rounds": 3, "targets": [], "lengths": [8, 24]}
 
-    shown = page(
-        {
-            **result,
-            "comparisons": [lists],
-            "cosines": {CTRANSLATE2: Cosines(lowest=1.0, mean=1.0)},
-            "versions": {},
-        }
-    )
+    shown = "\n".join(sections([lists], [8, 24], {CTRANSLATE2: Cosines(lowest=1.0, mean=1.0)}, {}, cores=2))
 
     assert "## Lists of 32 texts, one call at a time" in shown
     assert f"| {CTRANSLATE2} | 50 | 2.00 (1.80–2.20) | 8 | 1 × 2 threads, B = 32 | 0 |" in shown

@@ -3,9 +3,9 @@
 import psutil
 import pytest
 
-from load_generator import LoadResult
-from natural.served import TextServer, whole_rounds
-from peers.contenders import Contender
+from benchmarks.load_generator import LoadResult
+from benchmarks.natural.served import TextServer, whole_rounds
+from benchmarks.peers.contenders import Contender
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import unpack_strings
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from in_process import CORES
-from natural.batches import BatchPlan, Sequences
-from natural.embed_worker import measure
-from natural.engines import EngineModel
-from natural.workers import EngineWorker, WorkerError, plans_of
+from benchmarks.in_process import CORES
+from benchmarks.natural.batches import BatchPlan, Sequences
+from benchmarks.natural.embed_worker import measure
+from benchmarks.natural.engines import EngineModel
+from benchmarks.natural.workers import EngineWorker, WorkerError, plans_of
 
 _MODEL = EngineModel(kind="onnxruntime", path="model.onnx", tokenizer="tokenizer.json")
 _ECHO = """

@@ -1,37 +1,34 @@
 """Servers are compared with the stronger Triton, round by round."""
 
-from typing import Any
-
 import pytest
 
-from encoders import ENCODERS
-from peers.comparison import (
+from benchmarks.encoders import ENCODERS
+from benchmarks.frame import Sample
+from benchmarks.peers.comparison import (
     ENCODE,
     IN_PROCESS,
     PADDED,
     POLYHEAD,
     TRITON,
     PeerComparison,
-    PeerSample,
-    page,
+    sections,
+    strongest_triton,
     targets,
 )
 
 ONE, TWO = f"{TRITON}, 1 × 2 threads", f"{TRITON}, 2 × 1 thread"
-FINGERPRINT = {"began": "", "cores": 2, "processor": "", "Python": "3", "grpcio": "1", "polyhead": "0"}
-RESULT: dict[str, Any] = {"fingerprint": FINGERPRINT, "rounds": 3, "seconds": 1.5, "targets": []}
 
 
 def compared(in_flight: int = 8, **rates: list[float]) -> PeerComparison:
     """Rates in each round; polyhead's are 90, 100 and 110 if not given."""
     every = {POLYHEAD: [90.0, 100.0, 110.0], ONE: [80.0, 80.0, 200.0], TWO: [100.0, 100.0, 100.0], **rates}
-    samples = {name: [PeerSample(rate=rate, p50_ms=8.0) for rate in of] for name, of in every.items()}
+    samples = {name: [Sample(rate=rate, p50_ms=8.0) for rate in of] for name, of in every.items()}
     return PeerComparison(encoder=ENCODERS[0].name, in_flight=in_flight, samples=samples)
 
 
 def test_the_variant_with_the_better_median_is_triton() -> None:
-    assert compared().triton == TWO
-    assert compared().ratios(POLYHEAD) == pytest.approx([0.9, 1.0, 1.1])
+    assert strongest_triton(compared()) == TWO
+    assert compared().against_triton(POLYHEAD) == pytest.approx([0.9, 1.0, 1.1])
 
 
 def test_the_worst_number_in_flight_decides() -> None:
@@ -54,10 +51,10 @@ def test_the_clients_own_calls_have_a_target_of_their_own(rate: float, holds: bo
 def test_every_server_has_a_row_with_its_ratio() -> None:
     alone = f"{IN_PROCESS}, 1 × 2 threads"
     limited = compared(8, KServe=[50.0] * 3)
-    limit = {alone: [PeerSample(rate=120.0, p50_ms=60.0, batch=8)] * 3}
+    limit = {alone: [Sample(rate=120.0, p50_ms=60.0, batch=8)] * 3}
     comparison = PeerComparison(encoder=limited.encoder, in_flight=8, samples={**limited.samples, **limit})
 
-    shown = page({**RESULT, "comparisons": [compared(1), comparison], "versions": {"KServe": "kserve 1"}})
+    shown = "\n".join(sections([compared(1), comparison], {"KServe": "kserve 1"}))
 
     assert "| KServe |  |  |  | 50 | 8 | 0.50 (0.50–0.50) |" in shown
     assert f"| {alone} |  |  |  | 120 | B = 8 | 1.20 (1.20–1.20) |" in shown
@@ -66,14 +63,14 @@ def test_every_server_has_a_row_with_its_ratio() -> None:
 
 @pytest.mark.parametrize(("rate", "holds"), [(139.0, False), (141.0, True)])
 def test_on_mixed_lengths_triton_has_the_padded_graph(rate: float, holds: bool) -> None:
-    packed, padded = ([PeerSample(rate=each, p50_ms=8.0)] for each in (130.0, 100.0))
-    samples = {POLYHEAD: [PeerSample(rate=rate, p50_ms=8.0)], ONE: packed, f"{ONE}, {PADDED}": padded}
+    packed, padded = ([Sample(rate=each, p50_ms=8.0)] for each in (130.0, 100.0))
+    samples = {POLYHEAD: [Sample(rate=rate, p50_ms=8.0)], ONE: packed, f"{ONE}, {PADDED}": padded}
     mixed = PeerComparison(encoder="bench-384", in_flight=8, samples=samples, share=0.5)
 
     (condition,) = targets([mixed])
 
-    assert mixed.triton == f"{ONE}, {PADDED}"
+    assert strongest_triton(mixed) == f"{ONE}, {PADDED}"
     assert condition.name == "bench-384, mixed lengths: polyhead ≥ 1.4 × Triton"
     assert condition.holds is holds
-    shown = page({**RESULT, "comparisons": [mixed], "versions": {}})
+    shown = "\n".join(sections([mixed], {}))
     assert "mixed lengths (tokens that exist: 0.50 in batches of 8)" in shown

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from encoders import BenchEncoder, export_missing
-from peers.contenders import Contender, PeerError
-from peers.graph import encode, open_graph
+from benchmarks.encoders import BenchEncoder, export_missing
+from benchmarks.peers.contenders import Contender, PeerError
+from benchmarks.peers.graph import encode, open_graph
 from polyhead_model import EncoderConfig
 from polyhead_proto import SERVICE
 from polyhead_proto import messages as pb

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from peers.graph import encode_each
+from benchmarks.peers.graph import encode_each
 
 
 class Recorder:
