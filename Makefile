@@ -8,6 +8,7 @@ OPENAI_VENV ?= .venv-openai
 OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 CRD_MODELS ?= .npm-kubernetes
 MPNET ?= .mpnet
+RATED ?= .rated-documents
 PEER_TRITON_VENV ?= .venv-peer-triton
 PEER_KSERVE_VENV ?= .venv-peer-kserve
 PEER_SENTENCES_VENV ?= .venv-peer-sentences
@@ -90,8 +91,8 @@ bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELIN
 startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
 	$(BIN)/python -m benchmarks.startup
 
-int8: $(VENV)/dev  ## Measure what int8 gains over fp32, and what it changes
-	$(BIN)/python -m benchmarks.int8_cost
+int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
+	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
 
 attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
 	$(BIN)/python -m benchmarks.attention_cost
@@ -183,6 +184,16 @@ $(CRD_MODELS)/ready: Makefile
 	npm install --prefix $(CRD_MODELS) --silent --ignore-scripts --no-audit --no-fund --no-save \
 		@kubernetes-models/gateway-api@2.0.0 @kubernetes-models/keda@2.0.0 \
 		|| echo "the schemas of custom resources are left out: they want npm"
+	touch $@
+
+# Documents and what people think of their similarity, which a package ships as data of its tests.
+$(RATED)/ready: $(VENV)/python
+	rm -rf $(RATED)
+	mkdir -p $(RATED)
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(RATED) gensim==4.4.0
+	$(BIN)/python -m zipfile -e $(RATED)/*.whl $(RATED)/package
+	mv $(RATED)/package/gensim/test/test_data/lee.cor $(RATED)/package/gensim/test/test_data/similarities0-1.txt $(RATED)
+	rm -rf $(RATED)/package $(RATED)/*.whl
 	touch $@
 
 # all-mpnet-base-v2, a trained encoder of twelve layers: packages hold the pieces of one zip.

@@ -31,6 +31,7 @@ from benchmarks.frame import (
 from benchmarks.in_process import CORES
 from benchmarks.natural.batches import Ids, open_tokenizer, pad, token_ids
 from benchmarks.natural.comparison import PER_LIST
+from benchmarks.rated_documents import rank_correlation, rated_documents
 from benchmarks.sentences import natural_texts, share_of_tokens, some_sentences
 from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
@@ -49,6 +50,9 @@ _NATURAL_WITHIN = 0.05
 _LISTS = 6
 PIECE = 8
 """Texts of a list that run together."""
+_WORSE = 0.02
+"""The most by which int8's correlation with people's ratings may be below that of fp32."""
+_LEAST_COSINE = 0.995
 _SENTENCES = 240
 _BATCH = 16
 
@@ -214,11 +218,48 @@ def _quality(models: Path) -> list[dict[str, object]]:
     return rows
 
 
+def _ranking(models: Path, folder: Path) -> dict[Precision, dict[str, float]]:
+    """Return how each precision ranks pairs of documents, beside people and fp32, and its least cosine."""
+    documents, ratings = rated_documents(folder)
+    ids = _token_ids(models, documents)
+    vectors = {each: _embed(_open(models, MINILM, each, CORES), ids, 1) for each in PRECISIONS}
+    similarities = {each: vectors[each] @ vectors[each].T for each in PRECISIONS}
+    return {
+        each: {
+            "Spearman, with people's ratings": rank_correlation(similarities[each], ratings),
+            "with fp32": rank_correlation(similarities[each], similarities["fp32"]),
+            "cosine with fp32, least": float((vectors[each] * vectors["fp32"]).sum(axis=1).min()),
+        }
+        for each in PRECISIONS
+    }
+
+
+def judge_ranking(ranking: Mapping[Precision, Mapping[str, float]]) -> list[Condition]:
+    """Return whether int8 ranks documents as fp32 does, and keeps their vectors."""
+    people = "Spearman, with people's ratings"
+    exact, seen = ranking["fp32"][people], ranking["int8"][people]
+    least = ranking["int8"]["cosine with fp32, least"]
+    return [
+        Condition(
+            name=f"{MINILM}, pairs of rated documents: ranked as well as in fp32 - {_WORSE}",
+            holds=seen >= exact - _WORSE,
+            seen=f"{seen:.3f} beside {exact:.3f}",
+        ),
+        Condition(
+            name=f"{MINILM}, rated documents: every cosine with fp32 ≥ {_LEAST_COSINE}",
+            holds=least >= _LEAST_COSINE,
+            seen=f"{least:.4f}",
+        ),
+    ]
+
+
 def main() -> int:
     """Measure, report, and return 0 if every condition holds."""
-    chosen = options(__doc__, "int8", seconds=15).parse_args()
+    parser = options(__doc__, "int8", seconds=15)
+    parser.add_argument("--rated-documents", type=Path, required=True, metavar="FOLDER")
+    chosen = parser.parse_args()
     configs = _export(chosen.models)
-    quality = _quality(chosen.models)
+    quality, ranking = _quality(chosen.models), _ranking(chosen.models, chosen.rated_documents)
     lists = natural_lists(_token_ids(chosen.models, natural_texts(_LISTS * PER_LIST)))
     samples, natural = {}, {}
     for encoder, config in configs.items():
@@ -254,10 +295,17 @@ def main() -> int:
             f"of {_BATCH}:",
             "",
             *markdown_table(quality),
+            "The same encoder on the 1,225 pairs of 50 news documents that people have rated (Lee, Pincombe "
+            "and Welsh, 2005):",
+            "",
+            *markdown_table(
+                {"precision": precision, **{name: f"{value:.4f}" for name, value in found.items()}}
+                for precision, found in ranking.items()
+            ),
         ],
-        conditions=[*judge(samples), *judge_natural(natural)],
+        conditions=[*judge(samples), *judge_natural(natural), *judge_ranking(ranking)],
         intro=["In process, both precisions in turn, medians of the turns."],
-        facts={"gains": rows, "quality": quality},
+        facts={"gains": rows, "quality": quality, "ranking": ranking},
     )
 
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from benchmarks.int8_cost import EQUAL, NATURAL, PIECE, SIZES, judge, judge_natural, natural_lists
+from benchmarks.int8_cost import (
+    EQUAL,
+    NATURAL,
+    PIECE,
+    SIZES,
+    judge,
+    judge_natural,
+    judge_ranking,
+    natural_lists,
+)
 from benchmarks.natural.comparison import PER_LIST
 
 FAST = {"fp32": [2.0, 2.4, 9.0], "int8": [1.0, 1.0, 4.0]}
@@ -43,3 +52,17 @@ def test_lists_of_equal_lengths_have_as_many_tokens() -> None:
         assert len(set(equal["lengths"].tolist())) == 1
         assert equal["input_ids"].shape[1] == equal["lengths"].max()
         assert (np.diff(natural["lengths"]) >= 0).all()
+
+
+@pytest.mark.parametrize(("people", "cosine"), [(0.49, 0.996), (0.47, 0.996), (0.49, 0.994)])
+def test_int8_ranks_as_fp32_does(people: float, cosine: float) -> None:
+    columns = "Spearman, with people's ratings", "cosine with fp32, least"
+
+    conditions = judge_ranking(
+        {
+            "fp32": dict(zip(columns, (0.5, 1.0), strict=True)),
+            "int8": dict(zip(columns, (people, cosine), strict=True)),
+        }
+    )
+
+    assert [one.holds for one in conditions] == [people >= 0.48, cosine >= 0.995]
