@@ -276,7 +276,7 @@ def finish(
     made_with = ", ".join([made["began"], f"{made['cores']} cores ({made['processor']})", *versions])
     cpu = CpuTimes.now(0.0)
     foreign, stolen = chosen.cpu.foreign_cores(cpu), chosen.cpu.stolen_cores(cpu)
-    others = "an unknown number of" if foreign is None else f"{foreign:.2f}"
+    others = "an unknown number of" if foreign is None else f"{max(foreign, 0.0):.2f}"
     page = [
         f"# {title}",
         "",
