@@ -20,7 +20,7 @@ from polyhead_server.inference.parts import PartMaker
 from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
-from polyhead_server.inference.wire import LARGE, Glance, InferRequest, glance
+from polyhead_server.inference.wire import LARGE, InferRequest, Peeked, peek
 from polyhead_server.observability.counter_layout import LOADING
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
@@ -80,7 +80,7 @@ class Inference:
                 account.model = None
                 template = self._templates.find(request)
                 if template is None:
-                    seen = seen or await self._glance(request, held)
+                    seen = seen or await self._peek(request, held)
                     account.model = model = self._find(seen)
                 else:
                     account.model = model = template.model
@@ -123,13 +123,13 @@ class Inference:
         """Free what refers to a model that is out of service."""
         self._templates.forget()
 
-    async def _glance(self, request: InferRequest, held: Reservation) -> Glance:
+    async def _peek(self, request: InferRequest, held: Reservation) -> Peeked:
         """Look at a head that is new, and reserve what reading it takes."""
-        seen = await self._off_loop(LARGE if len(request.head) > SMALL_BYTES else 0, glance, request)
+        seen = await self._off_loop(LARGE if len(request.head) > SMALL_BYTES else 0, peek, request)
         held.add(seen.room, self._registry.unattributed)
         return seen
 
-    def _find(self, seen: Glance) -> Model:
+    def _find(self, seen: Peeked) -> Model:
         """Return the model that a request names; count a rejection because it is not ready."""
         try:
             return self._registry.find(seen.model, seen.version)

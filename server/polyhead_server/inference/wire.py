@@ -88,7 +88,7 @@ def check_id(content: R) -> R:
     return content
 
 
-class Glance(NamedTuple):
+class Peeked(NamedTuple):
     """What is known of a head before it is parsed."""
 
     room: int
@@ -98,7 +98,7 @@ class Glance(NamedTuple):
     """Empty for the newest."""
 
 
-def glance(request: InferRequest) -> Glance:
+def peek(request: InferRequest) -> Peeked:
     """Look for what must be known of a head before it is parsed. Takes long for a long one.
 
     Raises:
@@ -114,7 +114,7 @@ def glance(request: InferRequest) -> Glance:
         raise InvalidRequestError(str(error)) from error
     except (DecodeError, UnicodeDecodeError) as error:
         raise _not_a_message(pb.ModelInferRequest, request.head) from error
-    return Glance(room, names[_MODEL], names[_VERSION])
+    return Peeked(room, names[_MODEL], names[_VERSION])
 
 
 def parse_small(kind: type[M], payload: bytes) -> M:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.inference.wire import LARGE, glance, make_request, parse, split_infer
+from polyhead_server.inference.wire import LARGE, make_request, parse, peek, split_infer
 
 PADDING = pb.ModelInferRequest(raw_input_contents=[bytes(LARGE)]).SerializeToString()
 
@@ -47,7 +47,7 @@ def test_a_request_is_read_as_protobuf_reads_it(request: pb.ModelInferRequest) -
     rest.ClearField("id")
     rest.ClearField("raw_input_contents")
     assert parse(pb.ModelInferRequest, parts.head) == rest
-    assert glance(parts)[1:] == (request.model_name, request.model_version)
+    assert peek(parts)[1:] == (request.model_name, request.model_version)
 
 
 @given(requests)
@@ -99,7 +99,7 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             parts = split_infer(payload)
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)
             assert parts.request_id == expected.id
-            assert glance(parts)[1:] == (expected.model_name, expected.model_version)
+            assert peek(parts)[1:] == (expected.model_name, expected.model_version)
 
 
 @pytest.mark.parametrize("junk", [b"\x38\x01", b"\x3d\x00\x00\x00\x00", b"\x18\x07"])
