@@ -8,6 +8,7 @@ batches.
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -218,27 +219,38 @@ def _quality(models: Path) -> list[dict[str, object]]:
     return rows
 
 
-def _ranking(models: Path, folder: Path) -> dict[Precision, dict[str, float]]:
-    """Return how each precision ranks pairs of documents, beside people and fp32, and its least cosine."""
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """How a precision ranks pairs of rated documents: Spearman's correlations of its cosines."""
+
+    with_people: float
+    """With people's ratings."""
+    with_fp32: float
+    """With the cosines of fp32."""
+    least_cosine: float
+    """Of a document's vector with that of fp32."""
+
+
+def _ranking(models: Path, folder: Path) -> dict[Precision, Ranking]:
+    """Rank pairs of rated documents in each precision."""
     documents, ratings = rated_documents(folder)
     ids = _token_ids(models, documents)
     vectors = {each: _embed(_open(models, MINILM, each, CORES), ids, 1) for each in PRECISIONS}
     similarities = {each: vectors[each] @ vectors[each].T for each in PRECISIONS}
     return {
-        each: {
-            "Spearman, with people's ratings": rank_correlation(similarities[each], ratings),
-            "with fp32": rank_correlation(similarities[each], similarities["fp32"]),
-            "cosine with fp32, least": float((vectors[each] * vectors["fp32"]).sum(axis=1).min()),
-        }
+        each: Ranking(
+            with_people=rank_correlation(similarities[each], ratings),
+            with_fp32=rank_correlation(similarities[each], similarities["fp32"]),
+            least_cosine=float((vectors[each] * vectors["fp32"]).sum(axis=1).min()),
+        )
         for each in PRECISIONS
     }
 
 
-def judge_ranking(ranking: Mapping[Precision, Mapping[str, float]]) -> list[Condition]:
+def judge_ranking(rankings: Mapping[Precision, Ranking]) -> list[Condition]:
     """Return whether int8 ranks documents as fp32 does, and keeps their vectors."""
-    people = "Spearman, with people's ratings"
-    exact, seen = ranking["fp32"][people], ranking["int8"][people]
-    least = ranking["int8"]["cosine with fp32, least"]
+    exact, seen = rankings["fp32"].with_people, rankings["int8"].with_people
+    least = rankings["int8"].least_cosine
     return [
         Condition(
             name=f"{MINILM}, pairs of rated documents: ranked as well as in fp32 - {_WORSE}",
@@ -259,7 +271,7 @@ def main() -> int:
     parser.add_argument("--rated-documents", type=Path, required=True, metavar="FOLDER")
     chosen = parser.parse_args()
     configs = _export(chosen.models)
-    quality, ranking = _quality(chosen.models), _ranking(chosen.models, chosen.rated_documents)
+    quality, rankings = _quality(chosen.models), _ranking(chosen.models, chosen.rated_documents)
     lists = natural_lists(_token_ids(chosen.models, natural_texts(_LISTS * PER_LIST)))
     samples, natural = {}, {}
     for encoder, config in configs.items():
@@ -299,13 +311,18 @@ def main() -> int:
             "and Welsh, 2005):",
             "",
             *markdown_table(
-                {"precision": precision, **{name: f"{value:.4f}" for name, value in found.items()}}
-                for precision, found in ranking.items()
+                {
+                    "precision": precision,
+                    "Spearman, with people's ratings": f"{found.with_people:.4f}",
+                    "with fp32": f"{found.with_fp32:.4f}",
+                    "cosine with fp32, least": f"{found.least_cosine:.4f}",
+                }
+                for precision, found in rankings.items()
             ),
         ],
-        conditions=[*judge(samples), *judge_natural(natural), *judge_ranking(ranking)],
+        conditions=[*judge(samples), *judge_natural(natural), *judge_ranking(rankings)],
         intro=["In process, both precisions in turn, medians of the turns."],
-        facts={"gains": rows, "quality": quality, "ranking": ranking},
+        facts={"gains": rows, "quality": quality, "rankings": rankings},
     )
 
 

@@ -8,6 +8,7 @@ from benchmarks.int8_cost import (
     NATURAL,
     PIECE,
     SIZES,
+    Ranking,
     judge,
     judge_natural,
     judge_ranking,
@@ -56,12 +57,10 @@ def test_lists_of_equal_lengths_have_as_many_tokens() -> None:
 
 @pytest.mark.parametrize(("people", "cosine"), [(0.49, 0.996), (0.47, 0.996), (0.49, 0.994)])
 def test_int8_ranks_as_fp32_does(people: float, cosine: float) -> None:
-    columns = "Spearman, with people's ratings", "cosine with fp32, least"
-
     conditions = judge_ranking(
         {
-            "fp32": dict(zip(columns, (0.5, 1.0), strict=True)),
-            "int8": dict(zip(columns, (people, cosine), strict=True)),
+            "fp32": Ranking(with_people=0.5, with_fp32=1.0, least_cosine=1.0),
+            "int8": Ranking(with_people=people, with_fp32=0.99, least_cosine=cosine),
         }
     )
 
