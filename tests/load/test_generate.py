@@ -72,8 +72,9 @@ def test_a_closed_loop_sends_when_it_is_answered(fake: Fake, generate: Generate)
     assert len(seen["sent"]) > 3
 
 
-@pytest.mark.parametrize("how", [{"users": 1}, {"mode": "open", "rate": 60.0}], ids=["closed", "open"])
-@pytest.mark.parametrize("model", ["known-20", "identity"])
+@pytest.mark.parametrize(
+    ("model", "how"), [("known-20", {"users": 1}), ("identity", {"mode": "open", "rate": 60.0})]
+)
 def test_a_known_service_time_is_measured_within_a_millisecond(
     fake: Fake, generate: Generate, model: str, how: dict[str, Any]
 ) -> None:
@@ -156,7 +157,7 @@ def test_replies_in_parts_are_taken_to_the_last(fake: Fake, generate: Generate) 
     assert (seen["reply_bytes"][broken] < seen["reply_bytes"][whole].min()).all()
 
 
-@pytest.mark.parametrize("kind", ["none", "shape", "bytes", "name"])
+@pytest.mark.parametrize("kind", ["shape", "bytes"])
 def test_a_server_that_answers_ok_with_rubbish_fails_the_run(fake: Fake, begin: Begin, kind: str) -> None:
     generator = begin(plan_for(fake(), f"rubbish-{kind}"))
 
@@ -178,22 +179,16 @@ def test_a_first_reply_that_the_client_cannot_read_is_said_before_the_load(fake:
     assert not (generator.folder / "records.npz").exists()
 
 
-def test_a_generator_that_is_asked_too_much_shows_it(fake: Fake, generate: Generate) -> None:
-    seen = generate(
-        plan_for(fake(), "identity", mode="open", rate=20_000.0, seconds=0.3, max_in_flight=10**6)
-    )
-
-    lag = seen["sent"] - seen["planned"]
-    assert len(lag) == sum(1 for _ in schedule(20_000.0, seconds=0.3, seed=7))
-    assert np.quantile(lag, 0.99) > 0.01
-    assert np.median(lag[-100:]) > np.median(lag[:100])
-
-
-def test_an_overloaded_generator_voids_the_run(fake: Fake, begin: Begin) -> None:
+def test_a_generator_that_is_asked_too_much_shows_it_and_voids_the_run(fake: Fake, begin: Begin) -> None:
     plan = plan_for(fake(), "identity", mode="open", rate=20_000.0, seconds=0.3, max_in_flight=10**6)
     generator = begin(plan)
     generator.end()
 
+    seen = Generated.read(generator.folder)
+    lag = seen["sent"] - seen["planned"]
+    assert len(lag) == sum(1 for _ in schedule(20_000.0, seconds=0.3, seed=7))
+    assert np.quantile(lag, 0.99) > 0.01
+    assert np.median(lag[-100:]) > np.median(lag[:100])
     why = void_reasons(GeneratorRun.read(generator.folder), plan, Gates())
 
     assert any(re.search(r"of \d+ requests left more than \d.* ms late", reason) for reason in why), why

@@ -266,13 +266,10 @@ def test_the_web_interface_starts_and_stops_an_open_loop(
     assert len(seen["planned"]) > 10
 
 
-@pytest.mark.parametrize("at_start", [[], ["--rate", "500"]], ids=["closed", "open"])
-def test_the_form_decides_which_loop_a_run_is(
-    fake: Fake, page: Callable[..., Page], tmp_path: Path, at_start: list[str]
-) -> None:
+def test_the_form_decides_which_loop_a_run_is(fake: Fake, page: Callable[..., Page], tmp_path: Path) -> None:
     """Whatever locust was started with: each run is what the form says when it begins."""
     form = {"user_count": 3, "host": fake().address}
-    ours = page("--records", "out", *at_start)
+    ours = page("--records", "out", "--rate", "500")
     folders: set[Path] = set()
     for rate in ("40", "", "90"):
         ours.run(until=answered(30), rate=rate, **form)
@@ -365,10 +362,11 @@ def test_only_answers_have_a_latency(fake: Fake, locust: Locust, tmp_path: Path)
         assert float(shown["", "Aggregated"][column]) == float(shown["ModelInfer", "busy T=4"][column])
 
 
-@pytest.mark.parametrize("how", [["--users", "2"], ["--rate", "80"]], ids=["closed", "open"])
-def test_rubbish_is_no_answer(fake: Fake, locust: Locust, how: list[str]) -> None:
+def test_rubbish_is_no_answer(fake: Fake, locust: Locust) -> None:
     server = fake(tell_at=40)
-    process = locust("--host", server.address, "--headless", "--model", "rubbish-bytes", "--json", *how)
+    process = locust(
+        *["--host", server.address, "--headless", "--model", "rubbish-bytes", "--json", "--rate", "80"]
+    )
     server.wait_until_reached()
     process.send_signal(signal.SIGTERM)
     out, error = end(process, code=1)
@@ -400,7 +398,6 @@ def test_answers_under_way_are_waited_for_where_there_is_time(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "absent"], "there is no model absent"),
         (["OpenLoop"], "--rate must be given for an open loop, in requests a second"),
         (["ClosedLoop", "--rate", "5"], "--rate must be left out for a closed loop, was 5: choose OpenLoop"),
     ],
