@@ -42,6 +42,7 @@ RUN python -m venv --without-pip /opt/polyhead
 ENV PIP_PYTHON=/opt/polyhead/bin/python \
     UV_PYTHON=/opt/polyhead/bin/python \
     UV_COMPILE_BYTECODE=1 \
+    UV_SYSTEM_CERTS=1 \
     UV_LINK_MODE=copy
 
 # ---- server: onnxruntime's CPU build, and no torch ----------------------------------------------------------
