@@ -76,11 +76,11 @@ def infer(
     json
         Write JSON: pooled vectors, the strongest edges, and the scores.
     npz
-        Also write all arrays to this file: output.N, pooled, logits, lengths, tokens.N, attention.LAYER.N,
-        cross_attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME,
-        [B, L, H].
+        Also write the result to this file, for Encoding.load and NumPy: output.N, pooled, logits, lengths,
+        tokens.N, attention.LAYER.N, cross_attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and
+        weighted_scores.NAME, [B, L, H].
     """
-    from polyhead_client.formats import as_json, write_npz
+    from polyhead_client.formats import as_json
     from polyhead_client.report import print_report
 
     if npz is not None and npz.suffix != ".npz":  # NumPy would append the suffix
@@ -102,7 +102,7 @@ def infer(
     labels = [item if isinstance(item, str) else None for item in inputs]
     shown = _scores(encoding, scores)
     if npz is not None:
-        write_npz(npz, encoding)
+        encoding.save(npz)
     if json:
         sys.stdout.write(as_json(encoding, labels, shown, top=top, special=special) + "\n")
     else:
