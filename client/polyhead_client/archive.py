@@ -8,7 +8,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,18 @@ STRUCTURE = "structure"
 """The name of the array with the JSON text."""
 
 
-def write_npz(path: Path | str, values: Mapping[str, Any]) -> None:
+def write_npz(path: Path | str | BinaryIO, values: Mapping[str, Any]) -> None:
     """Write an .npz file.
 
     Args:
-        path: The file; must end with .npz.
+        path: The file, whose name must end with .npz; or an open one.
         values: Arrays, texts, numbers, booleans and None, in mappings and sequences of any depth. Lists of
             texts are written as arrays.
 
     Raises:
         ValueError: The name of the file ends otherwise.
     """
-    if Path(path).suffix != ".npz":  # NumPy would append it
+    if isinstance(path, Path | str) and Path(path).suffix != ".npz":  # NumPy would append it
         raise ValueError(f"path must be a file that ends with .npz, was {path}")
     arrays: dict[str, NDArray[Any]] = {}
     structure = {name: _take_out(name, value, arrays) for name, value in values.items()}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +137,7 @@ class Encoding(Picklable):
         }
         return replace(self, **parts | {"lengths": int(self.lengths[index])})
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str | BinaryIO) -> None:
         """Write all of it as an .npz file, which `load` reads, and NumPy does.
 
         Arrays have the names of the fields, with the layer and the number of the sequence in a list:

@@ -137,15 +137,8 @@ def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:
 
 
 def _load(option: str, path: Path) -> list[Any]:
-    import numpy as np
+    from polyhead_client.files import load_array
 
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"{option} must be an .npy file of numbers, {path} is none") from error
-    if not isinstance(array, np.ndarray):
-        raise InvalidRequest(f"{option} must be an .npy file of one array, {path} has several")
-    if array.ndim == 0:
-        raise InvalidRequest(f"{option} must be an .npy file of sequences, {path} holds a single value")
+    array = load_array(option, path)
     single = array.ndim == (2 if array.dtype.kind == "f" else 1)
     return [array] if single else list(array)
