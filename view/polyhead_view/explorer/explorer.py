@@ -163,9 +163,9 @@ class Explorer:
     async def similarity(self, asked: Question) -> bytes:
         """Return the split of the cosine of two sentences into pairs of tokens, [T, T of the other]."""
         info = await self._client.model(asked.model)
-        if not (info.takes_text and asked.text and asked.other):
-            raise InvalidRequest("a question about similarity must have a text and an other")
         kept = kept_heads(info, asked.silenced)
+        if not (info.takes_text and asked.text and asked.other):
+            raise InvalidRequest("a question about similarity must have a text, and another to compare with")
         encoding = await self._call(info, inputs=[asked.text, asked.other], truncate=asked.truncate, **kept)
         split = split_similarity(encoding, await self._client.model(encoding.model))
         codes, scale = quantise(split.contributions, signed=True)
