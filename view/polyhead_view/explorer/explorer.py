@@ -142,6 +142,8 @@ class Explorer:
         page = SavedPage.of(
             replace(encoding, rollout=rollout),
             maps_of(encoding),
+            layer=asked.layer if asked.layer in maps_of(encoding) else None,
+            head=asked.head if asked.head in (encoding.heads or ()) else None,
             scores=scores,
             left_out=left_out,
             text=asked.text,

@@ -2,9 +2,9 @@
 
 import { saved } from "./answers.js";
 
-const PAUSE_MS = 300; // browsers limit how often an address may change
+const ADDRESS_PAUSE_MS = 300; // browsers limit how often an address may change
 
-let timer;
+let pending;
 
 /** Return the names and values in the address; those that a saved page begins with, if it has none. */
 export function readState() {
@@ -14,9 +14,9 @@ export function readState() {
 
 /** Put names and values into the address, soon; those that are empty are left out. */
 export function writeState(state) {
-  clearTimeout(timer);
-  timer = setTimeout(() => {
+  clearTimeout(pending);
+  pending = setTimeout(() => {
     const kept = Object.entries(state()).filter(([, value]) => value);
     if (location.protocol !== "about:") history.replaceState(null, "", `#${new URLSearchParams(kept)}`); // not in a notebook
-  }, PAUSE_MS);
+  }, ADDRESS_PAUSE_MS);
 }
