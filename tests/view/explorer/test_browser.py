@@ -398,6 +398,7 @@ def test_long_texts_and_many_heads_fit(driver: webdriver.Chrome) -> None:
         window.press("0", Keys.HOME)
         assert window.find("#detail .reading").text.startswith("[CLS] (0) attends to [CLS] (0)")
         assert window.messages() == []
+        driver.get("about:blank")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -598,3 +599,4 @@ def test_all_of_many_heads_are_within_the_window(driver: webdriver.Chrome, width
         finally:
             driver.set_window_size(1400, 1000)
         assert window.messages() == []
+        driver.get("about:blank")

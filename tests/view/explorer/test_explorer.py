@@ -220,7 +220,7 @@ def test_what_is_shown_is_saved_for_the_client(page: TestClient, tmp_path: Path)
         encoding = Encoding.load(tmp_path / "one.npz")
 
         assert encoding.tokens == TOKENS
-        found = encoding.rollout if "rollout" in asked else encoding.attention[1][0]  # type: ignore[index]
+        found: Any = encoding.rollout if "rollout" in asked else encoding.attention[1][0]  # type: ignore[index]
         header, arrays = ask(page, "map", **asked)
         np.testing.assert_allclose(found, arrays["map"] * header["scale"], atol=1e-4)
 

@@ -227,7 +227,7 @@ class Explorer:
         except InvalidRequest as error:
             if found := _TOO_LONG.search(str(error)):
                 most, count = found.groups()
-                raise TooManyTokens(info.family, int(most), count and int(count)) from error
+                raise TooManyTokens(info.family, int(most), None if count is None else int(count)) from error
             raise
 
     async def _has_both(self, family: str) -> bool:
