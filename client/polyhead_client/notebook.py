@@ -23,7 +23,8 @@ _COLOUR = "37, 99, 235"
 def shape_of(value: Any) -> str:
     """Say the shape of an array, of a list of arrays, or of the arrays of layers, in a few words."""
     if isinstance(value, Mapping):
-        return f"{shape_of(next(iter(value.values())))} of layers {numbers(list(value))}"
+        layers = f"layer{'s' * (len(value) > 1)} {numbers(list(value))}"
+        return f"{shape_of(next(iter(value.values())))} of {layers}"
     if not isinstance(value, list):
         return str(list(value.shape))
     sides = zip(*(item.shape for item in value), strict=True)

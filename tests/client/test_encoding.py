@@ -82,7 +82,7 @@ def test_what_is_no_saved_encoding_is_refused(sentence: Encoding, tmp_path: Path
 def test_a_result_is_one_short_line(client: Client, sentence: Encoding) -> None:
     assert repr(sentence) == (
         "<Encoding of words.attention, version 1: 5 tokens; "
-        "output [5, 4], pooled [4], attention [3, 5, 5] of layers 1>"
+        "output [5, 4], pooled [4], attention [3, 5, 5] of layer 1>"
     )
     batch = client.encode(TEXTS, model="words", **INSIGHT)
     assert repr(batch) == (

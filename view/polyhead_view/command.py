@@ -66,9 +66,10 @@ def view(
     _check_kind(out)
     if (text is None) is (input is None):
         raise InvalidRequest("give either a sentence, or --input FILE.npy")
+    inputs = text or "" if input is None else load_sequence("--input", input)
     with connection.open() as client:
         encoding = client.encode(
-            text if input is None else load_sequence("--input", input),
+            inputs,
             memory=None if memory is None else load_sequence("--memory", memory),
             model=connection.model,
             output=False,

@@ -122,7 +122,7 @@ class FakeClient:
             [[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32
         ).reshape(T, D)
         heads = tuple(wanted.get("heads") or range(H))
-        maps: dict[str, dict[int, NDArray[Any]] | None] = {}
+        maps: dict[str, Any] = {}
         for name in ("attention", "cross_attention"):
             asked: Any = wanted.get(name) or []
             found = {

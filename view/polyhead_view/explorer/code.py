@@ -68,13 +68,10 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
     """
     if not info.takes_text:
         return ""
-    wanted = wanted_of(asked)
-    options = OutputOptions(
-        text=True,
-        output=False,
-        pooled=False,
-        **{name: value if value is True else tuple(value) for name, value in wanted.items()},
-    )
+    wanted: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in wanted_of(asked).items()
+    }
+    options = OutputOptions(text=True, output=False, pooled=False, **wanted)
     inputs: list[dict[str, Any]] = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [asked.text]}]
     if asked.silenced:
         mask = np.ones((1, info.layers or 0, info.heads or 0))
