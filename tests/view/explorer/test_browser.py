@@ -322,7 +322,7 @@ def test_without_an_insight_graph_the_page_says_what_is_missing(window: Window, 
 
     assert "--graphs insight" in window.find("#missing").text
     assert window.find("[role=gridcell]").get_attribute("aria-label") == "layer 0, head 0"
-    assert not window.find("#score").is_enabled()
+    assert not window.all("#score, #rollout")
     assert not window.all("#legend")
 
 

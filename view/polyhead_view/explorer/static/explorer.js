@@ -26,11 +26,12 @@ const frameLegend = new Legend();
 let overviews = [];
 let looked = null; // the layer and head that the line above the grids is about
 let connected = false;
+let file = ""; // with what is encoded in families that take no texts
 let wanted = ""; // the family that the address names, until it is served
 
 const family = () => families.get(by("family").value);
 const weighted = () => (saved ? family().weighted : by("question").elements.weights.value === "weighted");
-const made = () => `${by("length").value} vectors`;
+const made = () => file || (saved ? "vectors" : "vectors that are made up");
 const texts = () => (family()?.text || saved ? [by("text").value, by("other").value].map((text) => text.trim()).filter(Boolean) : [""]);
 const sentences = () => (saved ? [by("text").value] : texts());
 const question = (text) => ({
@@ -148,7 +149,7 @@ function refresh() {
   const asked = sentences().map((text) => ["overview", question(text)]);
   if (!saved || family().layers) {
     askAll("overview", by("grids"), asked, (answers) => {
-      overviews = answers.map((overview, at) => ({ ...overview, text: asked[at][1].text || (saved ? "" : made()) }));
+      overviews = answers.map((overview, at) => ({ ...overview, text: asked[at][1].text || made() }));
       showGrids();
       performance.mark("heads shown");
     });
@@ -164,7 +165,7 @@ function showForm() {
   document.body.classList.toggle("of-texts", family().text !== false);
   document.body.classList.toggle("of-vectors", family().text === false);
   by("silencing").hidden = !family().head_mask;
-  by("rollout").disabled = !family().insight;
+  by("rollout").hidden = !family().insight;
   by("both").hidden = !family().cross;
   by("missing").hidden = !family().missing?.length;
   by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
@@ -175,7 +176,7 @@ function showForm() {
 /** Say how long a sentence is, and what of it was left out. */
 function captionOf({ tokens, left_out: leftOut, total_ms: milliseconds, text }) {
   const cut = leftOut ? `; ${leftOut} of ${tokens.length + leftOut} tokens were left out` : leftOut === null ? "; the rest was left out" : "";
-  return `${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}${text && `: ${text}`}`;
+  return `${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}: ${text}`;
 }
 
 function showGrids() {
@@ -192,7 +193,7 @@ function showGrids() {
     select.value = names.includes(before) ? before : names.includes("entropy") ? "entropy" : (names[0] ?? "");
     define(scores);
   }
-  select.disabled = !names.length;
+  select.parentElement.hidden = !names.length;
   by("definitions").hidden = !names.length;
   by("save").hidden = false;
   by("save-scores").hidden = !names.length;
@@ -421,8 +422,9 @@ async function poll() {
     const server = await askServer();
     const news = JSON.stringify(server.families) !== JSON.stringify([...families.values()]);
     by("connection").textContent = saved ? SAVED_FROM : `connected to ${server.address}`;
-    by("made-up").textContent = server.input ? `vectors come from ${server.input}` : "vectors, made up; polyhead explore --input FILE.npy shows your own";
-    by("length").hidden = Boolean(server.input);
+    file = server.input ?? "";
+    by("made-up").textContent = file ? `those of ${file}` : "made up; polyhead explore --input FILE.npy shows your own";
+    by("length").hidden = Boolean(file);
     if (news) showFamilies(server);
     if (!connected || news) {
       connected = true;
