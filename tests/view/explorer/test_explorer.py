@@ -1,7 +1,9 @@
 """What is asked of the server for each part of the page, and what the page is given of it."""
 
+import asyncio
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.view.explorer.fake import NAMES, FakeClient
 from tests.view.explorer.test_frames import unpack
 
 from polyhead_client import Encoding
+from polyhead_view.explorer.answers import map_of
 from polyhead_view.explorer.explorer import Explorer, cosine
 from polyhead_view.explorer.page import create_page
 from polyhead_view.inputs import SequenceFiles
@@ -189,6 +192,18 @@ def test_families_of_vectors_are_shown_what_is_made_up(page: TestClient, words: 
     assert first.shape == (5, 8)
     np.testing.assert_array_equal(first, second)
     assert page.post("/api/overview", json=ASKED | {"length": 0}).status_code == 400
+    words.graphs["vectors"] = ["attention", "insight"]
+    header, _ = ask(page, "overview", model="vectors", text="", length=5)
+    assert (len(header["scores"]), header["shape"]) == (len(NAMES), [5, 5])
+
+
+def test_maps_of_chosen_queries_have_their_tokens(words: FakeClient) -> None:
+    encoding = asyncio.run(words.encode("the cat", model="words", attention=[0]))
+
+    header, _ = unpack(map_of(replace(encoding, queries=(2, 1)), np.ones((2, 4))))
+
+    assert header["tokens"] == ["cat", "the"]
+    assert header["columns"] == ["[CLS]", "the", "cat", "[SEP]"]
 
 
 def test_attention_to_a_memory_is_shown_apart(words: FakeClient, tmp_path: Path) -> None:

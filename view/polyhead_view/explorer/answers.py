@@ -33,7 +33,7 @@ def overview(
     drawn = encoding.thumbnails
     if drawn is None:
         drawn = np.stack([thumbnails(layer) for layer in maps.values()])
-    shown = next(iter(maps.values())).shape[1:] if maps else (len(encoding.tokens or ()),) * 2
+    shown = next(iter(maps.values())).shape[1:] if maps else (encoding.lengths,) * 2
     header = {
         **header_of(encoding),
         "left_out": left_out,
@@ -54,13 +54,16 @@ def overview(
 def map_of(encoding: Encoding, values: NDArray[Any]) -> bytes:
     """Return one map, [T, S]."""
     codes, scale = quantise(values)
-    rows, columns = values.shape
+    columns = values.shape[1]
     header = header_of(encoding)
-    if columns != rows or not encoding.tokens:  # keys are of a memory, which has no tokens
-        header["columns"] = _positions(columns)
-    if len(header["tokens"]) != rows:
-        header["tokens"] = [header["tokens"][at] for at in encoding.queries or range(rows)]
-    return pack({"columns": header["tokens"], **header, "scale": scale}, {"map": codes})
+    tokens = header["tokens"]
+    labels = {
+        "tokens": tokens if encoding.queries is None else [tokens[at] for at in encoding.queries],
+        "columns": tokens
+        if len(tokens) == columns
+        else _positions(columns),  # those of a memory have no names
+    }
+    return pack({**header, **labels, "scale": scale}, {"map": codes})
 
 
 def header_of(encoding: Encoding) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import AsyncClient, Encoding, InvalidRequest, ModelInfo, NotFound
+from polyhead_client import AsyncClient, Encoding, InvalidRequest, ModelInfo
 from polyhead_proto.names import CROSS_ATTENTION
 from polyhead_view.explorer import code
 from polyhead_view.explorer.answers import header_of, map_of, overview
@@ -74,7 +74,7 @@ class Explorer:
         families = [
             {"name": name, "refused": f"{name} is not ready: it is {' and '.join(sorted(found))}."}
             if "READY" not in found
-            else describe(await self._client.model(name), cross=await self._has_both(name))
+            else await self._described(name)
             for name, found in states.items()
             if "." not in name
         ]
@@ -230,12 +230,10 @@ class Explorer:
                 raise TooManyTokens(info.family, int(most), None if count is None else int(count)) from error
             raise
 
-    async def _has_both(self, family: str) -> bool:
-        """Return whether layers attend to their own sequence, and to a memory."""
-        try:
-            return bool((await self._client.model(f"{family}.attention")).with_role(CROSS_ATTENTION))
-        except NotFound:
-            return False
+    async def _described(self, family: str) -> dict[str, Any]:
+        info, graph = await self._client.model(family), f"{family}.attention"
+        both = graph in info.models and (await self._client.model(graph)).with_role(CROSS_ATTENTION)
+        return describe(info, cross=bool(both))
 
 
 class TooManyTokens(InvalidRequest):

@@ -24,7 +24,7 @@ export class Strip {
 
   show(tokens) {
     this.element.replaceChildren(
-      ...tokens.map((token) => Object.assign(element("button", token), { type: "button", tabIndex: -1 })),
+      ...tokens.map((token, at) => Object.assign(element("button", token), { type: "button", tabIndex: -1, title: named(token, at) })),
     );
   }
 
