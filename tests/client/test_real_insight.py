@@ -153,11 +153,13 @@ def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -
     assert changed.tolist() == [False, True, False]
 
 
-def test_the_page_shows_what_works(address: str) -> None:
-    code, _of_cross_attention = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, of_a_notebook, _of_cross_attention = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
 
-    exec(code.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
+    for block in (of_a_notebook.replace("layer=5, head=3", "layer=1, head=1"), code):
+        exec(block.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
 
     names["client"].close()
     assert names["result"].scores["previous"].shape == (L, H)

@@ -135,7 +135,8 @@ def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPag
     maps: Layers = encoding.attention or encoding.cross_attention or {}
     if not maps and encoding.rollout is None:
         raise ValueError("show needs attention or rollout: encode with attention=True, or rollout=True")
-    return SavedPage.of(encoding, maps, layer=layer, head=head, text=" ".join(encoding.tokens or ()))
+    tokens: Any = encoding.tokens or ()  # of one sequence
+    return SavedPage.of(encoding, maps, layer=layer, head=head, text=" ".join(tokens))
 
 
 def _script() -> str:
