@@ -34,7 +34,7 @@ export function svgOf({ title, tokens, columns, share, signed, limits }) {
   const room = (texts) => LETTER * Math.max(...labels(texts).map((text) => text.length)) + MARGIN;
   const [left, top] = [room(tokens) + MARGIN, room(columns) + 3 * MARGIN];
   const [right, bottom] = [left + cell * count, top + cell * rows];
-  const width = Math.max(right + MARGIN, LETTER * title.length + 2 * MARGIN, 260);
+  const width = Math.max(right + MARGIN, LETTER * title.length + 2 * MARGIN, 340);
   const height = bottom + 5 * MARGIN;
   const drawing = node("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "sans-serif", "font-size": 11 });
   drawing.append(node("title", {}, title), node("rect", { width, height, fill: "#fff" }));
@@ -62,7 +62,7 @@ export function svgOf({ title, tokens, columns, share, signed, limits }) {
   });
   const line = bottom + 3 * MARGIN;
   const scale = (at) => (signed ? at / 127.5 - 1 : shade(at / 255, count));
-  drawing.append(node("text", { x: MARGIN, y: line + 9 }, limits[0]), image(MARGIN + 50, line, 120, 10, picture(256, 1, scale)));
+  drawing.append(node("text", { x: MARGIN + 44, y: line + 9, "text-anchor": "end" }, limits[0]), image(MARGIN + 50, line, 120, 10, picture(256, 1, scale)));
   drawing.append(node("text", { x: MARGIN + 176, y: line + 9 }, limits[1]));
   return new XMLSerializer().serializeToString(drawing);
 }

@@ -97,7 +97,9 @@ export class Panel {
   svg() {
     const { tokens, columns } = this.frame;
     const title = `${this.frame.model}, ${this.words.title}`;
-    return svgOf({ title, tokens, columns, share: (at) => this.#share(at), signed: this.signed, limits: this.#limits() });
+    const [low, high] = this.#limits();
+    const limits = [low, `${high} ${this.words.quantity}`];
+    return svgOf({ title, tokens, columns, share: (at) => this.#share(at), signed: this.signed, limits });
   }
 
   /** Return what a cell is on the scale of colours, the same in the map and the line of tokens. */
