@@ -4,15 +4,31 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client import labelled
+from polyhead_client.archive import read_npz, write_npz
 from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
+from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
 from polyhead_client.padding import Arrays
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+_FORMAT = 1
+"""Of saved encodings; incremented when a reader of the old format would misread the new one."""
+
+_OF_ALL = {"model", "version", "heads", "queries", "labels", "kept_heads", "timings", "weighted"}
+"""The fields that all sequences of a batch share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +49,7 @@ class Timings:
     serialise_ns: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Encoding(Picklable):
     """The result of an encoder, in the form of its inputs.
 
@@ -91,6 +107,8 @@ class Encoding(Picklable):
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
+    weighted: bool = False
+    """Whether `attention` and `cross_attention` are norm-weighted."""
 
     def is_pruned(self, layer: int, head: int) -> bool:
         """Return whether the encoder has lost a head to pruning."""
@@ -100,6 +118,199 @@ class Encoding(Picklable):
     def rows(self) -> Mapping[int, Arrays] | None:
         """Layer → the rows of attention of the chosen `queries`; None if none were chosen."""
         return None if self.queries is None else self.attention
+
+    def sequence(self, index: int) -> "Encoding":
+        """Return the result of one sequence of a batch.
+
+        Raises:
+            ValueError: This is of one sequence already.
+            IndexError: There is no such sequence.
+        """
+        if isinstance(self.lengths, int):
+            raise ValueError("sequence() takes a batch, and this is one sequence")
+        if not -len(self.lengths) <= index < len(self.lengths):
+            raise IndexError(f"index must be less than B ({len(self.lengths)}), was {index}")
+        parts = {
+            each.name: _item(getattr(self, each.name), index)
+            for each in fields(self)
+            if each.name not in _OF_ALL
+        }
+        return replace(self, **parts | {"lengths": int(self.lengths[index])})
+
+    def save(self, path: Path | str | BinaryIO) -> None:
+        """Write all of it as an .npz file, which `load` reads, and NumPy does.
+
+        Arrays have the names of the fields, with the layer and the number of the sequence in a list:
+        `attention.5`, or `attention.5.0`; scores are `scores.NAME` and `weighted_scores.NAME`.
+
+        Raises:
+            ValueError: The name of the file does not end with .npz.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, scores in (
+            ("scores", self.scores),
+            ("weighted_scores", self.scores and self.scores.weighted),
+        ):
+            values[name] = scores and {each: scores[each] for each in scores.names}
+        values |= {"timings": asdict(self.timings), "score_layers": self.scores and self.scores.layers}
+        if self.top is not None:
+            values["top"] = {"keys": self.top.keys, "weights": self.top.weights}
+        write_npz(path, {"format": _FORMAT} | values)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Encoding":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: It is no such file, or of a later polyhead.
+            OSError: It cannot be read.
+        """
+        values = read_npz(path)
+        if values.pop("format", None) != _FORMAT:
+            raise ValueError(
+                f"{path} must be an encoding of format {_FORMAT}; update polyhead to read others"
+            )
+        layers, weighted, scores = (
+            values.pop(name) for name in ("score_layers", "weighted_scores", "scores")
+        )
+        for name in ("heads", "queries", "labels", "kept_heads"):
+            values[name] = _tuples(values[name])
+        return cls(
+            **values
+            | {
+                "timings": Timings(**values["timings"]),
+                "top": values["top"] and TopKeys(**values["top"]),
+                "scores": _scores(
+                    scores, layers, values["heads"], _scores(weighted, layers, values["heads"])
+                ),
+            }
+        )
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the attention of one sequence as a pandas DataFrame: a row for each weight.
+
+        It is indexed by layer, head, query and key, and its columns are query_token, key_token and weight.
+
+        Raises:
+            ValueError: This is a batch, or has no attention.
+            ImportError: pandas is not installed.
+        """
+        attention = self._of_one_sequence("to_frame").attention
+        if not attention:
+            raise ValueError("to_frame needs attention: encode with attention; scores.to_frame() has scores")
+        queries, keys = self._labels(next(iter(attention.values())))
+        return labelled.weights_frame(attention, self.heads or (), queries, keys)
+
+    def to_xarray(self) -> "xr.Dataset":
+        """Return what one sequence has of attention and scores as an xarray Dataset.
+
+        Variables are `attention` (layer, head, query, key), `cross_attention` (layer, head, query, memory),
+        `rollout`, `mixed` (query, key), `scores` and `weighted_scores` (layer, head, score); query_token and
+        key_token are labels beside the positions of queries and keys.
+
+        Raises:
+            ValueError: This is a batch.
+            ImportError: xarray is not installed.
+        """
+        self._of_one_sequence("to_xarray")
+        found = {}
+        for name, layers in (("attention", self.attention), ("cross_attention", self.cross_attention)):
+            if layers:
+                queries, keys = self._labels(next(iter(layers.values())), memory=name != "attention")
+                found[name] = labelled.array(
+                    np.stack(list(layers.values())),
+                    {"layer": list(layers), "head": list(self.heads or ())}
+                    | _axes(queries, keys, "key" if name == "attention" else "memory"),
+                    name,
+                )
+        for name, values in (("rollout", self.rollout), ("mixed", self.mixed)):
+            if values is not None:
+                tokens = labels(self._tokens, len(values))
+                found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
+        for name, scores in (
+            ("scores", self.scores),
+            ("weighted_scores", self.scores and self.scores.weighted),
+        ):
+            if scores is not None:
+                found[name] = scores.to_xarray()
+        return labelled.dataset(found, {"model": self.model, "version": self.version})
+
+    def show(self, *, layer: int | None = None, head: int | None = None) -> Any:
+        """Return all heads of one sequence for a notebook: the explorer's page, which works without a server.
+
+        Its method `save(path)` writes the page as one HTML file.
+
+        Args:
+            layer: The layer of the head to open; None means the first.
+            head: The number of the head to open; None means the first.
+
+        Raises:
+            ValueError: This is a batch, has neither attention nor rollout, or no such head.
+            ImportError: The extra `view` is not installed.
+        """
+        self._of_one_sequence("show")
+        try:
+            saved = import_module("polyhead_view.explorer.saved")
+        except ImportError as error:
+            raise ImportError("show needs the view extra: pip install 'polyhead[view]'") from error
+        return saved.show(self, layer=layer, head=head)
+
+    def __repr__(self) -> str:
+        return f"<Encoding of {self._summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return it for a notebook: the tokens, and the weights of the first head that was asked for."""
+        if not isinstance(self.lengths, int):
+            first: str = self.sequence(0)._repr_html_() if len(self.lengths) else ""
+            return f"{strip([repr(self)])}{first}"
+        shown = strip([repr(self)]) + (strip(self._tokens) if self._tokens else "")
+        for name, layers in (
+            ("attention", self.attention),
+            ("attention to the memory", self.cross_attention),
+        ):
+            if layers and self.heads:
+                layer, weights = next(iter(layers.items()))
+                at = next((at for at, head in enumerate(self.heads) if not self.is_pruned(layer, head)), 0)
+                queries, keys = self._labels(weights, memory=layers is not self.attention)
+                kind = f"norm-weighted {name}" if self.weighted else name
+                title = f"Layer {layer}, head {self.heads[at]}: {kind}"
+                return shown + heat_map(title, finite(weights[at]), list(queries.values()), keys)
+        for name, values in (("Rollout", self.rollout), ("Mixed attention", self.mixed)):
+            if values is not None:
+                tokens = labels(self._tokens, len(values))
+                return shown + heat_map(name, finite(values), tokens, tokens)
+        return shown
+
+    @property
+    def _summary(self) -> str:
+        """What it holds, in one line."""
+        size = f"{self.lengths} tokens"
+        if not isinstance(self.lengths, int):
+            size = f"{len(self.lengths)} sequences of {numbers(self.lengths.tolist())} tokens"
+        names = [field.name for field in fields(self) if field.name not in _OF_ALL | {"tokens", "lengths"}]
+        held = {name: _array(getattr(self, name)) for name in names}
+        parts = [f"{name} {shape_of(value)}" for name, value in held.items() if value is not None]
+        return f"{self.model}, version {self.version}: {size}; {', '.join(parts)}"
+
+    @property
+    def _tokens(self) -> list[str] | None:
+        """The tokens of one sequence."""
+        tokens: list[Any] | None = self.tokens
+        return tokens
+
+    def _of_one_sequence(self, method: str) -> "Encoding":
+        if not isinstance(self.lengths, int):
+            raise ValueError(
+                f"{method} takes one sequence, this is a batch: choose one, sequence(0).{method}()"
+            )
+        return self
+
+    def _labels(self, weights: NDArray[Any], *, memory: bool = False) -> tuple[dict[int, str], list[str]]:
+        """Return position → label of the queries, and the labels of the keys, of [H, T_query, T_key]."""
+        count = weights.shape[1] if self.queries is None else max(self.queries, default=-1) + 1
+        tokens = labels(self._tokens, count)
+        chosen = range(count) if self.queries is None else self.queries
+        return {at: tokens[at] for at in chosen}, labels(None if memory else self._tokens, weights.shape[2])
 
     def to_bertviz(self) -> dict[str, Any]:
         """Return the arguments of `bertviz.head_view` and `bertviz.model_view`.
@@ -133,3 +344,52 @@ class Encoding(Picklable):
             "tokens": tokens,
             "include_layers": list(weights),
         }
+
+
+def _item(value: Any, index: int) -> Any:
+    """Return what a field of a batch has of one sequence."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({layer: _item(part, index) for layer, part in value.items()})
+    if is_dataclass(value) and not isinstance(value, type):
+        batched = {
+            name: _item(getattr(value, name), index)
+            for name in ("values", "keys", "weights", "weighted")
+            if hasattr(value, name)
+        }
+        return replace(value, **batched)
+    return None if value is None else value[index]
+
+
+def _array(value: Any) -> Any:
+    """Return the array that tells how much a field holds."""
+    return (
+        value.values if isinstance(value, HeadScores) else value.keys if isinstance(value, TopKeys) else value
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _scores(
+    by_name: Mapping[str, NDArray[Any]] | None,
+    layers: list[int],
+    heads: tuple[int, ...],
+    weighted: HeadScores | None = None,
+) -> HeadScores | None:
+    if by_name is None:
+        return None
+    values = np.stack(list(by_name.values()), axis=-1)
+    return HeadScores(
+        values=values, names=tuple(by_name), layers=tuple(layers), heads=heads, weighted=weighted
+    )
+
+
+def _axes(queries: Mapping[int, str], keys: list[str], key: str) -> dict[str, Any]:
+    """Return the coordinates of a map: positions, and beside them tokens."""
+    return {
+        "query": list(queries),
+        key: list(range(len(keys))),
+        "query_token": ("query", list(queries.values())),
+        f"{key}_token": (key, keys),
+    }

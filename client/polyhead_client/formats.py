@@ -1,12 +1,11 @@
-"""Write an encoding as JSON, or as an .npz file of arrays.
+"""Write the encoding of a list of sequences as JSON.
 
-Both take the encoding of a list of sequences. Shape letters: B batch, T tokens, D d_model, H heads, L layers.
+Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,31 +112,6 @@ def as_json(
         ensure_ascii=False,
         allow_nan=False,
     )
-
-
-def write_npz(path: Path, encoding: Encoding) -> None:
-    """Write lengths, pooled, logits, and for each sequence N: output.N, tokens.N, (cross_)attention.LAYER.N.
-
-    Scores are scores.NAME and weighted_scores.NAME, [B, L, H].
-    """
-    arrays: dict[str, NDArray[Any]] = {"lengths": np.asarray(encoding.lengths)}
-    if encoding.pooled is not None:
-        arrays["pooled"] = encoding.pooled
-    if encoding.logits is not None:
-        arrays["logits"] = encoding.logits
-    for index, output in enumerate(encoding.output):
-        arrays[f"output.{index}"] = output
-        if encoding.tokens is not None:
-            arrays[f"tokens.{index}"] = np.array(encoding.tokens[index], np.str_)
-        for layer, weights in (encoding.attention or {}).items():
-            arrays[f"attention.{layer}.{index}"] = weights[index]
-        for layer, weights in (encoding.cross_attention or {}).items():
-            arrays[f"cross_attention.{layer}.{index}"] = weights[index]
-    if (scores := encoding.scores) is not None:
-        arrays |= {f"scores.{name}": scores[name] for name in scores.names}
-        if (weighted := scores.weighted) is not None:
-            arrays |= {f"weighted_scores.{name}": weighted[name] for name in weighted.names}
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # any keyword is an array's name
 
 
 def _number(value: float) -> float | None:

@@ -76,11 +76,11 @@ def infer(
     json
         Write JSON: pooled vectors, the strongest edges, and the scores.
     npz
-        Also write all arrays to this file: output.N, pooled, logits, lengths, tokens.N, attention.LAYER.N,
-        cross_attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and weighted_scores.NAME,
-        [B, L, H].
+        Also write the result to this file, for Encoding.load and NumPy: output.N, pooled, logits, lengths,
+        tokens.N, attention.LAYER.N, cross_attention.LAYER.N for the sequence N = 0, 1, ...; scores.NAME and
+        weighted_scores.NAME, [B, L, H].
     """
-    from polyhead_client.formats import as_json, write_npz
+    from polyhead_client.formats import as_json
     from polyhead_client.report import print_report
 
     if npz is not None and npz.suffix != ".npz":  # NumPy would append the suffix
@@ -102,7 +102,7 @@ def infer(
     labels = [item if isinstance(item, str) else None for item in inputs]
     shown = _scores(encoding, scores)
     if npz is not None:
-        write_npz(npz, encoding)
+        encoding.save(npz)
     if json:
         sys.stdout.write(as_json(encoding, labels, shown, top=top, special=special) + "\n")
     else:
@@ -137,15 +137,8 @@ def _inputs(texts: tuple[str, ...], path: Path | None) -> list[Any]:
 
 
 def _load(option: str, path: Path) -> list[Any]:
-    import numpy as np
+    from polyhead_client.files import load_array
 
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"{option} must be an .npy file of numbers, {path} is none") from error
-    if not isinstance(array, np.ndarray):
-        raise InvalidRequest(f"{option} must be an .npy file of one array, {path} has several")
-    if array.ndim == 0:
-        raise InvalidRequest(f"{option} must be an .npy file of sequences, {path} holds a single value")
+    array = load_array(option, path)
     single = array.ndim == (2 if array.dtype.kind == "f" else 1)
     return [array] if single else list(array)

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client import labelled
 from polyhead_client.errors import InvalidRequest
+from polyhead_client.notebook import shape_of
 from polyhead_client.padding import Arrays
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HeadScores:
     """Scores of each head, such as its entropy: `scores["entropy"]` is [L, H], for a batch [B, L, H].
 
@@ -56,23 +59,28 @@ class HeadScores:
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install pandas") from error
-        levels: list[Sequence[int]] = [self.layers, self.heads]
-        names = ["layer", "head"]
-        if self.values.ndim == 4:
-            levels.insert(0, range(len(self.values)))
-            names.insert(0, "sequence")
-        return pd.DataFrame(
-            self.values.reshape(-1, len(self.names)),
-            index=pd.MultiIndex.from_product(levels, names=names),
-            columns=list(self.names),
-        )
+        return labelled.frame(self.values, self._levels, self.names)
+
+    def to_xarray(self) -> "xr.DataArray":
+        """Return an xarray DataArray with the dimensions layer, head and score.
+
+        For a batch, sequence is the first.
+
+        Raises:
+            ImportError: xarray is not installed.
+        """
+        return labelled.array(self.values, {**self._levels, "score": list(self.names)}, "scores")
+
+    @property
+    def _levels(self) -> dict[str, Sequence[int]]:
+        batch = {"sequence": list(range(len(self.values)))} if self.values.ndim == 4 else {}
+        return {**batch, "layer": list(self.layers), "head": list(self.heads)}
+
+    def __repr__(self) -> str:
+        return f"<HeadScores {shape_of(self.values)}: {', '.join(self.names)}>"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TopKeys:
     """The strongest keys of each query, strongest first."""
 
@@ -87,6 +95,9 @@ class TopKeys:
         if isinstance(self.keys, list):
             return [_residual(*pair) for pair in zip(self.keys, self.weights, strict=True)]
         return _residual(self.keys, self.weights)
+
+    def __repr__(self) -> str:
+        return f"<TopKeys {shape_of(self.keys)}>"
 
 
 def norm_weighted(

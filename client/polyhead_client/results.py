@@ -80,6 +80,7 @@ class Results:
             lengths=int(self.lengths[0]) if single else self.lengths,
             timings=Timings(total_ns=total_ns, **self.timings),
             kept_heads=requested.kept_heads,
+            weighted=requested.weighted,
             **(_NO_DETAILS if by_role.keys() <= _PLAIN else self._details(requested, heads or (), single)),
         )
 

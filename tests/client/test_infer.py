@@ -228,6 +228,7 @@ def test_arrays_go_to_a_file(capsys: Captured, tmp_path: Path) -> None:
 
     with np.load(file) as arrays:
         assert {name: array.shape for name, array in arrays.items()} == {
+            "structure": (),
             "lengths": (2,),
             "pooled": (2, 4),
             "output.0": (4, 4),

@@ -1,5 +1,7 @@
 """What polyhead's own graphs give, against plain NumPy on the attention of the attention graph."""
 
+import ast
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +20,9 @@ from polyhead_client import Client, InvalidRequest, norm_weighted
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "client.md"
+NOTEBOOK = ROOT / "examples" / "attention.ipynb"
 L, H, TOP = 2, 2, 3
 TEXTS = ["the cat sat on the mat", "a dog", "the big dog ran, the big dog ran"]
 RANDOM = np.random.default_rng(2)
@@ -149,11 +153,13 @@ def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -
     assert changed.tolist() == [False, True, False]
 
 
-def test_the_page_shows_what_works(address: str) -> None:
-    code, _of_cross_attention = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, of_a_notebook, _of_cross_attention = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
 
-    exec(code.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
+    for block in (of_a_notebook.replace("layer=5, head=3", "layer=1, head=1"), code):
+        exec(block.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
 
     names["client"].close()
     assert names["result"].scores["previous"].shape == (L, H)
@@ -191,3 +197,29 @@ def test_bertviz_cannot_draw_all(client: Client, inputs: Any, options: Any, mess
 def test_what_a_text_does_not_have_is_refused(client: Client, queries: Sequence[int]) -> None:
     with pytest.raises(InvalidRequest, match=r"^queries\b"):
         client.encode("a dog", attention=0, queries=queries)
+
+
+def test_the_example_notebook_runs(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("POLYHEAD_ADDRESS", address)
+    monkeypatch.setenv("POLYHEAD_MODEL", "all")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    shown = []
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            code = ast.parse("".join(cell["source"]))
+            *statements, last = code.body
+            if isinstance(last, ast.Expr):
+                exec(compile(ast.Module(statements, []), str(NOTEBOOK), "exec"), names)
+                shown.append(eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), names))
+            else:
+                exec(compile(code, str(NOTEBOOK), "exec"), names)
+
+    head, page, largest, _, scores, weighted, loaded, _ = shown
+    assert "Layer 1, head 1: attention." in head._repr_html_()
+    assert "Layer 1, head 1: norm-weighted attention." in weighted._repr_html_()
+    assert page._repr_html_().startswith("<iframe srcdoc=")
+    assert list(largest.columns) == ["query_token", "key_token", "weight"]
+    assert "entropy" in scores
+    assert repr(loaded) == repr(names["encoding"])
+    assert (tmp_path / "heads.html").read_text().startswith("<!doctype html>")

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 
@@ -42,6 +43,34 @@ def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None
     asked = fake.last("ModelInfer")
     assert asked.model_name == "words.attention"
     assert [output.name for output in asked.outputs] == ["tokens", "lengths", "attention.1"]
+
+
+def test_vectors_of_a_file_are_drawn(fake: "FakeServer", tmp_path: Path, capsys: Captured) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 5, 4), np.float32))
+    np.save(tmp_path / "several.npy", np.ones((2, 5, 4), np.float32))
+    options = [
+        "--model",
+        "vectors",
+        "--layer",
+        "1",
+        "--out",
+        str(tmp_path / "x.svg"),
+        "--address",
+        fake.target,
+    ]
+
+    assert main(["view", "--input", str(tmp_path / "x.npy"), *options]) == 0
+
+    assert fake.last("ModelInfer").inputs[0].shape == [1, 5, 4]
+    assert (tmp_path / "x.svg").exists()
+    for wrong, message in (
+        ([], "give either a sentence, or --input FILE.npy"),
+        (["the cat", "--input", str(tmp_path / "x.npy")], "give either a sentence, or --input FILE.npy"),
+        (["--input", str(tmp_path / "several.npy")], "--input must be one sequence, vectors"),
+        (["--input", str(tmp_path / "x.npy"), "--cross"], "cross_attention is not available"),
+    ):
+        assert main(["view", *wrong, *options]) == 1
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ending", ["txt", "pgf"])  # the latter takes a LaTeX installation

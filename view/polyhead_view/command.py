@@ -17,12 +17,15 @@ similarity_app = App(name="similarity", help="Show which tokens make two texts s
 
 @view_app.default
 def view(
-    text: str,
+    text: str | None = None,
     /,
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
     layer: int,
     out: Path,
+    input: Path | None = None,
+    memory: Path | None = None,
+    cross: bool = False,
     heads: str | None = None,
     weighted: bool = False,
     columns: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
@@ -35,7 +38,14 @@ def view(
     connection
         The server, and one of its models.
     text
-        The sentence.
+        The sentence, for a family that takes texts.
+    input
+        Instead of a sentence: an .npy file of vectors [T, D] or of token ids [T].
+    memory
+        An .npy file of the vectors that those of --input attend to, [S, D], for a family with
+        cross-attention.
+    cross
+        Draw the attention to the memory, where layers attend to their own sequence as well.
     layer
         The layer to draw; -1 is the last.
     out
@@ -49,23 +59,29 @@ def view(
     truncate
         Truncate a sentence that is too long, instead of rejecting it.
     """
+    from polyhead_client.files import load_sequence
     from polyhead_view.figures import save
     from polyhead_view.plots import draw_heads
 
     _check_kind(out)
+    if (text is None) is (input is None):
+        raise InvalidRequest("give either a sentence, or --input FILE.npy")
+    inputs = text or "" if input is None else load_sequence("--input", input)
     with connection.open() as client:
         encoding = client.encode(
-            text,
+            inputs,
+            memory=None if memory is None else load_sequence("--memory", memory),
             model=connection.model,
             output=False,
             pooled=False,
-            attention=[layer],
+            attention=None if cross else [layer],
+            cross_attention=[layer] if cross else None,
             weighted=weighted,
             heads=None if heads is None else parse_indices("--heads", heads),
             truncate=truncate,
         )
-    drawn = next(iter(encoding.attention or ()))  # --layer may be negative
-    save(draw_heads(encoding, layer=drawn, columns=columns, weighted=weighted), out)
+    drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
+    save(draw_heads(encoding, layer=drawn, columns=columns, weighted=weighted, cross=cross), out)
 
 
 @similarity_app.default

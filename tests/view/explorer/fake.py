@@ -13,6 +13,7 @@ from polyhead_client import (
     HeadScores,
     InvalidRequest,
     ModelInfo,
+    NotFound,
     PolyheadError,
     ServedModel,
     TensorInfo,
@@ -30,6 +31,7 @@ class FakeClient:
     def __init__(self, *, layers: int = 2, heads: int = 3, max_tokens: int = 512) -> None:
         self.layers, self.heads, self.max_tokens = layers, heads, max_tokens
         self.graphs = {"words": ["attention", "insight"], "vectors": ["attention"]}
+        self.memory = False  # whether `vectors` attend to one as well
         self.head_mask = True
         self.error: PolyheadError | None = None
         self.held = False
@@ -52,56 +54,93 @@ class FakeClient:
 
     async def model(self, name: str) -> ModelInfo:
         await self._answer()
-        inputs = ["text"] if name.startswith("words") else ["x"]
+        family = name.partition(".")[0]
+        if name != family and name.partition(".")[2] not in self.graphs.get(family, ()):
+            raise NotFound(f"no model {name}")
+        inputs = ["text"] if family == "words" else ["x", "memory"] if self.memory else ["x"]
         inputs += ["head_mask"] if self.head_mask else []
+        maps = {"attention": "T", **({"cross_attention": "S"} if "memory" in inputs else {})}
+        outputs = [
+            TensorInfo(
+                name=f"{role}.{layer}",
+                datatype="FP32",
+                shape=(-1, self.heads, -1, -1),
+                axes=("B", "H", "T", keys),
+                role=role,
+                layers=(layer,),
+            )
+            for layer in range(self.layers)
+            for role, keys in maps.items()
+            if name != family
+        ]
+        outputs += [TensorInfo(name=one, datatype="BYTES", shape=(-1, -1)) for one in ("tokens", "lengths")]
+        outputs += [
+            TensorInfo(
+                name="rollout", datatype="FP32", shape=(-1, -1, -1), axes=("B", "T", "T"), role="rollout"
+            )
+        ]
         return ModelInfo(
             name=name,
             versions=("1",),
             platform="fake",
             inputs={one: TensorInfo(name=one, datatype="BYTES", shape=(-1,)) for one in inputs},
-            outputs={},
+            outputs={one.name: one for one in outputs},
             properties={
                 "layers": str(self.layers),
                 "heads": str(self.heads),
                 "pooling": "mean",
-                "models": ",".join([name, *(f"{name}.{graph}" for graph in self.graphs[name])]),
+                "d_model": str(D),
+                "models": ",".join([family, *(f"{family}.{graph}" for graph in self.graphs[family])]),
             },
         )
 
-    async def encode(self, text: str | list[str], **wanted: Any) -> Encoding:
-        if isinstance(text, list):
+    async def encode(self, inputs: Any, **wanted: Any) -> Encoding:
+        if isinstance(inputs, list):
+            text = inputs
             parts = [await self.encode(one, **wanted) for one in text]
             listed: dict[str, Any] = {
                 name: [getattr(part, name) for part in parts]
                 for name in ("tokens", "output", "pooled", "lengths")
             }
             return replace(parts[0], **listed)
-        self.calls.append({"text": text, **wanted})
+        self.calls.append({"inputs": inputs, **wanted})
         await self._answer()
-        tokens = ["[CLS]", *text.split(), "[SEP]"] if text.strip() else []
+        if isinstance(inputs, str):
+            tokens = ["[CLS]", *inputs.split(), "[SEP]"] if inputs.strip() else []
+        else:
+            tokens = [str(at) for at in range(len(inputs))]
         if len(tokens) > self.max_tokens:
             if not wanted.get("truncate"):
-                raise InvalidRequest(f"text has {len(tokens)} tokens, more than {self.max_tokens}")
+                raise InvalidRequest(
+                    f"text[0] must be at most {self.max_tokens} tokens, was {len(tokens)}: "
+                    "shorten it or set the parameter truncate to true"
+                )
             tokens = tokens[: self.max_tokens]
         T, L, H = len(tokens), self.layers, self.heads
         kept = np.asarray(wanted.get("head_mask", np.ones((L, H))))
         output = np.array(
             [[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32
         ).reshape(T, D)
-        asked: Any = wanted.get("attention") or []
-        attention = {
-            layer: np.stack([_weights(T, layer, head) for head in wanted.get("heads") or range(H)])
-            for layer in (range(L) if asked is True else asked)
-        }
+        heads = tuple(wanted.get("heads") or range(H))
+        maps: dict[str, Any] = {}
+        for name in ("attention", "cross_attention"):
+            asked: Any = wanted.get(name) or []
+            found = {
+                layer: np.stack([_weights(T, layer, head) for head in heads])
+                for layer in (range(L) if asked is True else asked)
+            }
+            if name == "cross_attention":
+                found = {layer: weights[:, :, : len(wanted["memory"])] for layer, weights in found.items()}
+            maps[name] = found or None
         return Encoding(
             model=wanted["model"],
             version="1",
             output=output,
             pooled=output.sum(axis=0) / max(T, 1),
-            attention=attention or None,
-            heads=None,
+            heads=heads,
             queries=None,
-            tokens=tokens,
+            tokens=tokens if isinstance(inputs, str) else None,
+            **maps,
             lengths=T,
             timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
             scores=self._scores(T) if wanted.get("scores") else None,

@@ -1,13 +1,18 @@
 """The page as people use it, in headless Chromium."""
 
+import asyncio
+import csv
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
+from xml.etree import ElementTree
 
 import pytest
 import uvicorn
+from matplotlib.image import imread
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
@@ -18,7 +23,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from tests.browser import needs_browser, open_browser
 from tests.view.explorer.fake import NAMES, FakeClient
 
-from polyhead_client import AccessDenied, PolyheadError, Unavailable
+from polyhead_client import AccessDenied, Encoding, PolyheadError, Unavailable
 from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.page import configuration, create_page
 
@@ -80,6 +85,10 @@ class Window:
     def focused(self) -> str:
         return str(self.driver.switch_to.active_element.get_attribute("aria-label"))
 
+    @property
+    def focused_text(self) -> str:
+        return self.driver.switch_to.active_element.text
+
     def messages(self) -> list[str]:
         """What the console says, such as blocked or missing files."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
@@ -111,12 +120,20 @@ def test_all_heads_are_shown_with_their_scores(window: Window) -> None:
     assert labels[0].startswith("layer 0, head 0, entropy 0.")
     assert labels[5].startswith("layer 1, head 2, entropy 0.")
     assert window.find("#connection").text == "connected to host:1"
-    assert window.find("#score").text.split() == list(NAMES)
+    options = window.run("return [...document.querySelector('#score')].map((one) => [one.value, one.text])")
+    assert [name for name, _ in options] == list(NAMES)
+    assert options[0][1] == "previous token"
+    assert (
+        window.find("#meaning span").text == "How widely attention is spread, in nats; 0 is all on one token."
+    )
 
+    window.find("#define").click()
+    assert window.focused_text == "What the scores mean"
+    assert len(window.all("#definitions dt")) == len(NAMES)
     window.find("#score").send_keys("next")
 
     labels = [str(cell.get_attribute("aria-label")) for cell in window.all("[role=gridcell]")]
-    assert labels[0] == "layer 0, head 0, next not defined"
+    assert labels[0] == "layer 0, head 0, next token not defined"
     colours = {cell.value_of_css_property("border-top-color") for cell in window.all("[role=gridcell]")}
     assert len(colours) == 5, "one of each score, and one of what is not defined"
 
@@ -172,7 +189,7 @@ def test_the_scores_of_the_open_head_follow_the_sentence(window: Window) -> None
     window.all("[role=gridcell]")[4].click()
     window.until_idle()
     before = window.find("#scores").text
-    assert before.splitlines()[0] == "previous"
+    assert before.splitlines()[0] == "previous token"
 
     window.type("text", "another sentence of another length")
     window.until(lambda: "another" in window.find("figcaption").text)
@@ -204,6 +221,7 @@ def test_rollout_is_shown(window: Window, words: FakeClient) -> None:
     assert window.find("#detail-title").text == "Rollout"
     assert "comes from" in window.find("#detail .reading").text
     assert words.calls[-1]["rollout"] is True
+    assert window.find("#detail li").text.startswith("[CLS] (0) ")
 
 
 def test_markup_in_a_text_stays_text(window: Window) -> None:
@@ -211,7 +229,7 @@ def test_markup_in_a_text_stays_text(window: Window) -> None:
     window.type("text", text)
     window.type("other", text)
     window.all("[role=gridcell]")[0].click()
-    window.until(lambda: len(window.all("#detail canvas")) == 2 and window.all("#similarity canvas"))
+    window.until(lambda: len(window.all("#detail .panel > canvas")) == 2 and window.all("#similarity canvas"))
     window.until_idle()
 
     strip = [token.text for token in window.all("#detail .strip button")]
@@ -231,6 +249,13 @@ def test_silenced_heads_show_what_they_changed(window: Window, words: FakeClient
     assert window.find("#silenced").text == "Without layer 0 head 0, layer 0 head 1."
     assert "Cosine of the embedding" in window.find("#change .reading").text
     assert window.focused.endswith("silenced"), "the focus stays where it is"
+    assert window.all("#off-means")
+    assert "how far a token's vector moved" in window.find("#change .legend").text
+    assert not window.all("#off")
+    window.press(Keys.ENTER)
+    window.until(lambda: window.all("#detail canvas"))
+    assert window.find("#off").text.startswith("This head is silenced")
+    window.until_idle()
     assert all(call["head_mask"].sum() == 4 for call in words.calls[-2:] if "head_mask" in call)
 
     window.find("#restore").click()
@@ -245,7 +270,7 @@ def test_two_sentences_are_compared(window: Window) -> None:
     window.until(lambda: len(window.all("[role=gridcell]")) == 12 and window.all("#similarity canvas"))
     window.until(lambda: len(window.all("#detail .panel")) == 2)
     assert window.find("#cosine").text.startswith("Cosine of the two sentences: 0.")
-    assert " with " in window.find("#similarity .reading + canvas, #similarity .panel .reading").text
+    assert " with " in window.find("#similarity .panel .reading").text
 
     window.type("other", "")
     window.until(lambda: len(window.all("[role=gridcell]")) == 6)
@@ -297,26 +322,38 @@ def test_without_an_insight_graph_the_page_says_what_is_missing(window: Window, 
 
     assert "--graphs insight" in window.find("#missing").text
     assert window.find("[role=gridcell]").get_attribute("aria-label") == "layer 0, head 0"
-    assert not window.find("#score").is_enabled()
+    assert not window.all("#score, #rollout")
     assert not window.all("#legend")
 
 
-def test_families_without_texts_are_refused(window: Window) -> None:
+def test_families_of_vectors_are_shown(window: Window, words: FakeClient) -> None:
+    words.memory = True
+    window.until(lambda: window.run("return document.querySelector('#family').options.length") == 2)
     window.find("#family").send_keys("vectors")
 
-    window.until(lambda: "takes no texts" in window.find("#about").text)
-    assert not window.all("[role=gridcell]")
+    window.until(lambda: "16 tokens" in window.find("figcaption").text)
+    window.until_idle()
+    assert not window.all("textarea")
+    window.type("length", "5")
+    window.until(lambda: "5 tokens" in window.find("figcaption").text)
+    window.all("[role=gridcell]")[0].click()
+    window.until(lambda: window.all("#detail canvas"))
+    assert window.find("#detail .reading").text.startswith("token 0 attends to token 0: 0.")
+    window.until(lambda: window.all("#cross"))
+    window.find("#cross").send_keys("the memory")
+    window.until(lambda: "cross_attention" in words.calls[-1])
+    window.until_idle()
 
 
 def test_texts_that_are_too_long_are_truncated_on_request(window: Window, words: FakeClient) -> None:
     words.max_tokens = 5
     window.type("text", "one two three four five")
-    window.until(lambda: "more than 5" in window.find("#problem").text)
+    window.until(lambda: "7 tokens, 2 more than" in window.find("#problem").text)
 
     window.find("#truncate").click()
     window.until(lambda: not window.all("#problem"))
     window.until_idle()
-    assert "5 tokens" in window.find("figcaption").text
+    assert "5 tokens, 2 ms; 2 of 7 tokens were left out" in window.find("figcaption").text
 
     window.type("text", "")
     window.until(lambda: window.find("#about").text == "Type a sentence.")
@@ -352,7 +389,16 @@ def test_long_texts_and_many_heads_fit(driver: webdriver.Chrome) -> None:
         ActionChains(driver).move_to_element(canvas).perform()
         assert "attends to word" in window.find("#detail .reading").text
         assert len(many.calls[-1]["heads"]) == 1
+        assert window.find("#detail .legend").text.endswith("colours follow the square root")
+        before = window.run("return arguments[0].toDataURL()", canvas)
+        window.run("arguments[0].focus()", canvas)
+        window.press("+", "+", "+", Keys.END)
+        assert window.run("return arguments[0].toDataURL()", canvas) != before
+        assert window.find("#detail .reading").text.startswith("[SEP] (511) attends to [SEP] (511)")
+        window.press("0", Keys.HOME)
+        assert window.find("#detail .reading").text.startswith("[CLS] (0) attends to [CLS] (0)")
         assert window.messages() == []
+        driver.get("about:blank")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -366,3 +412,191 @@ def test_light_and_dark_follow_the_system(window: Window, scheme: str) -> None:
         assert abs(text - ground) > 500
     finally:
         window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeClient) -> None:
+    window.type("text", "one & two = three")
+    window.find("#score").send_keys("confidence")
+    window.find("[value=weighted]").click()
+    window.find("#truncate").click()
+    window.all("[role=gridcell]")[4].click()
+    window.until(lambda: window.all("#detail canvas"))
+    window.find("#silence").click()
+    window.until(lambda: window.all("#change .strip button"))
+    window.until_idle()
+    window.run("document.querySelector('#detail canvas').focus()")
+    window.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    reading, address = window.find("#detail .reading").text, window.driver.current_url
+    window.until(lambda: "cell=2.1" in window.driver.current_url)
+    address = window.driver.current_url
+
+    window.driver.get("about:blank")
+    window.driver.get(address)
+
+    window.until(lambda: window.all("#change .strip button") and window.all("#detail canvas"))
+    window.until_idle()
+    assert window.find("#text").get_attribute("value") == "one & two = three"
+    assert window.find("#detail-title").text == "Layer 1, head 1"
+    assert window.find("#detail .reading").text == reading
+    assert window.find("#score").get_attribute("value") == "confidence"
+    assert window.find("[value=weighted]").is_selected()
+    assert window.find("#truncate").is_selected()
+    assert window.find("#silenced").text == "Without layer 1 head 1."
+    window.run("location.hash = 'text=another&open=rollout'")
+    window.until(lambda: window.find("#detail-title").text == "Rollout")
+    window.until_idle()
+    assert "another" in window.find("figcaption").text
+    assert not window.all("#change")
+
+
+@pytest.mark.parametrize(
+    "address", ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "family=gone&score=none&length=no"]
+)
+def test_a_bad_address_does_no_harm(window: Window, address: str) -> None:
+    window.run("location.hash = arguments[0]", address)
+    window.until_idle()
+    window.type("text", "still here")
+    window.until(lambda: "still here" in window.find("figcaption").text)
+
+
+def test_one_weight_has_one_colour_in_the_map_and_the_line_of_tokens(window: Window) -> None:
+    window.all("[role=gridcell]")[1].click()
+    window.until(lambda: window.all("#detail canvas"))
+    window.until_idle()
+    window.run("document.querySelector('#detail canvas').focus()")
+    window.press(Keys.ARROW_DOWN)
+
+    token = window.all("#detail .strip button")[3].value_of_css_property("background-color")
+    pixel = window.run(
+        "const map = document.querySelector('#detail .panel > canvas'), ratio = devicePixelRatio;"
+        "const side = (map.width / ratio - parseFloat(arguments[0])) / 12;"
+        "const [x, y] = [arguments[0] + 3.5 * side, arguments[1] + 1.2 * side];"
+        "return [...map.getContext('2d').getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3)",
+        *window.run(
+            "const map = document.querySelector('#detail .panel > canvas'), ratio = devicePixelRatio;"
+            "return [map.width / ratio - 12 * 26, map.height / ratio - 12 * 26]"
+        ),
+    )
+
+    assert token == f"rgba({pixel[0]}, {pixel[1]}, {pixel[2]}, 1)"
+    assert window.find("#detail .legend").text.startswith("0")
+
+
+@pytest.fixture
+def downloads(window: Window, tmp_path: Path) -> Path:
+    """Where the browser puts files."""
+    window.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    return tmp_path
+
+
+def downloaded(window: Window, folder: Path, name: str) -> Path:
+    path = folder / name
+    window.until(path.exists)
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_pictures_numbers_and_code_can_be_taken_away(window: Window, downloads: Path) -> None:
+    window.type("text", 'a "b,c" <d>')
+    window.all("[role=gridcell]")[4].click()
+    window.until(lambda: window.all("#detail canvas") and '"b,c"' in window.find("#detail .caption").text)
+    window.until_idle()
+    for ending in ("PNG", "SVG", "CSV", "NPZ"):
+        window.find(f"#detail [aria-label='Save as {ending}']").click()
+    name = "words Layer 1, head 1"
+
+    encoding = Encoding.load(downloaded(window, downloads, f"{name}.npz"))
+    rows = rows_of(downloaded(window, downloads, f"{name}.csv"))
+    picture = imread(downloaded(window, downloads, f"{name}.png"))
+    svg = ElementTree.parse(downloaded(window, downloads, f"{name}.svg")).getroot()
+
+    assert encoding.tokens == ["[CLS]", "a", '"b,c"', "<d>", "[SEP]"]
+    weights = encoding.attention[1][0]  # type: ignore[index]
+    assert [row["key_token"] for row in rows[:5]] == encoding.tokens
+    assert float(rows[7]["weight"]) == pytest.approx(weights[1, 2], abs=1e-4)
+    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "words, Layer 1, head 1"
+    assert texts[1:6] == texts[6:11] == encoding.tokens
+    assert picture.shape[1] == 2 * float(svg.attrib["width"])
+    window.find("#code summary").click()
+    window.until(lambda: "attention=[1]" in window.find("#python").text)
+    window.find("#save-scores").click()
+    scores = rows_of(downloaded(window, downloads, "words scores.csv"))
+    assert [(row["layer"], row["head"]) for row in scores][4] == ("1", "1")
+    assert "entropy" in scores[0]
+
+
+def test_a_saved_page_works_without_a_server(window: Window, words: FakeClient, downloads: Path) -> None:
+    window.type("text", "a </script><b>c</b>")
+    window.all("[role=gridcell]")[4].click()
+    window.until(lambda: "</script>" in window.find("#detail .caption").text)
+    window.until_idle()
+    window.find("#save-page").click()
+    page = downloaded(window, downloads, "words.html")
+
+    reading = window.find("#detail li").text
+    window.driver.get(page.as_uri())
+
+    window.until(lambda: window.all("#detail canvas"))
+    window.until_idle()
+    assert window.find("#detail-title").text == "Layer 1, head 1"
+    assert window.find("#detail li").text == reading
+    assert window.find("#connection").text == "saved: works without a server"
+    assert len(window.all("[role=gridcell]")) == 6
+    assert "previous token" in window.find("#score").text
+    assert not window.all("b, .live")
+    window.all("[role=gridcell]")[0].click()
+    window.until(lambda: window.find("#detail-title").text == "Layer 0, head 0")
+    window.find("#rollout").click()
+    window.until(lambda: window.find("#detail-title").text == "Rollout")
+    window.find("#detail [aria-label='Save as SVG']").click()
+    downloaded(window, downloads, "words Rollout.svg")
+    assert window.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_notebook_shows_all_heads(window: Window, words: FakeClient, tmp_path: Path) -> None:
+    encoding = asyncio.run(words.encode("the cat", model="words", attention=[1], heads=[2, 0]))
+    shown = encoding.show(layer=1, head=0)._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{shown}</body>")
+
+    window.driver.get((tmp_path / "notebook.html").as_uri())
+
+    window.driver.switch_to.frame(0)
+    window.until(lambda: window.all("#detail canvas"))
+    window.until_idle()
+    labels = [cell.get_attribute("aria-label") for cell in window.all("[role=gridcell]")]
+    assert labels == ["layer 1, head 2", "layer 1, head 0"]
+    assert window.find("#detail-title").text == "Layer 1, head 0"
+    weight = encoding.attention[1][1, 0].max()  # type: ignore[index]
+    assert window.find("#detail li").text.endswith(f" {weight:.3f}")
+    window.driver.switch_to.default_content()
+    for wrong in ({"layer": 0}, {"head": 1}):
+        with pytest.raises(ValueError, match=r"among layers \[1\] and heads \[2, 0\]"):
+            encoding.show(**wrong)
+
+
+@pytest.mark.parametrize("width", [600, 1280, 1920])
+def test_all_of_many_heads_are_within_the_window(driver: webdriver.Chrome, width: int) -> None:
+    window = Window(driver)
+    with serving_page(FakeClient(layers=24, heads=16)) as address:
+        driver.set_window_size(width, 1000)
+        try:
+            driver.get(f"{address}#open=23.15")
+            window.until(lambda: window.all("#detail canvas"))
+            window.until_idle()
+            inner = window.run("return innerWidth")
+            assert window.run("return document.body.scrollWidth") <= inner
+            for cell in (window.all("[role=gridcell]")[at] for at in (0, 15, 368, 383)):
+                box = cell.rect
+                assert box["x"] >= 0
+                assert box["x"] + box["width"] <= inner
+                assert box["width"] >= 16
+        finally:
+            driver.set_window_size(1400, 1000)
+        assert window.messages() == []
+        driver.get("about:blank")

@@ -1,5 +1,10 @@
 """What is asked of the server for each part of the page, and what the page is given of it."""
 
+import asyncio
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +14,11 @@ from tests.numerics import close
 from tests.view.explorer.fake import NAMES, FakeClient
 from tests.view.explorer.test_frames import unpack
 
-from polyhead_view.explorer.explorer import cosine
+from polyhead_client import Encoding
+from polyhead_view.explorer.answers import map_of
+from polyhead_view.explorer.explorer import Explorer, cosine
+from polyhead_view.explorer.page import create_page
+from polyhead_view.inputs import SequenceFiles
 
 ASKED = {"model": "words", "text": "the cat sat"}
 TOKENS = ["[CLS]", "the", "cat", "sat", "[SEP]"]
@@ -27,21 +36,25 @@ def test_families_are_described_with_what_is_missing(page: TestClient, words: Fa
     assert served["address"] == "host:1"
     first, second = sorted(served["families"], key=lambda one: str(one["name"]))
     assert first["name"] == "vectors"
-    assert "takes no texts" in first["refused"]
+    assert not first["text"]
     assert second == {
         "name": "words",
+        "text": True,
         "layers": 2,
         "heads": 3,
+        "cross": False,
         "insight": True,
         "head_mask": True,
         "missing": [],
     }
 
     words.graphs["words"] = ["attention"]
+    words.graphs["vectors"] = ["rows"]
     words.head_mask = False
-    *_, second = sorted(page.get("/api/server").json()["families"], key=lambda one: str(one["name"]))
+    first, second = sorted(page.get("/api/server").json()["families"], key=lambda one: str(one["name"]))
     assert [line for line in second["missing"] if "--graphs insight" in line]
     assert [line for line in second["missing"] if "--head-mask" in line]
+    assert "vectors gives no attention" in first["refused"]
 
 
 def test_a_family_that_is_not_ready_is_refused_with_its_state(page: TestClient, words: FakeClient) -> None:
@@ -58,7 +71,9 @@ def test_an_overview_is_scores_and_thumbnails_and_nothing_else(page: TestClient,
 
     assert header["tokens"] == TOKENS
     assert header["layers"] == [0, 1]
-    assert header["scores"] == list(NAMES)
+    assert [score["name"] for score in header["scores"]] == list(NAMES)
+    assert header["scores"][0]["title"] == "previous token"
+    assert all(score["meaning"] and score["formula"] for score in header["scores"])
     assert arrays["raw"].shape == arrays["weighted"].shape == (2, 3, len(NAMES))
     assert arrays["raw"].dtype == np.float32
     assert arrays["thumbnails"].shape == (2, 3, 32, 32)
@@ -78,33 +93,33 @@ def test_without_an_insight_graph_thumbnails_come_from_attention(page: TestClien
     assert header["layers"] == [0, 1]
     np.testing.assert_array_equal(arrays["thumbnails"], expected["thumbnails"])
     assert words.calls[-1]["dtype"] == "UINT8"
-    refused = page.post("/api/rollout", json=ASKED)
+    refused = page.post("/api/map", json=ASKED | {"rollout": True})
     assert refused.status_code == 400
     assert "--graphs insight" in refused.json()["message"]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_only_the_open_head_is_fetched(page: TestClient, words: FakeClient, weighted: bool) -> None:
-    header, arrays = ask(page, "head", layer=1, head=2, weighted=weighted)
+    header, arrays = ask(page, "map", layer=1, head=2, weighted=weighted)
 
     assert header["tokens"] == header["columns"] == TOKENS
     sums = (arrays["map"] * header["scale"]).sum(axis=-1)
     np.testing.assert_allclose(sums, 1, atol=1e-4)
     (call,) = words.calls
     assert (call["attention"], call["heads"], call["dtype"]) == ([1], [2], "FP16")
-    assert call["weighted"] is weighted
+    assert call.get("weighted", False) is weighted
     assert not any(call[name] for name in ("output", "pooled"))
 
 
 def test_rollout_is_one_map(page: TestClient, words: FakeClient) -> None:
-    header, arrays = ask(page, "rollout")
+    header, arrays = ask(page, "map", rollout=True)
 
     assert arrays["map"].shape == (5, 5)
     assert header["columns"] == TOKENS
     assert words.calls[0]["rollout"] is True
 
 
-@pytest.mark.parametrize("path", ["overview", "head", "rollout", "similarity"])
+@pytest.mark.parametrize("path", ["overview", "map", "similarity"])
 def test_silenced_heads_are_zeros_of_the_mask(page: TestClient, words: FakeClient, path: str) -> None:
     ask(page, path, silenced=[[0, 1], [1, 2]], other="a dog")
 
@@ -141,7 +156,7 @@ def test_the_split_of_a_similarity_sums_to_the_cosine(page: TestClient) -> None:
     assert (arrays["map"] * header["scale"]).sum() == pytest.approx(header["cosine"], abs=1e-3)
 
 
-@pytest.mark.parametrize("path", ["overview", "head", "rollout", "change"])
+@pytest.mark.parametrize("path", ["overview", "map", "change"])
 def test_a_text_without_tokens_is_refused(page: TestClient, path: str) -> None:
     """A tokeniser that adds none of its own finds none in spaces."""
     answer = page.post(f"/api/{path}", json=ASKED | {"text": " "})
@@ -156,5 +171,106 @@ def test_what_is_too_long_is_refused_or_truncated(page: TestClient, words: FakeC
     answer = page.post("/api/overview", json=ASKED)
 
     assert answer.status_code == 400
-    assert "5 tokens, more than 4" in answer.json()["message"]
-    assert ask(page, "overview", truncate=True)[0]["tokens"] == TOKENS[:4]
+    assert answer.json()["message"] == (
+        "the sentence has 5 tokens, 1 more than the 4 tokens that words takes: shorten it, or truncate it"
+    )
+    header, _ = ask(page, "overview", truncate=True)
+    assert (header["tokens"], header["left_out"]) == (TOKENS[:4], 1)
+    assert ask(page, "overview", text="the", truncate=True)[0]["left_out"] == 0
+    assert [call.get("truncate", False) for call in words.calls] == [False, False, True, False]
+
+
+def test_families_of_vectors_are_shown_what_is_made_up(page: TestClient, words: FakeClient) -> None:
+    header, arrays = ask(page, "overview", model="vectors", text="", length=5)
+    again, weights = ask(page, "map", model="vectors", text="", length=5, layer=1, head=2)
+
+    assert header["tokens"] == again["columns"] == list("01234")
+    assert (header["scores"], header["shape"]) == ([], [5, 5])
+    assert arrays["thumbnails"].shape == (2, 3, 32, 32)
+    assert weights["map"].shape == (5, 5)
+    first, second = (call["inputs"] for call in words.calls)
+    assert first.shape == (5, 8)
+    np.testing.assert_array_equal(first, second)
+    assert page.post("/api/overview", json=ASKED | {"length": 0}).status_code == 400
+    words.graphs["vectors"] = ["attention", "insight"]
+    header, _ = ask(page, "overview", model="vectors", text="", length=5)
+    assert (len(header["scores"]), header["shape"]) == (len(NAMES), [5, 5])
+
+
+def test_maps_of_chosen_queries_have_their_tokens(words: FakeClient) -> None:
+    encoding = asyncio.run(words.encode("the cat", model="words", attention=[0]))
+
+    header, _ = unpack(map_of(replace(encoding, queries=(2, 1)), np.ones((2, 4))))
+
+    assert header["tokens"] == ["cat", "the"]
+    assert header["columns"] == ["[CLS]", "the", "cat", "[SEP]"]
+
+
+def test_attention_to_a_memory_is_shown_apart(words: FakeClient, tmp_path: Path) -> None:
+    words.memory = True
+    np.save(tmp_path / "x.npy", np.ones((4, 8), np.float32))
+    np.save(tmp_path / "memory.npy", np.ones((1, 3, 8), np.float32))
+    files = SequenceFiles(input=tmp_path / "x.npy", memory=tmp_path / "memory.npy")
+    page = TestClient(
+        create_page(Explorer(words.as_client, address="host:1", files=files)), base_url="http://127.0.0.1"
+    )
+    asked = {"model": "vectors", "text": ""}
+
+    served = page.get("/api/server").json()
+    assert served["input"] == "x.npy"
+    assert {one["name"]: one["cross"] for one in served["families"]} == {"words": False, "vectors": True}
+    header, arrays = ask(page, "overview", **asked, cross=True)
+    assert header["shape"] == [4, 3]
+    assert not arrays["thumbnails"][..., 3:].any()
+    header, arrays = ask(page, "map", **asked, cross=True)
+    assert (header["tokens"], header["columns"]) == (list("0123"), list("012"))
+    assert arrays["map"].shape == (4, 3)
+    assert ask(page, "map", **asked)[1]["map"].shape == (4, 4)
+
+
+def test_what_is_shown_is_saved_for_the_client(page: TestClient, tmp_path: Path) -> None:
+    for asked in ({"layer": 1, "head": 2, "weighted": True}, {"rollout": True}):
+        (tmp_path / "one.npz").write_bytes(page.post("/api/npz", json=ASKED | asked).content)
+
+        encoding = Encoding.load(tmp_path / "one.npz")
+
+        assert encoding.tokens == TOKENS
+        found: Any = encoding.rollout if "rollout" in asked else encoding.attention[1][0]  # type: ignore[index]
+        header, arrays = ask(page, "map", **asked)
+        np.testing.assert_allclose(found, arrays["map"] * header["scale"], atol=1e-4)
+
+
+def test_requests_as_code(page: TestClient, words: FakeClient) -> None:
+    words.head_mask = True
+    text = 'it\'s "the" cat'
+
+    header, _ = ask(page, "code", text=text, layer=1, head=2, silenced=[[0, 1]], truncate=True)
+
+    compile(header["python"], "python", "exec")
+    for line in (
+        '"it\'s \\"the\\" cat"',
+        "attention=[1]",
+        "heads=[2]",
+        "head_mask[0, 1] = 0",
+        "truncate=True",
+    ):
+        assert line in header["python"]
+    command = shlex.split(header["curl"].replace("\\\n", " "))
+    assert command[1] == "http://host:8002/v2/models/words.attention/infer"
+    body = json.loads(command[-1])
+    assert body["inputs"][0]["data"] == [text]
+    assert body["inputs"][1]["data"] == [1, 0, 1, 1, 1, 1]
+    assert body["outputs"] == [{"name": "tokens"}, {"name": "attention.1", "parameters": {"heads": "2"}}]
+    header, _ = ask(page, "code", model="vectors", text="", length=7)
+    assert header["curl"] == ""
+    assert "standard_normal((7, 8), np.float32)" in header["python"]
+
+
+def test_a_page_of_too_many_weights_is_refused(words: FakeClient) -> None:
+    words.layers, words.heads = 24, 16
+    page = TestClient(create_page(Explorer(words.as_client, address="host:1")), base_url="http://127.0.0.1")
+
+    answer = page.post("/api/page", json=ASKED | {"text": "word " * 350})
+
+    assert answer.status_code == 400
+    assert "at most 64 MiB of weights, was 90 MiB: shorten the sentence" in answer.json()["message"]

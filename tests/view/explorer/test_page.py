@@ -21,9 +21,10 @@ from polyhead_client import (
 )
 from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.page import LOOPBACK, MAX_QUESTION_BYTES, create_page
+from polyhead_view.explorer.saved import STATIC
 
 ASKED = {"model": "words", "text": "the cat sat"}
-PATHS = ("overview", "head", "rollout", "change", "similarity")
+PATHS = ("overview", "map", "change", "similarity", "npz", "page")
 
 
 def test_the_page_and_all_that_it_names_are_served(page: TestClient) -> None:
@@ -38,13 +39,15 @@ def test_the_page_and_all_that_it_names_are_served(page: TestClient) -> None:
         assert "javascript" in script.headers["content-type"]
         seen.add(name)
         scripts += {found for found in re.findall(r'from "\./(\w+\.js)"', script.text) if found not in seen}
-    assert len(seen) == 5
+    assert len(seen) == 7
     assert page.get("/explorer.css").headers["content-type"].startswith("text/css")
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_text_becomes_markup(page: TestClient) -> None:
-    for name in ("", "explorer.js", "answers.js", "colours.js", "grid.js", "panel.js", "explorer.css"):
-        text = page.get(f"/{name}").text
+    names = {path.name for path in STATIC.iterdir()} - {"icon.svg"}
+    assert len(names) == 9
+    for name in names:
+        text = page.get(f"/{name}").text.replace("http://www.w3.org/2000/svg", "")
         assert "://" not in text
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
         assert not re.search(r"<script>|\son\w+=|\sstyle=", text), "the policy would block it"

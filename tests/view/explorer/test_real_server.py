@@ -54,7 +54,7 @@ def test_families_are_found(open_page: Open, repository: Path) -> None:
 
     families = {one["name"]: one for one in served["families"]}
     assert families.keys() == {"tiny", "tiny-tokens", "tiny-masked"}
-    assert "takes no texts" in families["tiny"]["refused"]
+    assert not families["tiny"]["text"]
     assert (families["tiny-tokens"]["layers"], families["tiny-tokens"]["heads"]) == (2, 2)
 
 
@@ -62,7 +62,7 @@ def test_maps_are_those_of_the_server(open_page: Open, repository: Path) -> None
     with serving(quick_settings(repository)) as server:
         page = open_page(server.address)
         header, overview = ask(page, "overview")
-        head, arrays = ask(page, "head", layer=1, head=1)
+        head, arrays = ask(page, "map", layer=1, head=1)
         similarity, pairs = ask(page, "similarity", other="a big dog")
         too_long = page.post("/api/overview", json=ASKED | {"text": "the " * 30})
         cut = ask(page, "overview", text="the " * 30, truncate=True)[0]
@@ -75,18 +75,18 @@ def test_maps_are_those_of_the_server(open_page: Open, repository: Path) -> None
     assert pairs["map"].shape == (T, 5)
     assert similarity["cosine"] == pytest.approx(float((pairs["map"] * similarity["scale"]).sum()), abs=1e-2)
     assert too_long.status_code == 400
-    assert "truncate" in too_long.json()["message"]
-    assert len(cut["tokens"]) == 16
+    assert "has 32 tokens, 16 more than the 16 tokens that tiny-tokens takes" in too_long.json()["message"]
+    assert (len(cut["tokens"]), cut["left_out"]) == (16, 16)
 
 
 def test_texts_that_no_server_can_take_are_refused(open_page: Open, repository: Path) -> None:
     with serving(quick_settings(repository)) as server:
         page = open_page(server.address)
         for body in ('{"model": "tiny-tokens", "text": "\\ud800"}', '{"model": "absent", "text": "a"}'):
-            answer = page.post("/api/head", content=body, headers={"content-type": "application/json"})
+            answer = page.post("/api/map", content=body, headers={"content-type": "application/json"})
             assert answer.status_code in {400, 404}, answer.text
         for place in ({"layer": 7}, {"head": 9}, {"layer": -3}, {"head": -1}, {"layer": 2**70}):
-            answer = page.post("/api/head", json=ASKED | place)
+            answer = page.post("/api/map", json=ASKED | place)
             assert answer.status_code == 400, answer.text
 
 
@@ -95,14 +95,14 @@ def test_a_server_that_is_away_is_met_again(open_page: Open, repository: Path) -
     with serving(settings) as server:
         address = server.address
         page = open_page(address)
-        ask(page, "head")
+        ask(page, "map")
     gone = page.get("/api/server")
     assert gone.status_code == 503
     assert address in gone.json()["message"]
 
     with serving(settings):
         page.get("/api/server").raise_for_status()
-        ask(page, "head")
+        ask(page, "map")
 
 
 def test_a_locked_server_is_opened_with_a_token_and_tls(
@@ -127,4 +127,4 @@ def test_a_locked_server_is_opened_with_a_token_and_tls(
         assert "secret" not in refused.text
         opened = open_page(address, Access(tls_ca=paths["ca"], token_file=paths["token"]))
         assert opened.get("/api/server").status_code == 200
-        ask(opened, "head")
+        ask(opened, "map")

@@ -1,5 +1,6 @@
 """`polyhead explore`: a web page on which to look at attention heads."""
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -17,6 +18,8 @@ def explore(
     host: str = "127.0.0.1",
     port: Annotated[int, Parameter(validator=Number(gte=0, lt=65_536))] = 8003,
     allow_host: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    input: Path | None = None,
+    memory: Path | None = None,
     open_page: Annotated[bool, Parameter(name="--open", negative="")] = False,
 ) -> None:
     """Serve a web page on which to look at the heads of a served encoder.
@@ -32,6 +35,11 @@ def explore(
         The port; 0 picks a free one.
     allow_host
         A further host name by which browsers may call the page; those of loopback always may.
+    input
+        What to show in families that take no texts: an .npy file of vectors [T, D] or token ids [T]. Default:
+        made-up vectors.
+    memory
+        An .npy file of the vectors that these attend to, [S, D], in families with cross-attention.
     open_page
         Open the page in the browser.
     """
@@ -44,6 +52,7 @@ def explore(
     from polyhead_client import AsyncClient
     from polyhead_view.explorer.explorer import Explorer
     from polyhead_view.explorer.page import LOOPBACK, configuration, create_page
+    from polyhead_view.inputs import SequenceFiles
 
     credentials, token = connection.credentials(), connection.token()
 
@@ -52,7 +61,8 @@ def explore(
             connection.address, timeout=connection.timeout, credentials=credentials, token=token
         )
 
-    explorer = Explorer(connect, address=connection.address, model=connection.model)
+    files = SequenceFiles(input=input, memory=memory)
+    explorer = Explorer(connect, address=connection.address, model=connection.model, files=files)
     page = create_page(explorer, allowed_hosts=(*LOOPBACK, *allow_host))
     family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     with socket.create_server((host, port), family=family) as listening:

@@ -4,78 +4,56 @@ Shape letters: T tokens, D d_model, H heads, L layers, S scores.
 """
 
 import asyncio
+import io
+import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import AsyncClient, Encoding, InvalidRequest, ModelInfo
-from polyhead_view.explorer.frames import pack, quantise, thumbnails
+from polyhead_proto.names import CROSS_ATTENTION
+from polyhead_view.explorer import code
+from polyhead_view.explorer.answers import header_of, map_of, overview
+from polyhead_view.explorer.frames import pack, quantise
+from polyhead_view.explorer.questions import Question
+from polyhead_view.explorer.saved import SavedPage
+from polyhead_view.inputs import NO_FILES, SequenceFiles
 from polyhead_view.similarity import split_similarity
 
-_MOST_SILENCED = 65_536
+MOST_SAVED_BYTES = 64 << 20
+"""The most bytes of maps that one saved page holds."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What the page asks about: a sentence, or two, in a family, with some heads silenced."""
-
-    model: str
-    text: str
-    other: str = ""
-    """The sentence to compare with."""
-    truncate: bool = False
-    silenced: tuple[tuple[int, int], ...] = ()
-    """Layer and head of each."""
-    layer: int = 0
-    head: int = 0
-    weighted: bool = False
-
-    @classmethod
-    def read(cls, sent: Any) -> "Question":
-        """Read what the page sent, after JSON.
-
-        Raises:
-            InvalidRequest: It is not a question; the message names the field.
-        """
-        if not isinstance(sent, dict) or not sent.keys() <= cls.__dataclass_fields__.keys():
-            raise InvalidRequest(f"a question must be an object of {', '.join(cls.__dataclass_fields__)}")
-        types = {"model": str, "text": str, "other": str, "truncate": bool, "weighted": bool, "layer": int}
-        for name, kind in (types | {"head": int}).items():
-            if name in sent and type(sent[name]) is not kind:
-                raise InvalidRequest(
-                    f"{name} must be of type {kind.__name__}, was {type(sent[name]).__name__}"
-                )
-        if not sent.get("model") or not sent.get("text"):
-            raise InvalidRequest("a question must name a model, and have a text")
-        pairs = sent.get("silenced", [])
-        if not (
-            isinstance(pairs, list)
-            and len(pairs) <= _MOST_SILENCED
-            and all(isinstance(pair, list) and [type(at) for at in pair] == [int, int] for pair in pairs)
-        ):
-            raise InvalidRequest("silenced must be a list of [layer, head]")
-        return cls(**{**sent, "silenced": tuple(map(tuple, pairs))})
+_TOO_LONG = re.compile(r"must be at most (\d+) tokens(?:, was (\d+)| and \d+ characters)")
 
 
 class Explorer:
     """The half of the explorer that calls the server."""
 
-    def __init__(self, connect: Callable[[], AsyncClient], *, address: str, model: str | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AsyncClient],
+        *,
+        address: str,
+        model: str | None = None,
+        files: SequenceFiles = NO_FILES,
+    ) -> None:
         """Prepare an explorer; the first question connects.
 
         Args:
             connect: Makes a client.
             address: The server's address, to show.
             model: The family to show first.
+            files: What to encode in families that take no texts.
         """
         self._connect = connect
         self._client = connect()
         self._address = address
         self._model = model
+        self._files = files
         self._listing: object = None
 
     async def server(self) -> dict[str, Any]:
@@ -96,61 +74,82 @@ class Explorer:
         families = [
             {"name": name, "refused": f"{name} is not ready: it is {' and '.join(sorted(found))}."}
             if "READY" not in found
-            else describe(await self._client.model(name))
+            else await self._described(name)
             for name, found in states.items()
             if "." not in name
         ]
-        return {"address": self._address, "model": self._model, "families": families}
+        return {
+            "address": self._address,
+            "model": self._model,
+            "input": self._files.input and self._files.input.name,
+            "families": families,
+        }
 
     async def overview(self, asked: Question) -> bytes:
         """Return the tokens, and a thumbnail and the scores of each head.
 
         Without an insight graph there are no scores, and thumbnails are made here from the attention graph.
         """
-        insight = has_insight(await self._client.model(asked.model))
-        encoding = await self._encode(
-            asked,
-            scores=insight,
-            thumbnails=insight,
-            attention=not insight,
-            dtype=None if insight else "UINT8",
-        )
-        scores, maps = encoding.scores, encoding.attention or {}
-        header = {
-            **_header(encoding),
-            "pruned": [
-                f"{layer}.{head}"
-                for layer in (scores.layers if scores else maps)
-                for head in encoding.heads or ()
-                if encoding.is_pruned(layer, head)
-            ],
-            "layers": list(scores.layers if scores else maps),
-            "scores": list(scores.names if scores else ()),
-        }
-        found = {"raw": scores, "weighted": scores and scores.weighted}
-        arrays = {name: one.values for name, one in found.items() if one is not None}
-        drawn = (
-            await asyncio.to_thread(_draw, list(maps.values()))
-            if encoding.thumbnails is None
-            else encoding.thumbnails
-        )
-        return pack(header, {"thumbnails": drawn, **arrays})
+        if has_insight(await self._client.model(asked.model)) and not asked.cross:
+            encoding, left_out = await self._counted(asked, scores=True, thumbnails=True)
+            return overview(encoding, {}, left_out=left_out)
+        encoding, left_out = await self._counted(asked, **all_heads(asked), dtype="UINT8")
+        return await asyncio.to_thread(overview, encoding, maps_of(encoding), left_out=left_out)
 
-    async def head(self, asked: Question) -> bytes:
-        """Return the map of one head, [T, T]."""
-        encoding = await self._encode(
-            asked, attention=[asked.layer], heads=[asked.head], weighted=asked.weighted, dtype="FP16"
-        )
-        ((weights,),) = (encoding.attention or {}).values()
-        return _map(encoding, weights)
+    async def map(self, asked: Question) -> bytes:
+        """Return the map of one head, [T, S], or of rollout."""
+        encoding = await self._map(asked, **({} if asked.rollout else {"dtype": "FP16"}))
+        if encoding.rollout is not None:
+            return map_of(encoding, encoding.rollout)
+        ((weights,),) = maps_of(encoding).values()
+        return map_of(encoding, weights)
 
-    async def rollout(self, asked: Question) -> bytes:
-        """Return attention rollout, [T, T]: how much of each output token comes from each input token."""
+    async def npz(self, asked: Question) -> bytes:
+        """Return the map of one head, or of rollout, as a file that `Encoding.load` reads."""
+        file = io.BytesIO()
+        (await self._map(asked)).save(file)
+        return file.getvalue()
+
+    async def code(self, asked: Question) -> bytes:
+        """Return the request for the map of one head, or of rollout, as code.
+
+        The header's fields are python and curl; the latter is empty where there is no text.
+        """
         info = await self._client.model(asked.model)
-        if not has_insight(info):
-            raise InvalidRequest(f"rollout is not available: {how_to_export(info, 'insight')}")
-        encoding = await self._encode(asked, rollout=True)
-        return _map(encoding, encoding.rollout)
+        graph = await self._client.model(f"{info.family}.{'insight' if asked.rollout else 'attention'}")
+        header = {
+            "python": code.python(asked, info, address=self._address, files=self._files),
+            "curl": code.curl(asked, graph, address=self._address),
+        }
+        return pack(header, {})
+
+    async def page(self, asked: Question) -> bytes:
+        """Return all heads of the sentence as an HTML page that works without a server."""
+        info = await self._client.model(asked.model)
+        encoding, left_out = await self._counted(
+            asked, **all_heads(asked), weighted=asked.weighted, dtype="FP16"
+        )
+        size = sum(2 * layer.size for layer in maps_of(encoding).values())
+        if size > MOST_SAVED_BYTES:
+            raise InvalidRequest(
+                f"a saved page must have at most {MOST_SAVED_BYTES >> 20} MiB of weights, was "
+                f"{size >> 20} MiB: shorten the sentence"
+            )
+        scores = rollout = None
+        if has_insight(info) and not asked.cross:
+            insight = await self._encode(asked, scores=True, rollout=True)
+            scores, rollout = insight.scores, insight.rollout
+        page = SavedPage.of(
+            replace(encoding, rollout=rollout),
+            maps_of(encoding),
+            layer=asked.layer if asked.layer in maps_of(encoding) else None,
+            head=asked.head if asked.head in (encoding.heads or ()) else None,
+            scores=scores,
+            left_out=left_out,
+            text=asked.text,
+            silenced=asked.silenced,
+        )
+        return (await asyncio.to_thread(page.html)).encode()
 
     async def change(self, asked: Question) -> bytes:
         """Return what silencing heads changes: cosines of the embedding and each token before and after."""
@@ -160,15 +159,16 @@ class Explorer:
         first, second = (
             one.output.mean(axis=0) if one.pooled is None else one.pooled for one in (before, after)
         )
-        header = {**_header(after), "cosine": float(cosine(first, second))}
+        header = {**header_of(after), "cosine": float(cosine(first, second))}
         return pack(header, {"cosines": cosine(before.output, after.output).astype(np.float32)})
 
     async def similarity(self, asked: Question) -> bytes:
         """Return the split of the cosine of two sentences into pairs of tokens, [T, T of the other]."""
-        kept = kept_heads(await self._client.model(asked.model), asked.silenced)
-        encoding = await self._client.encode(
-            [asked.text, asked.other], model=asked.model, truncate=asked.truncate, **kept
-        )
+        info = await self._client.model(asked.model)
+        kept = kept_heads(info, asked.silenced)
+        if not (info.takes_text and asked.text and asked.other):
+            raise InvalidRequest("a question about similarity must have a text, and another to compare with")
+        encoding = await self._call(info, inputs=[asked.text, asked.other], truncate=asked.truncate, **kept)
         split = split_similarity(encoding, await self._client.model(encoding.model))
         codes, scale = quantise(split.contributions, signed=True)
         header = {
@@ -179,30 +179,83 @@ class Explorer:
         }
         return pack(header, {"map": codes})
 
+    async def _map(self, asked: Question, **more: Any) -> Encoding:
+        if asked.rollout and not has_insight(info := await self._client.model(asked.model)):
+            raise InvalidRequest(f"rollout is not available: {how_to_export(info, 'insight')}")
+        return await self._encode(asked, **code.wanted_of(asked), **more)
+
     async def _encode(self, asked: Question, **wanted: Any) -> Encoding:
-        """Encode the text as it is asked for, without any output that is not wanted."""
-        encoding = await self._client.encode(
-            asked.text,
-            model=asked.model,
-            truncate=asked.truncate,
-            **kept_heads(await self._client.model(asked.model), asked.silenced),
-            **({"output": False, "pooled": False} | wanted),
-        )
-        if not encoding.tokens:
-            raise InvalidRequest("the text must have tokens, it has none")
+        """Encode what it is asked about, without any output that is not wanted."""
+        encoding, _ = await self._counted(asked, **wanted)
         return encoding
 
+    async def _counted(self, asked: Question, **wanted: Any) -> tuple[Encoding, int | None]:
+        """Do so, and count the tokens that truncation left out; None if the server does not count them.
 
-def describe(info: ModelInfo) -> dict[str, Any]:
-    """Describe a family for the page."""
-    if not info.takes_text:
-        refused = (
-            f"{info.family} takes no texts. The explorer needs a family with a tokeniser: "
-            "polyhead export --checkpoint FOLDER."
+        Replies do not say whether a text was truncated, so it is sent whole first.
+
+        Raises:
+            InvalidRequest: It has no tokens, or too many.
+            PolyheadError: The call failed.
+        """
+        info = await self._client.model(asked.model)
+        if info.takes_text and not asked.text:
+            raise InvalidRequest("a question must have a text")
+        left_out: int | None = 0
+        inputs = {"inputs": asked.text} if info.takes_text else self._files.arguments(info, asked.length)
+        wanted = {"output": False, "pooled": False} | wanted | kept_heads(info, asked.silenced)
+        try:
+            encoding = await self._call(info, **inputs, **wanted)
+        except TooManyTokens as error:
+            if not asked.truncate:
+                raise
+            encoding = await self._call(info, **inputs, **wanted, truncate=True)
+            left_out = None if error.count is None else error.count - error.most
+        if not encoding.lengths:
+            raise InvalidRequest("the text must have tokens, it has none")
+        return encoding, left_out
+
+    async def _call(self, info: ModelInfo, **arguments: Any) -> Encoding:
+        """Encode.
+
+        Raises:
+            TooManyTokens: A text is too long.
+            PolyheadError: The call failed.
+        """
+        try:
+            return await self._client.encode(**arguments, model=info.family)
+        except InvalidRequest as error:
+            if found := _TOO_LONG.search(str(error)):
+                most, count = found.groups()
+                raise TooManyTokens(info.family, int(most), None if count is None else int(count)) from error
+            raise
+
+    async def _described(self, family: str) -> dict[str, Any]:
+        info, graph = await self._client.model(family), f"{family}.attention"
+        both = graph in info.models and (await self._client.model(graph)).with_role(CROSS_ATTENTION)
+        return describe(info, cross=bool(both))
+
+
+class TooManyTokens(InvalidRequest):
+    """A sentence that is too long for a family."""
+
+    def __init__(self, family: str, most: int, count: int | None) -> None:
+        self.most, self.count = most, count
+        more = "more than" if count is None else f"{count} tokens, {count - most} more than"
+        super().__init__(
+            f"the sentence has {more} the {most} tokens that {family} takes: shorten it, or truncate it"
         )
-        return {"name": info.family, "refused": refused}
+
+
+def describe(info: ModelInfo, *, cross: bool) -> dict[str, Any]:
+    """Describe a family for the page; `cross` says whether its layers attend to a memory as well."""
+    if not any(f"{info.family}.{graph}" in info.models for graph in ("attention", "insight")):
+        return {
+            "name": info.family,
+            "refused": f"{info.family} gives no attention: {how_to_export(info, 'attention')}",
+        }
     missing = []
-    if not has_insight(info):
+    if not has_insight(info) and info.takes_text:
         missing.append(f"Scores and rollout are not available: {how_to_export(info, 'insight')}")
     if "head_mask" not in info.inputs:
         missing.append(
@@ -210,8 +263,10 @@ def describe(info: ModelInfo) -> dict[str, Any]:
         )
     return {
         "name": info.family,
+        "text": info.takes_text,
         "layers": info.layers,
         "heads": info.heads,
+        "cross": cross,
         "insight": has_insight(info),
         "head_mask": "head_mask" in info.inputs,
         "missing": missing,
@@ -258,21 +313,11 @@ def cosine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     return products / np.where(norms > 0, norms, 1)
 
 
-def _header(encoding: Encoding) -> dict[str, Any]:
-    """Describe a call: the tokens, who answered, and how long it took in milliseconds."""
-    compute = encoding.timings.compute_ns
-    return {
-        "tokens": encoding.tokens,
-        "model": encoding.model,
-        "total_ms": encoding.timings.total_ns / 1e6,
-        "compute_ms": None if compute is None else compute / 1e6,
-    }
+def all_heads(asked: Question) -> dict[str, Any]:
+    """Return the argument of `encode` that asks for the weights of all heads."""
+    return {"cross_attention" if asked.cross else "attention": True}
 
 
-def _draw(maps: list[NDArray[Any]]) -> NDArray[np.uint8]:
-    return np.stack([thumbnails(layer) for layer in maps])
-
-
-def _map(encoding: Encoding, values: Any) -> bytes:
-    codes, scale = quantise(values)
-    return pack({**_header(encoding), "columns": encoding.tokens, "scale": scale}, {"map": codes})
+def maps_of(encoding: Encoding) -> dict[int, NDArray[Any]]:
+    """Return layer → weights, [H, T, S], of whichever kind of attention an encoding has."""
+    return dict(encoding.attention or encoding.cross_attention or {})

@@ -49,24 +49,25 @@ def quantise(values: NDArray[Any], *, signed: bool = False) -> tuple[NDArray[Any
 def thumbnails(weights: NDArray[Any]) -> NDArray[np.uint8]:
     """Draw the maps of heads small, as an insight graph does.
 
-    A map of up to 32 tokens is drawn as it is, in the top left corner; of a larger one, means over blocks.
+    A side of up to 32 tokens is drawn as it is, from the top left corner on; of a longer one, means over
+    blocks.
     Each is scaled so that its largest cell is 255.
 
     Args:
-        weights: [H, T, T].
+        weights: [H, T, S].
 
     Returns:
         [H, 32, 32].
     """
-    heads, tokens = weights.shape[:2]
-    side = min(tokens, SIDE)
-    starts = np.arange(side) * tokens // side
-    sums = np.add.reduceat(np.add.reduceat(weights, starts, axis=1), starts, axis=2)
-    sizes = np.diff(starts, append=tokens)
-    means = sums / np.outer(sizes, sizes)
+    starts = [np.arange(min(tokens, SIDE)) * tokens // min(tokens, SIDE) for tokens in weights.shape[1:]]
+    sums = np.add.reduceat(np.add.reduceat(weights, starts[0], axis=1), starts[1], axis=2)
+    rows, columns = (
+        np.diff(start, append=tokens) for start, tokens in zip(starts, weights.shape[1:], strict=True)
+    )
+    means = sums / np.outer(rows, columns)
     most = means.max(axis=(1, 2), keepdims=True, initial=0)
-    small = np.zeros((heads, SIDE, SIDE), np.uint8)
-    small[:, :side, :side] = np.round(255 * means / np.where(most > 0, most, 1))
+    small = np.zeros((len(weights), SIDE, SIDE), np.uint8)
+    small[:, : len(rows), : len(columns)] = np.round(255 * means / np.where(most > 0, most, 1))
     return small
 
 

@@ -7,7 +7,6 @@ must be declared as JSON, which browsers permit to other sites only after a pref
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -22,8 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config
 
 from polyhead_client import errors
-from polyhead_view.explorer.explorer import Explorer, Question
+from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.frames import colours
+from polyhead_view.explorer.questions import Question
+from polyhead_view.explorer.saved import STATIC
 
 T = TypeVar("T")
 
@@ -34,8 +35,9 @@ MAX_QUESTION_BYTES = 1 << 20
 
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -55,7 +57,6 @@ _STATUSES = {
 }
 
 _BYTES = "application/octet-stream"
-_STATIC = Path(__file__).with_name("static")
 
 
 def create_page(explorer: Explorer, *, allowed_hosts: Sequence[str] = LOOPBACK) -> Starlette:
@@ -79,13 +80,21 @@ def create_page(explorer: Explorer, *, allowed_hosts: Sequence[str] = LOOPBACK) 
 
         return Route(f"/api/{answer.__name__}", endpoint, methods=["POST"])
 
-    answers = (explorer.overview, explorer.head, explorer.rollout, explorer.change, explorer.similarity)
+    answers = (
+        explorer.overview,
+        explorer.map,
+        explorer.change,
+        explorer.similarity,
+        explorer.code,
+        explorer.npz,
+        explorer.page,
+    )
     return Starlette(
         routes=[
             Route("/api/server", server),
             Route("/api/colours", scales),
             *map(question, answers),
-            Mount("/", StaticFiles(directory=_STATIC, html=True)),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
         exception_handlers={errors.PolyheadError: _refusal},
         middleware=[

@@ -1,4 +1,5 @@
-// Asks the explorer, and reads its frames: a JSON header and typed arrays (see frames.py).
+// Asks the explorer, and reads its frames: a JSON header and typed arrays (see frames.py). A page that was saved
+// holds its answers itself.
 
 const ARRAYS = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
 
@@ -8,6 +9,13 @@ export class Refusal extends Error {
     this.kind = kind;
   }
 }
+
+const embedded = document.getElementById("saved");
+
+/** What a saved page holds; null in one that a server sends. */
+export const saved = embedded && JSON.parse(embedded.textContent);
+
+const decoded = (base64) => Uint8Array.from(atob(base64), (one) => one.charCodeAt(0));
 
 /** Fetch, with errors as people read them; `question` makes it a POST. */
 async function request(path, question, signal) {
@@ -28,17 +36,28 @@ async function request(path, question, signal) {
 }
 
 export async function askServer(signal) {
-  return (await request("api/server", null, signal)).json();
+  return saved ? saved.server : (await request("api/server", null, signal)).json();
 }
 
 export async function fetchColours() {
-  const bytes = new Uint8Array(await (await request("api/colours")).arrayBuffer());
+  const bytes = saved ? decoded(saved.colours) : new Uint8Array(await (await request("api/colours")).arrayBuffer());
   return { sequential: bytes.subarray(0, 768), diverging: bytes.subarray(768) };
+}
+
+/** Ask for a file; return its bytes. */
+export async function askFile(what, question) {
+  return (await request(`api/${what}`, question)).arrayBuffer();
+}
+
+function savedFrame(what, { rollout, layer, head }) {
+  const name = what === "overview" ? what : rollout ? "rollout" : `${layer}.${head}`;
+  if (!(name in saved.frames)) throw new Refusal(`This page was saved without ${name}.`, "Saved");
+  return decoded(saved.frames[name]).buffer;
 }
 
 /** Ask a question; return the header's fields, with each array in the place of its name. */
 export async function ask(what, question, signal) {
-  const buffer = await (await request(`api/${what}`, question, signal)).arrayBuffer();
+  const buffer = saved ? savedFrame(what, question) : await (await request(`api/${what}`, question, signal)).arrayBuffer();
   const size = new DataView(buffer).getUint32(0, true);
   const frame = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
   for (const [name, { dtype, shape, start }] of Object.entries(frame.arrays)) {

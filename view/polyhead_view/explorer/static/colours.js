@@ -21,8 +21,10 @@ export function colourOf(share, signed = false) {
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
+const MOST_LINEAR = 64;
+
 /** Many keys share a row's weight: beyond 64 of them, colours follow the square root, or most would be black. */
-export const shade = (share, keys) => (keys > 64 ? Math.sqrt(share) : share);
+export const shade = (share, keys) => (keys > MOST_LINEAR ? Math.sqrt(share) : share);
 
 /** Return black or white: what can be read on a colour. */
 export const ink = ([red, green, blue]) => (0.3 * red + 0.59 * green + 0.11 * blue > 130 ? "#000" : "#fff");
@@ -40,4 +42,27 @@ export function paint(canvas, columns, rows, share, signed = false) {
     image.data[to++] = 255;
   }
   context.putImageData(image, 0, 0);
+}
+
+/** Make an element with a text. */
+export function element(tag, text = "", className = "") {
+  return Object.assign(document.createElement(tag), { textContent: text, className });
+}
+
+/** What the colours of a scale mean. */
+export class Legend {
+  constructor() {
+    this.element = element("p", "", "legend");
+    [this.low, this.canvas, this.high, this.note] = ["span", "canvas", "span", "span"].map((tag) => element(tag));
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.element.append(this.low, this.canvas, this.high, this.note);
+  }
+
+  /** Show the colours from one value to another, of maps with so many keys. */
+  show(low, high, note, { signed = false, keys = 0 } = {}) {
+    this.low.textContent = low;
+    this.high.textContent = high;
+    this.note.textContent = note + (!signed && keys > MOST_LINEAR ? "; colours follow the square root" : "");
+    paint(this.canvas, 256, 1, (at) => (signed ? at / 127.5 - 1 : shade(at / 255, keys)), signed);
+  }
 }

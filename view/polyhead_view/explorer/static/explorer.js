@@ -1,54 +1,111 @@
 // The page: what is chosen, what is asked for it, and where the answers are shown.
 
-import { ask, askServer, fetchColours, latest } from "./answers.js";
-import { paint, setColours } from "./colours.js";
+import { ask, askFile, askServer, fetchColours, latest, saved } from "./answers.js";
+import { element, Legend, setColours } from "./colours.js";
+import { csvOf, download } from "./downloads.js";
 import { HeadGrid } from "./grid.js";
-import { Panel, Strip } from "./panel.js";
+import { named, Panel, Strip } from "./panel.js";
+import { readState, writeState } from "./state.js";
 
 const PAUSE_MS = 250; // after the last key, before a sentence is sent
 const POLL_MS = 3000;
 const MOST_CHANGED = 6;
 const SENTENCES = ["Sentence", "Second sentence"];
+const SAVED_FROM = "saved: works without a server";
 
 const by = (id) => document.getElementById(id);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-const chosen = { open: null, silenced: new Set() }; // `open` is "rollout", or {layer, head}
+const chosen = { open: null, silenced: new Set(), cell: "" }; // `open` is "rollout", or {layer, head}
 const families = new Map();
 const newest = { overview: latest(), detail: latest(), change: latest(), similarity: latest() };
 const grids = SENTENCES.map((name) => new HeadGrid(`Heads of: ${name}`, { open: openHead, silence, look }));
 const panels = { detail: [], similarity: [] };
 const problems = new Map();
+const frameLegend = new Legend();
 let overviews = [];
 let looked = null; // the layer and head that the line above the grids is about
 let connected = false;
+let file = ""; // with what is encoded in families that take no texts
+let wanted = ""; // the family that the address names, until it is served
 
 const family = () => families.get(by("family").value);
-const weighted = () => by("question").elements.weights.value === "weighted";
-const texts = () => [by("text").value, by("other").value].map((text) => text.trim()).filter(Boolean);
+const weighted = () => (saved ? family().weighted : by("question").elements.weights.value === "weighted");
+const made = () => file || (saved ? "vectors" : "vectors that are made up");
+const texts = () => (family()?.text || saved ? [by("text").value, by("other").value].map((text) => text.trim()).filter(Boolean) : [""]);
+const sentences = () => (saved ? [by("text").value] : texts());
 const question = (text) => ({
   model: family().name,
   text,
   truncate: by("truncate").checked,
   silenced: [...chosen.silenced].map((key) => key.split(".").map(Number)),
+  cross: by("cross").value !== "" && family().cross,
+  length: Math.min(Math.max(Math.round(by("length").valueAsNumber) || 1, 1), Number(by("length").max)),
 });
+
+// ---- What is chosen, in the address --------------------------------------------------------------------------
+
+const keyOf = (open) => (open === "rollout" ? open : open ? `${open.layer}.${open.head}` : "");
+
+function state() {
+  return {
+    family: by("family").value,
+    text: by("text").value,
+    other: by("other").value,
+    length: family()?.text === false ? by("length").value : "",
+    score: by("score").value || by("score").dataset.wanted,
+    weights: by("question").elements.weights.value === "weighted" ? "weighted" : "",
+    cross: by("cross").value,
+    truncate: by("truncate").checked ? "1" : "",
+    open: keyOf(chosen.open),
+    cell: chosen.open ? chosen.cell : "",
+    silenced: [...chosen.silenced].join(),
+  };
+}
+
+const remember = () => writeState(state);
+
+/** Choose what the address says; `null` for what it does not name. */
+function restore() {
+  const found = readState();
+  if ("text" in found) by("text").value = found.text;
+  by("other").value = found.other ?? "";
+  if (found.length) by("length").value = found.length;
+  by("score").dataset.wanted = found.score ?? "";
+  by("question").elements.weights.value = found.weights === "weighted" ? "weighted" : "raw";
+  by("cross").value = found.cross ? "1" : "";
+  by("truncate").checked = Boolean(found.truncate);
+  const pair = /^\d+\.\d+$/;
+  const [layer, head] = (found.open ?? "").split(".").map(Number);
+  chosen.open = found.open === "rollout" ? "rollout" : pair.test(found.open) ? { layer, head } : null;
+  chosen.cell = pair.test(found.cell) ? found.cell : "";
+  chosen.silenced = new Set((found.silenced ?? "").split(",").filter((one) => pair.test(one)));
+  for (const panel of panels.detail) startAt(panel);
+  wanted = found.family ?? "";
+  if (families.has(wanted)) by("family").value = wanted;
+}
+
+/** Have a panel begin at the cell that the address names. */
+function startAt(panel) {
+  if (chosen.cell) [panel.row, panel.column] = chosen.cell.split(".").map(Number);
+}
 
 // ---- Asking ----------------------------------------------------------------------------------------------
 
 /** Ask for each question, and show all answers, unless something newer is asked for meanwhile. */
-async function askAll(kind, element, questions, show) {
+async function askAll(kind, within, questions, show) {
   const signal = newest[kind]();
-  element.classList.add("busy");
-  element.setAttribute("aria-busy", "true");
+  within.classList.add("busy");
+  within.setAttribute("aria-busy", "true");
   try {
     show(await Promise.all(questions.map(([what, asked]) => ask(what, asked, signal))));
     report(kind);
-    element.classList.remove("busy");
+    within.classList.remove("busy");
   } catch (error) {
     if (error.name === "AbortError") return;
     report(kind, error); // and what is shown stays dimmed: it is of another question
   }
-  element.removeAttribute("aria-busy");
+  within.removeAttribute("aria-busy");
 }
 
 /** Say what is wrong with one kind of question, or that nothing is any more. */
@@ -62,78 +119,117 @@ function report(kind, error) {
   if (error && !error.kind) console.error(error);
 }
 
+/** Fetch a file of what is shown, and have the browser save it. */
+async function fetchFile(what, asked, name, type) {
+  try {
+    download(name, await askFile(what, asked), type);
+    report("file");
+  } catch (error) {
+    report("file", error);
+  }
+}
+
 /** Ask for everything that is shown. */
 function refresh() {
   if (!connected || !family()) return;
-  by("silencing").hidden = !family().head_mask;
-  by("rollout").disabled = !family().insight;
-  by("missing").hidden = !family().missing?.length;
-  by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
+  remember();
+  showForm();
   for (const id of ["change", "similarity"]) by(id).hidden = true;
   for (const kind of Object.keys(newest)) {
     newest[kind]();
     report(kind);
   }
-  if (family().refused || !texts().length) {
+  if (family().refused || !sentences().length) {
     overviews = [];
     by("grids").replaceChildren();
-    by("detail").hidden = true;
-    by("legend").hidden = true;
+    for (const id of ["detail", "legend", "meaning", "save", "definitions"]) by(id).hidden = true;
     by("about").textContent = family().refused ?? "Type a sentence.";
     return;
   }
-  const asked = texts().map((text) => ["overview", question(text)]);
-  askAll("overview", by("grids"), asked, (answers) => {
-    overviews = answers.map((overview, at) => ({ ...overview, text: asked[at][1].text }));
-    showGrids();
-    performance.mark("heads shown");
-  });
+  const asked = sentences().map((text) => ["overview", question(text)]);
+  if (!saved || family().layers) {
+    askAll("overview", by("grids"), asked, (answers) => {
+      overviews = answers.map((overview, at) => ({ ...overview, text: asked[at][1].text || made() }));
+      showGrids();
+      performance.mark("heads shown");
+    });
+  }
   refreshDetail();
+  if (saved) return;
   refreshChange();
   if (texts().length > 1) refreshSimilarity();
 }
 
+/** Show of the form what the family has a use for. */
+function showForm() {
+  document.body.classList.toggle("of-texts", family().text !== false);
+  document.body.classList.toggle("of-vectors", family().text === false);
+  by("silencing").hidden = !family().head_mask;
+  by("rollout").hidden = !family().insight;
+  by("both").hidden = !family().cross;
+  by("missing").hidden = !family().missing?.length;
+  by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
+}
+
 // ---- Heads -----------------------------------------------------------------------------------------------
+
+/** Say how long a sentence is, and what of it was left out. */
+function captionOf({ tokens, left_out: leftOut, total_ms: milliseconds, text }) {
+  const cut = leftOut ? `; ${leftOut} of ${tokens.length + leftOut} tokens were left out` : leftOut === null ? "; the rest was left out" : "";
+  return `${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}: ${text}`;
+}
 
 function showGrids() {
   const shown = overviews.map((_, at) => grids[at].element);
   // What is moved loses the focus.
   if (by("grids").childElementCount !== shown.length) by("grids").replaceChildren(...shown);
-  overviews.forEach((overview, at) => {
-    const took = `${overview.tokens.length} tokens, ${overview.total_ms.toFixed(0)} ms`;
-    grids[at].show(overview, `${took}: ${overview.text}`);
-  });
-  const names = overviews[0].scores;
+  overviews.forEach((overview, at) => grids[at].show(overview, captionOf(overview)));
+  const { scores } = overviews[0];
+  const names = scores.map(({ name }) => name);
   const select = by("score");
   if (all("option", select).map((option) => option.value).join() !== names.join()) {
-    const before = select.value;
-    select.replaceChildren(...names.map((name) => element("option", name)));
+    const before = select.value || select.dataset.wanted;
+    select.replaceChildren(...scores.map(({ name, title }) => Object.assign(element("option", title), { value: name })));
     select.value = names.includes(before) ? before : names.includes("entropy") ? "entropy" : (names[0] ?? "");
+    define(scores);
   }
-  select.disabled = !names.length;
+  select.parentElement.hidden = !names.length;
+  by("definitions").hidden = !names.length;
+  by("save").hidden = false;
+  by("save-scores").hidden = !names.length;
   showFrames();
+}
+
+/** List what all scores mean. */
+function define(scores) {
+  by("definitions").querySelector("dl").replaceChildren(
+    ...scores.flatMap(({ title, meaning, formula }) => [element("dt", title), element("dd", `${meaning}${formula && ` ${formula}`}`)]),
+  );
 }
 
 /** Colour the frames of all heads by the chosen score, on one scale for both sentences. */
 function showFrames() {
-  const at = overviews[0]?.scores.indexOf(by("score").value) ?? -1;
+  const at = overviews[0]?.scores.findIndex(({ name }) => name === by("score").value) ?? -1;
+  const score = overviews[0]?.scores[at];
   const columns = overviews.map((overview) => (at < 0 ? [] : scoresOf(overview, at)));
   const values = columns.flat().filter((value) => !Number.isNaN(value));
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const share = (value) => (most > least ? (value - least) / (most - least) : value - least);
-  const open = chosen.open === "rollout" || !chosen.open ? "" : `${chosen.open.layer}.${chosen.open.head}`;
+  const open = chosen.open === "rollout" ? "" : keyOf(chosen.open);
   columns.forEach((column, index) => {
-    const labels = column.map((value) => `${by("score").value} ${spelled(value)}`);
+    const labels = column.map((value) => `${score.title} ${spelled(value)}`);
     const shares = at < 0 ? null : column.map(share);
     grids[index].frame(shares, at < 0 ? null : labels, chosen.silenced, open);
   });
   by("small-raw").hidden = !weighted();
+  by("off-means").hidden = !chosen.silenced.size;
   if (looked) look(...looked);
   showScores();
-  by("legend").hidden = !values.length;
-  const [low, high] = all("span", by("legend"));
-  low.textContent = spelled(least);
-  high.textContent = spelled(most);
+  by("legend").hidden = by("meaning").hidden = !values.length;
+  if (score) {
+    frameLegend.show(spelled(least), spelled(most), `${score.title}, the colour of a frame`);
+    by("meaning").firstElementChild.textContent = score.meaning;
+  }
 }
 
 function scoresOf(overview, at) {
@@ -153,6 +249,17 @@ function look(layer, head) {
   by("about").textContent = [...new Set(found)].filter(Boolean).join("; second sentence: ");
 }
 
+function saveScores() {
+  const rows = overviews.flatMap((overview, sentence) =>
+    overview.layers.flatMap((layer, row) =>
+      overview.heads.map((head, column) => {
+        const at = (row * overview.heads.length + column) * overview.scores.length;
+        return [sentence, layer, head, ...valuesOf(overview).subarray(at, at + overview.scores.length)];
+      })));
+  const header = ["sentence", "layer", "head", ...overviews[0].scores.map(({ name }) => name)];
+  download(`${family().name} scores.csv`, csvOf([header, ...rows]), "text/csv");
+}
+
 // ---- One head, or rollout --------------------------------------------------------------------------------
 
 function openHead(layer, head) {
@@ -165,47 +272,69 @@ function closeDetail() {
   const { open } = chosen;
   chosen.open = null;
   newest.detail();
+  report("detail");
   by("detail").hidden = true;
   by("detail").classList.remove("busy");
   if (overviews.length) showFrames();
   if (open?.layer !== undefined) grids[0].focus(open.layer, open.head);
   else by("rollout").focus();
+  remember();
 }
+
+/** Ask about rollout, or the head that is open. */
+const detailOf = (text) => ({ ...question(text), ...(chosen.open === "rollout" ? { rollout: true } : { ...chosen.open, weighted: weighted() }) });
 
 function refreshDetail() {
   const { open } = chosen;
-  if (!open || !texts().length) return;
+  remember();
+  if (!open || !sentences().length || family().refused) {
+    by("detail").hidden = true;
+    return;
+  }
   const rollout = open === "rollout";
   const title = rollout ? "Rollout" : `Layer ${open.layer}, head ${open.head}`;
   by("detail-title").textContent = title;
   by("detail").hidden = false;
-  const off = !rollout && chosen.silenced.has(`${open.layer}.${open.head}`);
+  const off = !rollout && chosen.silenced.has(keyOf(open));
   by("silence").hidden = rollout || !family().head_mask;
   by("silence").textContent = off ? "Restore this head" : "Silence this head";
+  by("off").hidden = !off;
+  by("off").textContent = "This head is silenced: the encoder runs without what it adds. The map is where it would look.";
   const kind = weighted() ? "Norm-weighted attention" : "Attention";
-  const asked = texts().map((text) => [
-    rollout ? "rollout" : "head",
-    { ...question(text), ...(rollout ? {} : { ...open, weighted: weighted() }) },
-  ]);
+  const asked = sentences().map((text) => ["map", detailOf(text)]);
+  showCode();
   askAll("detail", by("detail"), asked, (frames) => {
     const words = rollout
-      ? { label: title, joined: "comes from" }
-      : { label: `${title}, ${kind.toLowerCase()}`, joined: "attends to" };
-    showPanels("detail", frames, (at) => ({ ...words, caption: `${rollout ? "Rollout" : kind} of: ${asked[at][1].text}` }));
+      ? { title, label: title, joined: "comes from", quantity: "rollout" }
+      : { title: off ? `${title} (silenced)` : title, label: `${title}, ${kind.toLowerCase()}`, joined: "attends to", quantity: kind === "Attention" ? "weight" : "weight times norm" };
+    showPanels("detail", frames, (at) => ({ ...words, caption: `${rollout ? "Rollout" : kind} of: ${asked[at][1].text || made()}` }));
   });
+}
+
+/** Show the request for the first sentence as code, once someone looks. */
+async function showCode() {
+  if (!by("code").open || !chosen.open || saved) return;
+  try {
+    const { python, curl } = await ask("code", detailOf(texts()[0]));
+    by("python").textContent = python;
+    by("curl").textContent = curl || "Vectors are long as text: use Python.";
+    report("code");
+  } catch (error) {
+    report("code", error);
+  }
 }
 
 /** List all scores of the open head, of the first sentence. */
 function showScores() {
   const [overview] = overviews;
-  const row = chosen.open === "rollout" ? -1 : (overview?.layers.indexOf(chosen.open?.layer) ?? -1);
-  const names = row < 0 ? [] : overview.scores;
-  const at = row * (overview?.thumbnails.shape[1] ?? 0) + (chosen.open?.head ?? 0);
+  const row = overview?.layers.indexOf(chosen.open?.layer) ?? -1;
+  const column = overview?.heads.indexOf(chosen.open?.head) ?? -1;
+  const scores = row < 0 || column < 0 ? [] : overview.scores;
+  const at = row * (overview?.heads.length ?? 0) + column;
   by("scores").replaceChildren(
-    ...names.map((name, index) => {
-      const pair = document.createElement("div");
-      const value = valuesOf(overview)[at * names.length + index];
-      pair.append(element("dt", name), element("dd", spelled(value)));
+    ...scores.map(({ title, meaning }, index) => {
+      const pair = Object.assign(element("div"), { title: meaning });
+      pair.append(element("dt", title), element("dd", spelled(valuesOf(overview)[at * scores.length + index])));
       return pair;
     }),
   );
@@ -213,11 +342,27 @@ function showScores() {
 
 function showPanels(id, frames, words) {
   const parent = by(id).querySelector(".panels");
-  while (panels[id].length < frames.length) panels[id].push(new Panel(parent));
+  while (panels[id].length < frames.length) {
+    const panel = new Panel(parent, id === "detail" ? { move, ...(saved ? {} : { npz }) } : {});
+    if (id === "detail") startAt(panel);
+    panels[id].push(panel);
+  }
   panels[id].forEach((panel, at) => {
     panel.element.hidden = at >= frames.length;
     if (at < frames.length) panel.show(frames[at], words(at));
   });
+}
+
+/** Remember the cell that someone has chosen in the map of the first sentence. */
+function move(panel) {
+  if (panel !== panels.detail[0]) return;
+  chosen.cell = `${panel.row}.${panel.column}`;
+  remember();
+}
+
+function npz(panel) {
+  const name = `${family().name} ${panel.words.title}.npz`;
+  fetchFile("npz", detailOf(texts()[panels.detail.indexOf(panel)]), name, "application/zip");
 }
 
 // ---- Silenced heads, and two sentences -----------------------------------------------------------------------
@@ -245,17 +390,17 @@ function refreshChange() {
 function changeOf({ tokens, cosine, cosines }) {
   const moved = Array.from(cosines, (value) => Math.max(1 - value, 0));
   const most = Math.max(...moved, 1e-6);
-  const panel = element("div", "");
-  panel.className = "panel";
+  const panel = element("div", "", "panel");
   const strip = new Strip();
   strip.show(tokens);
   strip.colour((at) => moved[at] / most);
+  const legend = new Legend();
+  legend.show("0", most.toFixed(4), "how far a token's vector moved: 1 − cosine with all heads and without these");
   const order = [...moved.keys()].sort((one, other) => moved[other] - moved[one]).slice(0, MOST_CHANGED);
   const list = document.createElement("ol");
-  list.append(...order.map((at) => element("li", `${tokens[at]} (${at}) ${cosines[at].toFixed(4)}`)));
-  const reading = element("p", `Cosine of the embedding with all heads and without these: ${cosine.toFixed(4)}. Tokens that changed most:`);
-  reading.className = "reading";
-  panel.append(reading, list, strip.element);
+  list.append(...order.map((at) => element("li", `${named(tokens[at], at)} ${moved[at].toFixed(4)}`)));
+  const reading = element("p", `Cosine of the embedding with all heads and without these: ${cosine.toFixed(4)}. Tokens that moved most:`, "reading");
+  panel.append(reading, list, legend.element, strip.element);
   return panel;
 }
 
@@ -264,7 +409,7 @@ function refreshSimilarity() {
   const asked = [["similarity", { ...question(texts()[0]), other: texts()[1] }]];
   askAll("similarity", by("similarity"), asked, (frames) => {
     by("cosine").textContent = `Cosine of the two sentences: ${frames[0].cosine.toFixed(4)}, the sum of what these pairs of tokens add to it.`;
-    const words = { label: "Similarity of token pairs", joined: "with", caption: `Rows: ${asked[0][1].text}`, pairs: true };
+    const words = { title: "Similarity", label: "Similarity of token pairs", joined: "with", quantity: "added to the cosine", caption: `Rows: ${asked[0][1].text}`, pairs: true };
     showPanels("similarity", frames, () => words);
   });
 }
@@ -276,7 +421,10 @@ async function poll() {
   try {
     const server = await askServer();
     const news = JSON.stringify(server.families) !== JSON.stringify([...families.values()]);
-    by("connection").textContent = `connected to ${server.address}`;
+    by("connection").textContent = saved ? SAVED_FROM : `connected to ${server.address}`;
+    file = server.input ?? "";
+    by("made-up").textContent = file ? `those of ${file}` : "made up; polyhead explore --input FILE.npy shows your own";
+    by("length").hidden = Boolean(file);
     if (news) showFamilies(server);
     if (!connected || news) {
       connected = true;
@@ -288,39 +436,37 @@ async function poll() {
     report("server", error);
     connected = false;
   }
-  setTimeout(poll, POLL_MS);
+  if (!saved) setTimeout(poll, POLL_MS);
 }
 
 function showFamilies(server) {
   const select = by("family");
-  const before = select.value || server.model;
+  const before = select.value || wanted || server.model;
   families.clear();
   for (const one of server.families) families.set(one.name, one);
   select.replaceChildren(...server.families.map(({ name }) => element("option", name)));
-  const first = server.families.find((one) => !one.refused) ?? server.families[0];
+  const first = server.families.find((one) => one.text) ?? server.families.find((one) => !one.refused) ?? server.families[0];
   select.value = families.has(before) ? before : (first?.name ?? "");
 }
 
-function element(tag, text) {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  return made;
-}
-
 let timer;
-for (const id of ["text", "other"]) {
+for (const id of ["text", "other", "length"]) {
   by(id).addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(refresh, PAUSE_MS);
   });
 }
+by("question").addEventListener("submit", (event) => event.preventDefault());
 by("family").addEventListener("change", () => {
   chosen.silenced.clear();
   if (chosen.open) closeDetail();
   refresh();
 });
-by("truncate").addEventListener("change", refresh);
-by("score").addEventListener("change", showFrames);
+for (const id of ["truncate", "cross"]) by(id).addEventListener("change", refresh);
+by("score").addEventListener("change", () => {
+  showFrames();
+  remember();
+});
 for (const radio of by("question").elements.weights) {
   radio.addEventListener("change", () => {
     if (overviews.length) showFrames();
@@ -338,10 +484,27 @@ by("restore").addEventListener("click", () => {
   chosen.silenced.clear();
   refresh();
 });
+by("code").addEventListener("toggle", showCode);
+by("define").addEventListener("click", () => {
+  by("definitions").open = true;
+  by("definitions").querySelector("summary").focus();
+});
+by("save-scores").addEventListener("click", saveScores);
+by("save-page").addEventListener("click", () => {
+  const asked = { ...question(texts()[0]), weighted: weighted(), ...(chosen.open?.layer === undefined ? {} : chosen.open) };
+  fetchFile("page", asked, `${family().name}.html`, "text/html");
+});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chosen.open) closeDetail();
 });
+window.addEventListener("hashchange", () => {
+  restore();
+  refresh();
+});
 
 setColours(await fetchColours());
-paint(by("legend").querySelector("canvas"), 256, 1, (at) => at / 255);
+by("legend").append(frameLegend.element);
+document.body.classList.toggle("saved", Boolean(saved));
+by("text").readOnly = Boolean(saved);
+restore();
 poll();

@@ -2,7 +2,7 @@
 
 import { colourOf, css, paint, shade } from "./colours.js";
 
-const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+export const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 export class HeadGrid {
   /** `on.open`, `on.silence` and `on.look` are called with layer and head. */
@@ -10,7 +10,6 @@ export class HeadGrid {
     this.on = on;
     this.cells = [];
     this.element = document.createElement("figure");
-    this.element.style.margin = 0;
     this.caption = this.element.appendChild(document.createElement("figcaption"));
     this.caption.className = "caption";
     this.grid = this.element.appendChild(document.createElement("div"));
@@ -22,17 +21,16 @@ export class HeadGrid {
 
   /** Show the thumbnails of an overview; cells stay, and so does the focus, if there are as many as before. */
   show(overview, caption) {
-    const [, heads, side] = overview.thumbnails.shape;
-    const key = `${overview.layers}×${heads}`;
-    if (this.key !== key) this.#build(overview.layers, heads);
+    const side = overview.thumbnails.shape[2];
+    const key = `${overview.layers}×${overview.heads}`;
+    if (this.key !== key) this.#build(overview.layers, overview.heads);
     this.key = key;
     this.caption.textContent = caption;
-    const shown = Math.min(overview.tokens.length, side);
+    const [rows, columns] = overview.shape.map((count) => Math.min(count, side));
     this.cells.forEach((cell, at) => {
       const from = at * side * side;
-      const value = (pixel) => overview.thumbnails[from + Math.floor(pixel / shown) * side + (pixel % shown)];
-      const share = (pixel) => shade(value(pixel) / 255, overview.tokens.length);
-      paint(cell.firstChild, shown, shown, share);
+      const value = (pixel) => overview.thumbnails[from + Math.floor(pixel / columns) * side + (pixel % columns)];
+      paint(cell.firstChild, columns, rows, (pixel) => shade(value(pixel) / 255, overview.shape[1]));
       const pruned = overview.pruned.includes(`${cell.dataset.layer}.${cell.dataset.head}`);
       cell.classList.toggle("pruned", pruned);
       cell.title = pruned ? "pruned" : "";
@@ -58,15 +56,16 @@ export class HeadGrid {
 
   #build(layers, heads) {
     this.cells = [];
-    this.heads = heads;
+    this.heads = heads.length;
     this.grid.replaceChildren();
-    this.grid.style.gridTemplateColumns = `repeat(${heads + 1}, max-content)`;
+    this.grid.style.setProperty("--heads", heads.length);
     const titles = this.#row();
-    for (let head = -1; head < heads; head++) this.#header(titles, "columnheader", head < 0 ? "" : head);
+    this.#header(titles, "columnheader", "");
+    for (const head of heads) this.#header(titles, "columnheader", head);
     for (const layer of layers) {
       const row = this.#row();
       this.#header(row, "rowheader", layer);
-      for (let head = 0; head < heads; head++) this.cells.push(this.#cell(row, layer, head));
+      for (const head of heads) this.cells.push(this.#cell(row, layer, head));
     }
     this.cells[0].tabIndex = 0;
   }

@@ -1,21 +1,21 @@
 // One map, tokens × tokens, with the tokens of a row and its strongest weights.
 
-import { colourOf, css, ink, paint, shade } from "./colours.js";
+import { colourOf, css, element, ink, Legend, paint, shade } from "./colours.js";
+import { csvOf, download, pngOf, svgOf } from "./downloads.js";
+import { MOVES } from "./grid.js";
 
 const FONT = "11px system-ui, sans-serif";
 const PITCH = 12; // the least distance of labels, in pixels
-const LONGEST = 84; // the longest label, in pixels
+const LONGEST_LABEL = 84; // in pixels
 const LARGEST = 26; // the largest cell, in pixels
 const HIGHEST = 0.75; // the most of the window's height that a map takes
 const STRONGEST = 8; // weights that are listed
-
-const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const FEWEST = 8; // cells on a side, however far one zooms
 
 /** Return tokens as buttons in one line. */
 export class Strip {
   constructor(onChoose) {
-    this.element = document.createElement("div");
-    this.element.className = "strip";
+    this.element = element("div", "", "strip");
     this.element.addEventListener("click", (event) => {
       const at = [...this.element.children].indexOf(event.target);
       if (at >= 0) onChoose?.(at);
@@ -24,11 +24,7 @@ export class Strip {
 
   show(tokens) {
     this.element.replaceChildren(
-      ...tokens.map((token) => {
-        const button = document.createElement("button");
-        Object.assign(button, { type: "button", tabIndex: -1, textContent: token });
-        return button;
-      }),
+      ...tokens.map((token, at) => Object.assign(element("button", token), { type: "button", tabIndex: -1, title: named(token, at) })),
     );
   }
 
@@ -43,79 +39,168 @@ export class Strip {
   }
 }
 
+/** Name a token with its position; a token without a name is its position. */
+export const named = (token, at) => (token === `${at}` ? `token ${at}` : `${token} (${at})`);
+
 export class Panel {
-  constructor(parent) {
-    this.element = parent.appendChild(document.createElement("div"));
-    this.element.className = "panel";
-    this.caption = this.element.appendChild(document.createElement("p"));
-    this.caption.className = "caption";
-    this.reading = this.element.appendChild(document.createElement("p"));
-    this.reading.className = "reading";
+  /** `on.move` is called when another cell is chosen; `on.npz`, if given, with the panel, to fetch the weights. */
+  constructor(parent, on = {}) {
+    this.on = on;
+    [this.row, this.column, this.span, this.from] = [0, 0, [0, 0], [0, 0]];
+    this.element = parent.appendChild(element("div", "", "panel"));
+    this.caption = this.element.appendChild(element("p", "", "caption"));
+    this.reading = this.element.appendChild(element("p", "", "reading"));
     this.reading.setAttribute("role", "status");
+    const zoom = [["Zoom in", 0.5], ["Zoom out", 2], ["Whole map", Infinity]];
+    const files = { PNG: () => this.#png(), SVG: () => this.#save("svg", this.svg(), "image/svg+xml"), CSV: () => this.#csv() };
+    this.tools = this.element.appendChild(element("div", "", "tools"));
+    for (const [name, factor] of zoom) this.#tool(name, () => this.#zoom(factor));
+    for (const [name, save] of Object.entries({ ...files, ...(on.npz && { NPZ: () => on.npz(this) }) })) this.#tool(name, save, `Save as ${name}`);
     this.canvas = this.element.appendChild(document.createElement("canvas"));
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-roledescription", "heat map");
+    this.legend = new Legend();
     this.strip = new Strip((at) => this.frame && this.#move(this.frame.same ? at : this.row, this.frame.same ? this.column : at));
-    this.element.appendChild(this.strip.element);
-    this.list = this.element.appendChild(document.createElement("ol"));
+    this.list = document.createElement("ol");
+    this.element.append(this.legend.element, this.strip.element, this.list);
     this.image = document.createElement("canvas");
     this.canvas.addEventListener("pointermove", (event) => this.#point(event));
+    this.canvas.addEventListener("pointerdown", (event) => { this.held = this.frame && this.#cellAt(event); });
+    this.canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     this.canvas.addEventListener("keydown", (event) => this.#press(event));
     new ResizeObserver(() => this.frame && this.#draw()).observe(this.element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.frame && this.#draw());
   }
 
-  /** Show the frame of a map; `words` has its label, a caption, and what joins two tokens in a reading. */
+  /** Show the frame of a map; `words` has its title, a label, a caption, and what joins two tokens in a reading. */
   show(frame, words) {
     const [rows, columns] = frame.map.shape;
-    this.frame = { ...frame, rows, columnCount: columns, same: !words.pairs };
+    const resized = this.frame?.rows !== rows || this.frame?.columnCount !== columns;
+    const same = !words.pairs && frame.tokens.join() === frame.columns.join();
+    this.frame = { ...frame, rows, columnCount: columns, same };
     this.words = words;
     this.signed = frame.map instanceof Int16Array;
     this.most = frame.map.reduce((most, code) => Math.max(most, Math.abs(code)), 1);
-    const share = (at) => frame.map[at] / this.most;
-    paint(this.image, columns, rows, (at) => (this.signed ? share(at) : shade(share(at), columns)), this.signed);
-    this.canvas.setAttribute("aria-label", `${words.label}; arrow keys move over its cells`);
+    if (resized) [this.span, this.from] = [[rows, columns], [0, 0]];
+    paint(this.image, columns, rows, (at) => this.#share(at), this.signed);
+    this.canvas.setAttribute("aria-label", `${words.label}; arrow keys move over its cells, + and - zoom, 0 shows the whole map`);
     this.caption.textContent = words.caption;
+    this.caption.title = words.caption;
+    this.tools.firstChild.hidden = rows <= FEWEST && columns <= FEWEST;
+    this.legend.show(...this.#limits(), words.quantity, { signed: this.signed, keys: columns });
     this.strip.show(frame.columns);
-    this.#move(Math.min(this.row ?? 0, rows - 1), Math.min(this.column ?? 0, columns - 1));
+    this.#move(Math.min(this.row, rows - 1), Math.min(this.column, columns - 1), false);
+  }
+
+  /** Return the map as SVG. */
+  svg() {
+    const { tokens, columns } = this.frame;
+    const title = `${this.frame.model}, ${this.words.title}`;
+    const [low, high] = this.#limits();
+    const limits = [low, `${high} ${this.words.quantity}`];
+    return svgOf({ title, tokens, columns, share: (at) => this.#share(at), signed: this.signed, limits });
+  }
+
+  /** Return what a cell is on the scale of colours, the same in the map and the line of tokens. */
+  #share(at) {
+    const share = this.frame.map[at] / this.most;
+    return this.signed ? share : shade(share, this.frame.columnCount);
+  }
+
+  #limits() {
+    const most = (this.most * this.frame.scale).toFixed(3);
+    return [this.signed ? `−${most}` : "0", most];
+  }
+
+  #tool(name, act, label = name) {
+    const button = this.tools.appendChild(element("button", name));
+    Object.assign(button, { type: "button", title: label });
+    button.setAttribute("aria-label", label);
+    button.addEventListener("click", act);
+  }
+
+  #save(ending, content, type) {
+    download(`${this.frame.model} ${this.words.title}.${ending}`, content, type);
+  }
+
+  async #png() {
+    this.#save("png", await pngOf(this.svg()), "image/png");
+  }
+
+  #csv() {
+    const { tokens, columns, columnCount, map, scale } = this.frame;
+    const rows = tokens.flatMap((token, query) =>
+      columns.map((key, at) => [query, token, at, key, map[query * columnCount + at] * scale]));
+    this.#save("csv", csvOf([["query", "query_token", "key", "key_token", this.words.quantity], ...rows]), "text/csv");
+  }
+
+  // ---- The part of the map that is shown ---------------------------------------------------------------------
+
+  /** Show so many times as many cells, around the chosen one. */
+  #zoom(factor) {
+    const sides = [this.frame.rows, this.frame.columnCount];
+    const chosen = [this.row, this.column];
+    this.span = sides.map((side, axis) => Math.min(Math.max(Math.round(this.span[axis] * factor), FEWEST), side));
+    this.#pan(this.span.map((span, axis) => Math.round(chosen[axis] - span / 2)));
+  }
+
+  #pan(from) {
+    const sides = [this.frame.rows, this.frame.columnCount];
+    this.from = from.map((at, axis) => Math.min(Math.max(at, 0), sides[axis] - this.span[axis]));
+    this.#draw();
+  }
+
+  /** Pan so far that the chosen cell is shown. */
+  #follow() {
+    const chosen = [this.row, this.column];
+    this.#pan(this.from.map((at, axis) => Math.min(Math.max(at, chosen[axis] - this.span[axis] + 1), chosen[axis])));
+  }
+
+  get #zoomed() {
+    return this.span[0] < this.frame.rows || this.span[1] < this.frame.columnCount;
   }
 
   #draw() {
-    const { rows, columnCount, tokens, columns } = this.frame;
+    const { tokens, columns } = this.frame;
+    const [[rows, count], [top, left]] = [this.span, this.from];
     const context = this.canvas.getContext("2d");
     context.font = `bold ${FONT}`;
-    const width = (labels) => Math.min(LONGEST, Math.max(...labels.map((one) => context.measureText(one).width)));
+    const width = (labels) => Math.min(LONGEST_LABEL, Math.max(...labels.map((one) => context.measureText(one).width)));
     this.left = width(tokens) + 6;
     this.top = width(columns) + 6;
     const [across, down] = [this.element.clientWidth - this.left, HIGHEST * window.innerHeight - this.top];
-    this.cell = Math.max(Math.min(across / columnCount, down / rows, LARGEST), 1);
+    this.cell = Math.max(Math.min(across / count, down / rows, LARGEST), 1);
     const ratio = window.devicePixelRatio;
-    const [wide, high] = [this.left + this.cell * columnCount, this.top + this.cell * rows];
+    const [wide, high] = [this.left + this.cell * count, this.top + this.cell * rows];
     this.canvas.width = Math.round(wide * ratio);
     this.canvas.height = Math.round(high * ratio);
     this.canvas.style.width = `${wide}px`;
     context.scale(ratio, ratio);
     context.font = FONT;
     context.imageSmoothingEnabled = false;
-    context.drawImage(this.image, this.left, this.top, this.cell * columnCount, this.cell * rows);
+    context.drawImage(this.image, left, top, count, rows, this.left, this.top, this.cell * count, this.cell * rows);
     const style = getComputedStyle(this.canvas);
     context.fillStyle = style.color;
     context.textBaseline = "middle";
-    this.#labels(context, tokens, this.row, (label, at) =>
-      context.fillText(label, 2, this.top + (at + 0.5) * this.cell, LONGEST));
-    this.#labels(context, columns, this.column, (label, at) => {
+    this.#labels(context, tokens.slice(top, top + rows), this.row - top, (label, at) =>
+      context.fillText(label, 2, this.top + (at + 0.5) * this.cell, LONGEST_LABEL));
+    this.#labels(context, columns.slice(left, left + count), this.column - left, (label, at) => {
       context.save();
       context.translate(this.left + (at + 0.5) * this.cell, this.top - 4);
       context.rotate(-Math.PI / 2);
-      context.fillText(label, 0, 0, LONGEST);
+      context.fillText(label, 0, 0, LONGEST_LABEL);
       context.restore();
     });
     const side = Math.max(this.cell, 3);
+    const [x, y] = [this.left + (this.column - left) * this.cell, this.top + (this.row - top) * this.cell];
+    context.beginPath();
+    context.rect(this.left, this.top, this.cell * count, this.cell * rows);
+    context.clip();
     context.strokeStyle = style.getPropertyValue("--focus");
     context.lineWidth = 2;
-    context.strokeRect(this.left, this.top + this.row * this.cell, this.cell * columnCount, side);
-    context.strokeRect(this.left + this.column * this.cell, this.top + this.row * this.cell, side, side);
+    context.strokeRect(this.left + 1, y, this.cell * count - 2, side);
+    context.strokeRect(x, y, side, side);
   }
 
   /** Write every label there is room for, and that of the chosen token in place of its neighbours. */
@@ -128,39 +213,54 @@ export class Panel {
     });
   }
 
-  #move(row, column) {
+  // ---- The chosen cell -----------------------------------------------------------------------------------------
+
+  #move(row, column, tell = true) {
     this.row = row;
     this.column = column;
     const { columnCount, map, scale, tokens, columns, same } = this.frame;
-    const value = (key) => map[row * columnCount + key] * scale;
-    const codes = map.subarray(row * columnCount, (row + 1) * columnCount);
-    const most = codes.reduce((largest, code) => Math.max(largest, Math.abs(code)), 1);
-    this.reading.textContent = `${tokens[row]} (${row}) ${this.words.joined} ${columns[column]} (${column}): ${value(column).toFixed(4)}`;
-    this.strip.colour((key) => codes[key] / most, this.signed, same ? row : column);
-    const strongest = [...codes.keys()].sort((one, other) => codes[other] - codes[one]).slice(0, STRONGEST);
-    this.list.replaceChildren(
-      ...strongest.map((key) => {
-        const item = document.createElement("li");
-        item.textContent = `${columns[key]} ${value(key).toFixed(3)}`;
-        return item;
-      }),
-    );
-    this.#draw();
+    const first = row * columnCount;
+    const value = (key) => map[first + key] * scale;
+    this.reading.textContent = `${named(tokens[row], row)} ${this.words.joined} ${named(columns[column], column)}: ${value(column).toFixed(4)}`;
+    this.strip.colour((key) => this.#share(first + key), this.signed, same ? row : column);
+    const strongest = [...columns.keys()].sort((one, other) => value(other) - value(one)).slice(0, STRONGEST);
+    this.list.replaceChildren(...strongest.map((key) => element("li", `${named(columns[key], key)} ${value(key).toFixed(3)}`)));
+    this.#follow();
+    if (tell) this.on.move?.(this);
+  }
+
+  /** Return the row and column of the cell under the pointer. */
+  #cellAt(event) {
+    const { left, top, width } = this.canvas.getBoundingClientRect();
+    const shrunk = width / (this.left + this.cell * this.span[1]);
+    const along = (at, margin) => Math.floor((at / shrunk - margin) / this.cell);
+    return [this.from[0] + along(event.clientY - top, this.top), this.from[1] + along(event.clientX - left, this.left)];
   }
 
   #point(event) {
     if (!this.frame) return;
-    const { left, top, width } = this.canvas.getBoundingClientRect();
-    const shrunk = width / (this.left + this.cell * this.frame.columnCount);
-    const column = Math.floor(((event.clientX - left) / shrunk - this.left) / this.cell);
-    const row = Math.floor(((event.clientY - top) / shrunk - this.top) / this.cell);
-    this.#moveWithin(row, column);
+    const at = this.#cellAt(event);
+    if (event.buttons === 1 && this.#zoomed && this.held) this.#pan(this.from.map((from, axis) => from + this.held[axis] - at[axis]));
+    else if (at.every((one, axis) => one >= this.from[axis] && one < this.from[axis] + this.span[axis])) this.#moveWithin(...at);
+  }
+
+  #wheel(event) {
+    if (!this.frame || !(event.ctrlKey || this.#zoomed)) return;
+    if (event.ctrlKey) this.#zoom(event.deltaY < 0 ? 0.8 : 1.25);
+    else this.#pan([event.deltaY, event.deltaX].map((delta, axis) => this.from[axis] + Math.round(delta / this.cell)));
+    event.preventDefault();
   }
 
   #press(event) {
-    if (!(event.key in MOVES) || !this.frame) return;
-    const [down, right] = MOVES[event.key];
-    this.#moveWithin(this.row + down, this.column + right);
+    if (!this.frame || event.ctrlKey || event.metaKey || event.altKey) return;
+    const zoom = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity }[event.key];
+    if (event.key in MOVES) {
+      const [down, right] = MOVES[event.key];
+      this.#moveWithin(this.row + down, this.column + right);
+    } else if (zoom) this.#zoom(zoom);
+    else if (event.key === "Home") this.#move(0, 0);
+    else if (event.key === "End") this.#move(this.frame.rows - 1, this.frame.columnCount - 1);
+    else return;
     event.preventDefault();
   }
 

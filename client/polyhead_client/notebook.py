@@ -1,0 +1,88 @@
+"""What a notebook shows of a result: one line, or a map of weights as HTML without scripts.
+
+Shape letters: T tokens, H heads.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_SHOWN = 32
+"""The most tokens on either side of a map."""
+
+_MOST_LENGTHS = 6
+_STYLE = "border: 0; padding: 2px 4px; font: 12px sans-serif; text-align: left;"
+_UPRIGHT = f"{_STYLE} writing-mode: vertical-rl;"
+_COLOUR = "37, 99, 235"
+"""Red, green and blue of the largest weight; smaller ones let a light or dark page shine through."""
+
+
+def shape_of(value: Any) -> str:
+    """Say the shape of an array, of a list of arrays, or of the arrays of layers, in a few words."""
+    if isinstance(value, Mapping):
+        layers = f"layer{'s' * (len(value) > 1)} {numbers(list(value))}"
+        return f"{shape_of(next(iter(value.values())))} of {layers}"
+    if not isinstance(value, list):
+        return str(list(value.shape))
+    sides = zip(*(item.shape for item in value), strict=True)
+    found = [f"{min(side)}" if min(side) == max(side) else f"{min(side)}–{max(side)}" for side in sides]
+    return f"{len(value)} × [{', '.join(found)}]"
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Write numbers in few characters: 0, 3 or 0–11."""
+    first, last = values[0], values[-1]
+    if len(values) > 2 and list(values) == list(range(first, last + 1)):
+        return f"{first}–{last}"
+    shown = ", ".join(map(str, values[:_MOST_LENGTHS]))
+    return shown + (", …" if len(values) > _MOST_LENGTHS else "")
+
+
+def heat_map(title: str, weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str]) -> str:
+    """Return a map of weights as HTML; long sequences are cut, and the title says so.
+
+    Args:
+        title: What stands above it.
+        weights: [T_query, T_key], not negative.
+        queries: The labels of the rows.
+        keys: The labels of the columns.
+    """
+    rows, columns = weights.shape
+    if max(rows, columns) > MOST_SHOWN:
+        title += f"; the first {MOST_SHOWN} tokens: show() has all"
+    most = float(weights.max(initial=0)) or 1.0
+    shown = weights[:MOST_SHOWN, :MOST_SHOWN]
+    head = "".join(f'<th scope="col" style="{_UPRIGHT}">{escape(key)}</th>' for key in keys[:MOST_SHOWN])
+    body = "".join(
+        f'<tr><th scope="row" style="{_STYLE}">{escape(query)}</th>'
+        + "".join(
+            f'<td title="{escape(query)} → {escape(key)}: {weight:.3f}" '
+            f'style="min-width: 14px; background-color: rgba({_COLOUR}, {max(weight, 0) / most:.3f})"></td>'
+            for key, weight in zip(keys, row, strict=False)
+        )
+        + "</tr>"
+        for query, row in zip(queries, shown, strict=False)
+    )
+    return (
+        f'<p>{escape(title)}. Rows attend to columns; the darkest is {most:.3f}.</p><table style="'
+        f'border-collapse: collapse"><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>'
+    )
+
+
+def strip(tokens: Sequence[str]) -> str:
+    """Return tokens as a line of HTML."""
+    shown = " ".join(f"<code>{escape(token)}</code>" for token in tokens[: 4 * MOST_SHOWN])
+    return f"<p>{shown}{' …' if len(tokens) > 4 * MOST_SHOWN else ''}</p>"
+
+
+def labels(tokens: Sequence[str] | None, count: int) -> list[str]:
+    """Return tokens, or their positions where there are none."""
+    return [str(at) for at in range(count)] if not tokens else [str(token) for token in tokens[:count]]
+
+
+def finite(weights: NDArray[Any]) -> NDArray[np.float64]:
+    """Return weights as numbers that can be drawn."""
+    return np.nan_to_num(np.asarray(weights, np.float64), nan=0, posinf=0, neginf=0)

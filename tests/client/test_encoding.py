@@ -1,0 +1,192 @@
+"""Results that are kept, looked at in a notebook, and turned into tables."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.client.conftest import SIDE, TOP, D, H, L
+from tests.metadata import SCORES
+
+from polyhead_client import Client, Encoding
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeServer
+
+TEXTS = ["the <b>cat</b> sat", "dog"]
+INSIGHT: dict[str, Any] = {
+    "scores": True,
+    "rollout": True,
+    "top": TOP,
+    "thumbnails": True,
+    "value_norms": True,
+    "head_mix": np.ones((L, H), np.float32),
+}
+
+
+@pytest.fixture(autouse=True)
+def all_graphs(fake: "FakeServer") -> None:
+    fake.graphs = ["", "attention", "insight"]
+
+
+@pytest.fixture
+def sentence(client: Client) -> Encoding:
+    """Tokens [CLS] the <b>cat</b> sat [SEP], all heads of layer 1."""
+    return client.encode(TEXTS[0], model="words", attention=[1])
+
+
+def same(one: Any, other: Any) -> None:
+    """Two results hold the same; NumPy compares arrays in dictionaries and lists as well."""
+    fields: Any = vars(one)
+    assert fields.keys() - {"_levels", "residual"} == vars(other).keys() - {"_levels", "residual"}
+    for name, value in fields.items():
+        found = vars(other)[name]
+        if hasattr(value, "__dataclass_fields__"):
+            same(value, found)
+        elif value is None or isinstance(value, str | int | bool | tuple):
+            assert value == found, name
+            assert type(value) is type(found), name
+        else:
+            np.testing.assert_equal(found, dict(value) if hasattr(value, "keys") else value, name)
+
+
+@pytest.mark.parametrize(
+    "inputs", [TEXTS[0], TEXTS, np.ones((2, 3, D), np.float32)], ids=["one", "list", "array"]
+)
+@pytest.mark.parametrize(
+    "wanted", [{"attention": True, "queries": [0, 2]}, INSIGHT], ids=["attention", "insight"]
+)
+def test_what_is_saved_is_loaded(client: Client, tmp_path: Path, inputs: Any, wanted: dict[str, Any]) -> None:
+    model = "vectors" if isinstance(inputs, np.ndarray) else "words"
+    encoding = client.encode(inputs, model=model, **wanted)
+
+    encoding.save(tmp_path / "one.npz")
+
+    same(encoding, Encoding.load(tmp_path / "one.npz"))
+
+
+def test_what_is_no_saved_encoding_is_refused(sentence: Encoding, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path must be a file that ends with \.npz, was .*one\.npy"):
+        sentence.save(tmp_path / "one.npy")
+    np.savez(tmp_path / "other.npz", output=np.zeros(3))
+    (tmp_path / "text.npz").write_text("the cat")
+    (tmp_path / "empty.npz").write_text("")
+    for name in ("other", "text", "empty"):
+        with pytest.raises(ValueError, match=r"must be an \.npz file that polyhead wrote"):
+            Encoding.load(tmp_path / f"{name}.npz")
+    with pytest.raises(FileNotFoundError):
+        Encoding.load(tmp_path / "absent.npz")
+
+
+def test_a_result_is_one_short_line(client: Client, sentence: Encoding) -> None:
+    assert repr(sentence) == (
+        "<Encoding of words.attention, version 1: 5 tokens; "
+        "output [5, 4], pooled [4], attention [3, 5, 5] of layer 1>"
+    )
+    batch = client.encode(TEXTS, model="words", **INSIGHT)
+    assert repr(batch) == (
+        "<Encoding of words.insight, version 1: 2 sequences of 5, 3 tokens; "
+        "output 2 × [3–5, 4], pooled [2, 4], value_norms 2 × [3, 3–5] of layers 0, 1, "
+        "scores [2, 2, 3, 3], rollout 2 × [3–5, 3–5], mixed 2 × [3–5, 3–5], "
+        f"top 2 × [2, 3, 3–5, 4], thumbnails [2, 2, 3, {SIDE}, {SIDE}]>"
+    )
+    assert repr(batch.scores) == f"<HeadScores [2, 2, 3, 3]: {', '.join(SCORES)}>"
+    assert repr(batch.top) == "<TopKeys 2 × [2, 3, 3–5, 4]>"
+
+
+def test_a_notebook_shows_the_tokens_and_the_first_head(client: Client, sentence: Encoding) -> None:
+    html = sentence._repr_html_()
+
+    assert "Layer 1, head 0: attention." in html
+    assert html.count("<tr>") == 6
+    weight = sentence.attention[1][0, 1, 2]  # type: ignore[index]
+    assert f'title="the → &lt;b&gt;cat&lt;/b&gt;: {weight:.3f}"' in html
+    assert "<b>" not in html
+    assert "<script" not in html
+    chosen = client.encode(TEXTS[0], model="words", attention=[0], heads=[2], queries=[1, 3])
+    assert "Layer 0, head 2: attention." in chosen._repr_html_()
+    assert chosen._repr_html_().count("<tr>") == 3
+    assert "Rollout." in client.encode(TEXTS[0], model="words", **INSIGHT)._repr_html_()
+
+
+def test_html_is_well_formed_and_small_whatever_was_asked_for(client: Client) -> None:
+    for inputs, layers in (("cat " * 500, [0]), (TEXTS, [0]), ("cat", None)):
+        html = client.encode(inputs, model="words", attention=layers)._repr_html_()
+        opened: list[str] = []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, _, stack=opened: stack.append(tag)  # type: ignore[method-assign, misc]
+        parser.handle_endtag = lambda tag, stack=opened: stack.remove(tag)  # type: ignore[method-assign, misc]
+        parser.feed(html)
+        assert opened == []
+        assert len(html) < 250_000
+
+
+def test_a_sequence_of_a_batch_is_a_result_of_its_own(client: Client) -> None:
+    for wanted in ({"attention": True}, INSIGHT):
+        batch = client.encode(TEXTS, model="words", **wanted)
+        alone = client.encode(TEXTS[1], model="words", **wanted)
+
+        one = batch.sequence(1)
+
+        assert (one.tokens, one.lengths) == (["[CLS]", "dog", "[SEP]"], 3)
+        assert repr(one) == repr(alone)
+        np.testing.assert_equal(one.rollout, alone.rollout)
+        if one.scores is not None and alone.scores is not None:
+            np.testing.assert_equal(one.scores.weighted["entropy"], alone.scores.weighted["entropy"])  # type: ignore[index]
+    with pytest.raises(IndexError, match=r"index must be less than B \(2\), was 2"):
+        batch.sequence(2)
+    with pytest.raises(ValueError, match="this is one sequence"):
+        one.sequence(0)
+
+
+def test_weights_go_into_a_frame_with_their_tokens(client: Client, sentence: Encoding) -> None:
+    frame = sentence.to_frame()
+
+    assert frame.index.names == ["layer", "head", "query", "key"]
+    assert len(frame) == 3 * 5 * 5
+    row = frame.loc[1, 2, 3, 4]
+    assert (row["query_token"], row["key_token"]) == ("sat", "[SEP]")
+    assert row["weight"] == sentence.attention[1][2, 3, 4]  # type: ignore[index]
+    some = client.encode(TEXTS[0], model="words", attention=[0], heads=[2, 1], queries=[3]).to_frame()
+    assert set(some["query_token"]) == {"sat"}
+    assert some.index.get_level_values("head").unique().tolist() == [2, 1]
+
+
+def test_weights_and_scores_go_into_labelled_arrays(client: Client, sentence: Encoding) -> None:
+    dataset = sentence.to_xarray()
+
+    by_token = dataset.attention.sel(layer=1, head=2).swap_dims(query="query_token", key="key_token")
+    assert by_token.sel(query_token="sat", key_token="the") == sentence.attention[1][2, 3, 1]  # type: ignore[index]
+    assert dataset.attrs == {"model": "words.attention", "version": "1"}
+    insight = client.encode(TEXTS[0], model="words", **INSIGHT)
+    dataset = insight.to_xarray()
+    assert set(dataset) == {"scores", "weighted_scores", "rollout", "mixed"}
+    assert dataset.scores.sel(layer=1, head=0, score="entropy") == insight.scores["entropy"][1, 0]  # type: ignore[index]
+    assert dataset.rollout.dims == ("query", "key")
+    assert client.encode(TEXTS, model="words", scores=True).scores.to_xarray().dims == (  # type: ignore[union-attr]
+        "sequence",
+        "layer",
+        "head",
+        "score",
+    )
+
+
+def test_batches_and_results_without_weights_are_refused_with_what_to_do(client: Client) -> None:
+    batch = client.encode(TEXTS, model="words", attention=[0])
+    for method in ("to_frame", "to_xarray", "show"):
+        with pytest.raises(ValueError, match=rf"this is a batch: choose one, sequence\(0\)\.{method}\(\)"):
+            getattr(batch, method)()
+    with pytest.raises(ValueError, match="to_frame needs attention"):
+        client.encode(TEXTS[0], model="words").to_frame()
+
+
+def test_memories_have_positions(client: Client, sentence: Encoding) -> None:
+    """Where keys are tokens of a memory, the sequence's own tokens do not name them."""
+    from dataclasses import replace
+
+    both = replace(sentence, cross_attention={1: np.full((3, 5, 2), 0.5, np.float32)})
+
+    assert both.to_xarray().cross_attention.sizes == {"layer": 1, "head": 3, "query": 5, "memory": 2}
+    assert both.to_xarray().memory_token.values.tolist() == ["0", "1"]
+    assert "→ 1: 0.500" in replace(both, attention=None)._repr_html_()

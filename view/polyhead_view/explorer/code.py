@@ -1,0 +1,115 @@
+"""What the page asks, as code that a user can run."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from polyhead_client import ModelInfo
+from polyhead_client.selection import OutputOptions, select
+from polyhead_view.explorer.questions import Question
+from polyhead_view.inputs import SEED, SequenceFiles, names, takes_ids
+
+
+def wanted_of(asked: Question) -> dict[str, Any]:
+    """Return the arguments of `encode` that ask for rollout, or the weights of one head."""
+    if asked.rollout:
+        return {"rollout": True}
+    kind = "cross_attention" if asked.cross else "attention"
+    return {kind: [asked.layer], "heads": [asked.head]} | ({"weighted": True} if asked.weighted else {})
+
+
+def python(asked: Question, info: ModelInfo, *, address: str, files: SequenceFiles) -> str:
+    """Return a program that fetches what is asked for.
+
+    Args:
+        asked: The question.
+        info: The family's fast graph.
+        address: The server's address.
+        files: The files of a family that takes no texts.
+    """
+    imports, before = [], []
+    if info.takes_text:
+        arguments = [json.dumps(asked.text, ensure_ascii=False)]
+    else:
+        imports.append("import numpy as np\n")
+        lines = {name: _input(name, info, files, asked.length) for name in names(info)}
+        before += [f"{name} = {spelled}" for name, spelled in lines.items()]
+        arguments = [name if name == "inputs" else f"{name}={name}" for name in lines]
+    if asked.silenced:
+        imports = ["import numpy as np\n"]
+        before.append(f"head_mask = np.ones(({info.layers}, {info.heads}), np.float32)")
+        before += [f"head_mask[{layer}, {head}] = 0" for layer, head in asked.silenced]
+        arguments.append("head_mask=head_mask")
+    arguments.append(f"model={json.dumps(asked.model)}")
+    if asked.truncate and info.takes_text:
+        arguments.append("truncate=True")
+    arguments += [f"{name}={value}" for name, value in wanted_of(asked).items()]
+    called = "".join(f"        {argument},\n" for argument in arguments)
+    return "".join(
+        [
+            *imports,
+            *("\n" for _ in imports),
+            "from polyhead_client import Client\n\n",
+            *(f"{line}\n" for line in before),
+            f"with Client({json.dumps(address)}) as client:\n    encoding = client.encode(\n{called}    )\n",
+            "encoding.save('encoding.npz')\nencoding.show()  # in a notebook\n",
+        ]
+    )
+
+
+def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
+    """Return a call over HTTP, of `polyhead serve --http`; empty for vectors, which are long as text.
+
+    Args:
+        asked: The question.
+        info: The graph that answers.
+        address: The server's address for gRPC; HTTP listens on its default port.
+    """
+    if not info.takes_text:
+        return ""
+    wanted: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in wanted_of(asked).items()
+    }
+    options = OutputOptions(text=True, output=False, pooled=False, **wanted)
+    inputs: list[dict[str, Any]] = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [asked.text]}]
+    if asked.silenced:
+        mask = np.ones((1, info.layers or 0, info.heads or 0))
+        for layer, head in asked.silenced:
+            mask[0, layer, head] = 0
+        inputs.append(
+            {
+                "name": "head_mask",
+                "datatype": "FP32",
+                "shape": mask.shape,
+                "data": mask.ravel().astype(int).tolist(),
+            }
+        )
+    body = {
+        "inputs": inputs,
+        "outputs": [
+            {"name": output.name} | ({"parameters": dict(output.parameters)} if output.parameters else {})
+            for output in select(info, options).outputs
+            if output.name != "lengths"
+        ],
+    } | ({"parameters": {"truncate": True}} if asked.truncate else {})
+    spelled = json.dumps(body, ensure_ascii=False).replace("'", r"'\''")
+    host = address.rpartition(":")[0] or "127.0.0.1"
+    return (
+        f"curl http://{host}:8002/v2/models/{info.name}/infer -H 'Content-Type: application/json' \\\n"
+        f"  -d '{spelled}'\n"
+    )
+
+
+def _input(name: str, info: ModelInfo, files: SequenceFiles, length: int) -> str:
+    """Return the Python expression of one input."""
+    path = {"inputs": files.input, "memory": files.memory}.get(name)
+    if path is not None:
+        return f"np.load({json.dumps(str(path))})"
+    if name in {"mask", "memory_mask"}:
+        keys = "memory" if name == "memory_mask" else "inputs"
+        return f"np.ones((len(inputs), len({keys})), np.bool_)"
+    random = f"np.random.default_rng([{SEED}, {int(name == 'memory')}])"
+    if takes_ids(info):
+        return f"{random}.integers(0, {info.vocabulary}, {length})"
+    return f"{random}.standard_normal(({length}, {info.d_model}), np.float32)"

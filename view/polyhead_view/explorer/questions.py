@@ -1,0 +1,60 @@
+"""What the page asks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from polyhead_client import InvalidRequest
+
+_MOST_SILENCED = 65_536
+MOST_TOKENS = 512
+"""The longest sequence that is made up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What the page asks about: a sentence, or two, in a family, with some heads silenced."""
+
+    model: str
+    text: str = ""
+    other: str = ""
+    """The sentence to compare with."""
+    truncate: bool = False
+    silenced: tuple[tuple[int, int], ...] = ()
+    """Layer and head of each."""
+    layer: int = 0
+    head: int = 0
+    weighted: bool = False
+    cross: bool = False
+    """Whether attention is that to the memory, where layers have both."""
+    length: int = 16
+    """T of vectors that are made up."""
+    rollout: bool = False
+    """Whether it is about rollout, instead of a head."""
+
+    @classmethod
+    def read(cls, sent: Any) -> "Question":
+        """Read what the page sent, after JSON.
+
+        Raises:
+            InvalidRequest: It is not a question; the message names the field.
+        """
+        if not isinstance(sent, dict) or not sent.keys() <= cls.__dataclass_fields__.keys():
+            raise InvalidRequest(f"a question must be an object of {', '.join(cls.__dataclass_fields__)}")
+        for name, field in cls.__dataclass_fields__.items():
+            kind = field.type
+            if name in sent and isinstance(kind, type) and type(sent[name]) is not kind:
+                raise InvalidRequest(
+                    f"{name} must be of type {kind.__name__}, was {type(sent[name]).__name__}"
+                )
+        if not sent.get("model"):
+            raise InvalidRequest("a question must name a model")
+        if not 1 <= sent.get("length", 1) <= MOST_TOKENS:
+            raise InvalidRequest(f"length must be between 1 and {MOST_TOKENS}, was {sent['length']}")
+        pairs = sent.get("silenced", [])
+        if not (
+            isinstance(pairs, list)
+            and len(pairs) <= _MOST_SILENCED
+            and all(isinstance(pair, list) and [type(at) for at in pair] == [int, int] for pair in pairs)
+        ):
+            raise InvalidRequest("silenced must be a list of [layer, head]")
+        return cls(**{**sent, "silenced": tuple(map(tuple, pairs))})

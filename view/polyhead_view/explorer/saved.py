@@ -1,0 +1,145 @@
+"""The explorer's page as one HTML file, which works without a server.
+
+Shape letters: T tokens, S keys, H heads, L layers.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from polyhead_client import Encoding, HeadScores
+from polyhead_view.explorer.answers import Layers, map_of, overview
+from polyhead_view.explorer.frames import colours
+
+STATIC = Path(__file__).with_name("static")
+
+_MODULES = ("colours", "answers", "state", "grid", "downloads", "panel", "explorer")
+"""In the order in which they need each other."""
+
+_HEIGHT = 760
+"""Of the page in a notebook, in pixels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedPage:
+    """All heads of one sequence on the explorer's page; a notebook shows it."""
+
+    server: Mapping[str, Any]
+    """What the page is told of the server."""
+    frames: Mapping[str, bytes]
+    """What it is told of the sequence, by question."""
+    state: Mapping[str, str]
+    """What it shows first."""
+
+    @classmethod
+    def of(
+        cls,
+        encoding: Encoding,
+        maps: Layers,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        scores: HeadScores | None = None,
+        left_out: int | None = 0,
+        text: str = "",
+        silenced: tuple[tuple[int, int], ...] = (),
+    ) -> "SavedPage":
+        """Make a page.
+
+        Args:
+            encoding: The encoding of one sequence; its rollout is shown, if it has any.
+            maps: Layer → [H, T, S].
+            layer: The layer of the head to open; None means the first.
+            head: The head to open, likewise.
+            scores: The scores of the heads, if another encoding has them.
+            left_out: How many tokens truncation left out; None if nobody knows.
+            text: The sentence.
+            silenced: Layer and head of those that were silenced.
+
+        Raises:
+            ValueError: There is no such head.
+        """
+        heads = list(encoding.heads or ())
+        frames = {}
+        if maps:
+            frames["overview"] = overview(encoding, maps, left_out=left_out, scores=scores)
+        for number, weights in maps.items():
+            frames |= {
+                f"{number}.{at}": map_of(encoding, one) for at, one in zip(heads, weights, strict=True)
+            }
+        if encoding.rollout is not None:
+            frames["rollout"] = map_of(encoding, encoding.rollout)
+        layer = next(iter(maps), 0) if layer is None else layer
+        head = (heads or [0])[0] if head is None else head
+        shown = f"{layer}.{head}" if maps else "rollout"
+        if shown not in frames:
+            raise ValueError(
+                f"layer and head must be among layers {list(maps)} and heads {heads}, were {layer} and {head}"
+            )
+        family = encoding.model.partition(".")[0]
+        description = {
+            "name": family,
+            "text": bool(text),
+            "layers": len(maps),
+            "heads": len(heads),
+            "insight": encoding.rollout is not None,
+            "weighted": encoding.weighted,
+            "missing": [],
+        }
+        state = {"text": text, "open": shown, "silenced": ",".join(f"{a}.{b}" for a, b in silenced)}
+        return cls(
+            server={"address": "", "model": family, "families": [description]}, frames=frames, state=state
+        )
+
+    def html(self) -> str:
+        """Return the page."""
+        spelled = {name: base64.b64encode(frame).decode() for name, frame in self.frames.items()}
+        saved = {
+            "server": self.server,
+            "state": self.state,
+            "colours": base64.b64encode(colours()).decode(),
+            "frames": spelled,
+        }
+        # In a script, only "</" and "<!--" mean something to an HTML parser.
+        data = json.dumps(saved, ensure_ascii=False).replace("<", r"\u003c")
+        page = (STATIC / "index.html").read_text()
+        style = f"<style>\n{(STATIC / 'explorer.css').read_text()}</style>"
+        scripts = (
+            f'<script type="application/json" id="saved">{data}</script>\n'
+            f'<script type="module">\n{_script()}</script>'
+        )
+        page = re.sub(r"<link rel=\"icon\".*>\n\s*", "", page)
+        page = page.replace('<link rel="stylesheet" href="explorer.css">', style)
+        return page.replace('<script type="module" src="explorer.js"></script>', scripts)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page as an HTML file."""
+        Path(path).write_text(self.html())
+
+    def _repr_html_(self) -> str:
+        style = f"border: 0; width: 100%; height: {_HEIGHT}px"
+        return f'<iframe srcdoc="{escape(self.html())}" title="attention heads" style="{style}"></iframe>'
+
+
+def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPage:
+    """Return the page of an encoding of one sequence.
+
+    Raises:
+        ValueError: It has neither attention nor rollout, or no such head.
+    """
+    maps: Layers = encoding.attention or encoding.cross_attention or {}
+    if not maps and encoding.rollout is None:
+        raise ValueError("show needs attention or rollout: encode with attention=True, or rollout=True")
+    tokens: Any = encoding.tokens or ()  # of one sequence
+    return SavedPage.of(encoding, maps, layer=layer, head=head, text=" ".join(tokens))
+
+
+def _script() -> str:
+    """Return the page's modules as one: their names differ, so that they can share a scope."""
+    modules = [(STATIC / f"{name}.js").read_text() for name in _MODULES]
+    return re.sub(r"^(?:import .* from \"\./\w+\.js\";\n|export )", "", "".join(modules), flags=re.MULTILINE)

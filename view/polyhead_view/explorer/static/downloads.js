@@ -1,0 +1,87 @@
+// Files that the page writes: pictures and tables.
+
+import { paint, shade } from "./colours.js";
+
+const SVG = "http://www.w3.org/2000/svg"; // a name, which nothing fetches
+const CELL = 16; // in a picture, in pixels
+const SMALLEST = 4;
+const WIDEST = 1400;
+const MARGIN = 8;
+const LETTER = 6.5; // the width of one, in pixels
+const LONGEST = 24; // of a label, in letters
+const SHARPNESS = 2; // pixels of a PNG for each of the SVG
+
+/** Have the browser save some bytes or text. */
+export function download(name, content, type) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/** Write rows as CSV (RFC 4180). */
+export function csvOf(rows) {
+  const cell = (value) => (/[",\r\n]/.test(value) ? `"${`${value}`.replaceAll('"', '""')}"` : value);
+  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+/** Draw a map with tokens, a title and its legend as SVG; `share` gives the value of a cell by its index. */
+export function svgOf({ title, tokens, columns, share, signed, limits }) {
+  const [rows, count] = [tokens.length, columns.length];
+  const cell = Math.max(Math.min(CELL, WIDEST / count), SMALLEST);
+  const labels = (texts) => texts.map((text) => (text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text));
+  const room = (texts) => LETTER * Math.max(...labels(texts).map((text) => text.length)) + MARGIN;
+  const [left, top] = [room(tokens) + MARGIN, room(columns) + 3 * MARGIN];
+  const [right, bottom] = [left + cell * count, top + cell * rows];
+  const width = Math.max(right + MARGIN, LETTER * title.length + 2 * MARGIN, 340);
+  const height = bottom + 5 * MARGIN;
+  const drawing = node("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "sans-serif", "font-size": 11 });
+  drawing.append(node("title", {}, title), node("rect", { width, height, fill: "#fff" }));
+  drawing.append(node("text", { x: MARGIN, y: 2 * MARGIN, "font-size": 13 }, title));
+  const picture = (across, down, value) => {
+    const [small, large] = [document.createElement("canvas"), document.createElement("canvas")];
+    paint(small, across, down, value, signed);
+    const times = Math.max(Math.ceil(WIDEST / Math.max(across, down)), 1); // viewers that smooth must not blur cells
+    Object.assign(large, { width: across * times, height: down * times });
+    const context = large.getContext("2d");
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, large.width, large.height);
+    return large.toDataURL();
+  };
+  const image = (x, y, wide, high, href) =>
+    node("image", { x, y, width: wide, height: high, preserveAspectRatio: "none", "image-rendering": "pixelated", href });
+  drawing.append(image(left, top, cell * count, cell * rows, picture(count, rows, share)));
+  const step = Math.ceil(11 / cell);
+  labels(tokens).forEach((text, at) => {
+    if (at % step === 0) drawing.append(node("text", { x: left - MARGIN / 2, y: top + (at + 0.5) * cell + 4, "text-anchor": "end" }, text));
+  });
+  labels(columns).forEach((text, at) => {
+    const [x, y] = [left + (at + 0.5) * cell + 4, top - MARGIN / 2];
+    if (at % step === 0) drawing.append(node("text", { x, y, transform: `rotate(-90 ${x} ${y})` }, text));
+  });
+  const line = bottom + 3 * MARGIN;
+  const scale = (at) => (signed ? at / 127.5 - 1 : shade(at / 255, count));
+  drawing.append(node("text", { x: MARGIN + 44, y: line + 9, "text-anchor": "end" }, limits[0]), image(MARGIN + 50, line, 120, 10, picture(256, 1, scale)));
+  drawing.append(node("text", { x: MARGIN + 176, y: line + 9 }, limits[1]));
+  return new XMLSerializer().serializeToString(drawing);
+}
+
+/** Turn an SVG into a PNG. */
+export async function pngOf(svg) {
+  const image = new Image();
+  image.src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width * SHARPNESS, image.height * SHARPNESS];
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(image.src);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+function node(tag, attributes, text = "") {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) if (name !== "xmlns") made.setAttribute(name, value);
+  made.textContent = text;
+  return made;
+}
