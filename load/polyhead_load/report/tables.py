@@ -3,15 +3,27 @@
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from polyhead_load.fleet.choosing import CLOSE, Option, recommendation
+from polyhead_load.fleet.sizing import TooSlowError
 from polyhead_load.report.findings import QUANTILES, Findings, Row
-from polyhead_load.report.formatting import TOO_FEW, described, factor, milliseconds
+from polyhead_load.report.formatting import (
+    TOO_FEW,
+    count,
+    described,
+    factor,
+    milliseconds,
+    number,
+    size,
+    spread,
+)
 from polyhead_load.sweep.intervals import Interval
+from polyhead_load.sweep.spec import Dimension, Target
 
 _MEANS = ("generator_cpu", "server_cpu", "foreign_cpu", "steal", "server_mib", "request_bytes", "reply_bytes")
 
@@ -31,13 +43,70 @@ def terminal_table(findings: Findings) -> Table:
     return table
 
 
-def compact_table(title: str, first: str, *others: str) -> Table:
+def choose_table(options: Sequence[Option], varied: Sequence[Dimension], target: Target | None) -> Table:
+    """Return the table to choose from, which fits into 80 columns."""
+    title = "Choose" if target is None else f"Choose: {target}"
+    asked = () if target is None else ("room", "p99 ms", "most/s")
+    table = compact_table(title, "configuration", *asked, "capacity/s", "param.", "reply", min_width=8)
+    for one in options:
+        name = "\n".join(described(dimension, one.labels[dimension]) for dimension in varied)
+        about = [capacity_cell(one), count(one.parameters), size(one.reply_bytes)]
+        if target is not None:
+            about = ["\n".join(room_cell(one)), "\n".join(p99_cell(one)), most_cell(one), *about]
+        table.add_row(name, *about)
+    return table
+
+
+def choose_lines(
+    options: Sequence[Option], varied: Sequence[Dimension], target: Target | None
+) -> Iterator[str]:
+    """Yield what the table to choose from comes to, and what its words mean."""
+    if target is None:
+        yield "--rate and --p99 say which of them hold a rate within a limit, such as --rate 50 --p99 20ms"
+        return
+    yield recommendation(options, varied, target)
+    if any(one.verdict == "close" for one in options):
+        yield f"close: within the {CLOSE - 1:.0%} by which such predictions have been off"
+    yield from dict.fromkeys(f"not known: {one.error}" for one in options if one.verdict == "unknown")
+
+
+def room_cell(one: Option) -> tuple[str, str]:
+    """Return how much more than the target's rate one machine carries, and what that means."""
+    if one.plan is None:
+        return "–", "not known" if one.verdict == "unknown" else one.verdict
+    room, machines = f"{number(one.room)} ×", one.plan.fleet.machines
+    return room, one.verdict if one.verdict != "no" else f"{machines:,} machines"
+
+
+def p99_cell(one: Option) -> tuple[str, str]:
+    """Return the p99 of a machine at its share of the rate, or the best that it can do, and its interval."""
+    if one.plan is not None:
+        p99 = one.plan.fleet.usual.p99
+    elif isinstance(one.error, TooSlowError):
+        p99 = one.error.alone.p99
+    else:
+        return "", ""
+    return number(1e3 * p99.value), f"({spread(p99.times(1e3))})"
+
+
+def most_cell(one: Option) -> str:
+    """Return the most requests a second that one machine carries within the limit."""
+    return "" if one.plan is None else number(one.plan.fleet.most.rate)
+
+
+def capacity_cell(one: Option) -> str:
+    """Return the capacity, with its interval below it where that is known."""
+    interval = one.capacity_interval
+    return number(one.capacity) + (f"\n({spread(interval)})" if interval else "")
+
+
+def compact_table(title: str, first: str, *others: str, min_width: int = 13) -> Table:
     """Return a table with narrow columns, of which the last may wrap."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first, overflow="fold")
     for name in others[:-1]:
         table.add_column(name, no_wrap=True)
-    table.add_column(others[-1], min_width=13)
+    table.add_column(others[-1], min_width=min_width)
     return table
 
 
@@ -96,8 +165,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
             {
                 "configuration": list(one.labels.values()),
                 "requests_per_second": one.value,
-                "low": one.low,
-                "high": one.high,
+                "interval": interval_facts(one.interval),
                 "runs": len(one.valid),
             }
             for one in findings.capacities

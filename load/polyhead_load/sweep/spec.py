@@ -175,6 +175,63 @@ EncoderFields = Annotated[
 ]
 
 
+_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_LEAST_RATE, _MOST_RATE = 1e-6, 1e12
+"""Beyond them, a rate is a mistake, and takes lines to print."""
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]+)", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}"
+        )
+    return seconds
+
+
+def _check_time(text: str) -> str:
+    _seconds(text)
+    return text.strip()
+
+
+def _check_rate(rate: float) -> float:
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise ValueError(
+            f"must be from {_LEAST_RATE:g} to {_MOST_RATE:g}, requests a second, was {rate:g}"
+        )
+    return rate
+
+
+class Target(_Table):
+    """What a configuration must carry to be chosen."""
+
+    rate: Annotated[float, AfterValidator(_check_rate)]
+    """Requests a second of all callers together."""
+    p99: Annotated[str, AfterValidator(_check_time)]
+    """The latency that 99 of 100 requests must keep, such as 50ms or 0.2s."""
+
+    @property
+    def limit(self) -> float:
+        """Return p99 in seconds."""
+        return _seconds(self.p99)
+
+    @classmethod
+    def of_flags(cls, rate: float, p99: str) -> "Target":
+        """Return what `--rate` and `--p99` say.
+
+        Raises:
+            SweepError: One is out of range.
+        """
+        try:
+            return cls(rate=rate, p99=p99)
+        except ValidationError as error:
+            raise SweepError(f"--{_in_words(error)}") from error
+
+    def __str__(self) -> str:
+        return f"{self.rate:,g} requests/s with a p99 of {self.p99}"
+
+
 class Gates(_Table):
     """Limits beyond which a run is void, or the server was overloaded."""
 
@@ -253,6 +310,8 @@ class Sweep(_Table):
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()
+    target: Target | None = None
+    """What the report chooses configurations for; it changes no measurement."""
 
     @model_validator(mode="after")
     def _check(self) -> "Sweep":
@@ -280,6 +339,11 @@ class Sweep(_Table):
                 return [length_label(tokens) for tokens in self.tokens]
             case "batch":
                 return [str(batch) for batch in self.batch]
+
+    @property
+    def varied(self) -> list[Dimension]:
+        """Return the dimensions with several values; the family where there are none."""
+        return [name for name in DIMENSIONS if len(self.labels(name)) > 1] or ["family"]
 
     def encoder_of(self, family: str) -> dict[str, Any]:
         """Return the family's fields; empty where it must exist already."""
@@ -343,7 +407,7 @@ def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
         raise SweepError(f"{where}: {_in_words(error)}") from error
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention}
+_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention, "target": Target}
 
 
 def _in_words(error: ValidationError) -> str:
