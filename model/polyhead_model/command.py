@@ -263,7 +263,9 @@ def _table(
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, caption=note, caption_justify="left")
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, caption=note, caption_justify="left"
+    )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right")
     for row in rows:

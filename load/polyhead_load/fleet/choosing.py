@@ -138,9 +138,7 @@ def choose(
         try:
             found = measured(labels["family"], labels["batch"], labels["attention"], mixture)
             model = MachineModel.fit(found, at, seed=seed)
-            fleet = size_fleet(
-                model, rate=target.rate, p99=target.limit, most_share=most_share, spare=spare
-            )
+            fleet = size_fleet(model, rate=target.rate, p99=target.limit, most_share=most_share, spare=spare)
         except SweepError as error:
             return error
         return Plan(measured=found, model=model, fleet=fleet, tokens=at, price=price)

@@ -134,10 +134,10 @@ class Findings:
         """Return what the others are compared with, in words."""
         return ", ".join(f"{name} {value}" for name, value in self.sweep.compared.items()) or "nothing"
 
-    def is_baseline(self, row: Row) -> bool:
-        """Return whether others are compared with this row."""
+    def is_baseline(self, labels: Mapping[Dimension, str]) -> bool:
+        """Return whether others are compared with the configuration of these labels."""
         compared = self.sweep.compared
-        return bool(compared) and all(row.labels[name] == value for name, value in compared.items())
+        return bool(compared) and all(labels[name] == value for name, value in compared.items())
 
 
 def read_findings(folder: RunFolder) -> Findings:
@@ -162,7 +162,7 @@ def read_findings(folder: RunFolder) -> Findings:
     )
     rows = [
         _compared(row, alone.get((*{**row.labels, **sweep.compared}.values(), row.load)))
-        if sweep.compared and not findings.is_baseline(row)
+        if sweep.compared and sweep.blocks >= FEWEST_BLOCKS and not findings.is_baseline(row.labels)
         else row
         for row in alone.values()
     ]

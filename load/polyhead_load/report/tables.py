@@ -3,7 +3,9 @@
 import csv
 import io
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -22,7 +24,7 @@ from polyhead_load.report.formatting import (
     size,
     spread,
 )
-from polyhead_load.sweep.intervals import Interval
+from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 from polyhead_load.sweep.spec import Dimension, Target
 
 _MEANS = ("generator_cpu", "server_cpu", "foreign_cpu", "steal", "server_mib", "request_bytes", "reply_bytes")
@@ -30,8 +32,11 @@ _MEANS = ("generator_cpu", "server_cpu", "foreign_cpu", "steal", "server_mib", "
 
 def terminal_table(findings: Findings) -> Table:
     """Return the headline table, which fits into 80 columns."""
-    title = f"{findings.sweep.title}; ratios of p50 are to {findings.baseline}"
-    table = compact_table(title, "cell", "blocks", *(f"{name} ms" for name in QUANTILES), "p50 ratio")
+    title = findings.sweep.title
+    if _has_ratios(findings):
+        title += f"; ratios of p50 are to {findings.baseline}"
+    columns = [f"{name} ms" for name in QUANTILES] + ["p50 ratio"] * _has_ratios(findings)
+    table = compact_table(title, "cell", "blocks", *columns)
     load = None
     for row in findings.rows:
         if row.load != load:
@@ -62,12 +67,29 @@ def choose_lines(
 ) -> Iterator[str]:
     """Yield what the table to choose from comes to, and what its words mean."""
     if target is None:
-        yield "--rate and --p99 say which of them hold a rate within a limit, such as --rate 50 --p99 20ms"
         return
     yield recommendation(options, varied, target)
     if any(one.verdict == "close" for one in options):
         yield f"close: within the {CLOSE - 1:.0%} by which such predictions have been off"
     yield from dict.fromkeys(f"not known: {one.error}" for one in options if one.verdict == "unknown")
+
+
+def next_steps(findings: Findings, target: Target | None, run: Path) -> Iterator[str]:
+    """Yield what to do after a sweep."""
+    where = shlex.quote(str(run))
+    if findings.sweep.blocks < FEWEST_BLOCKS:
+        yield (
+            f"fewer than {FEWEST_BLOCKS} blocks show that measuring works, not what differs; `polyhead sweep "
+            "heads` compares 1 to 24 heads, `polyhead sweep presets` lists more, with --rate 50 --p99 20ms "
+            "they say which configurations hold that"
+        )
+    elif target is None:
+        yield f"`polyhead sweep report {where} --rate 50 --p99 20ms` says which configurations hold that"
+    else:
+        yield (
+            f"`polyhead plan {where} --rate {target.rate:g} --p99 {target.p99} --family NAME` says what "
+            "the choice rests on, and how sure it is"
+        )
 
 
 def room_cell(one: Option) -> tuple[str, str]:
@@ -121,12 +143,16 @@ def _cells(row: Row, findings: Findings) -> list[str]:
     runs += [f"{count} {what}" for what, count in counts.items() if count]
     if not row.valid:
         return ["\n".join(runs)]
-    against = "baseline" if findings.is_baseline(row) else row.uncompared
-    return [
-        "\n".join(runs),
-        *(stacked(milliseconds(row.quantiles[name])) for name in QUANTILES),
-        stacked(factor(row.ratios["p50"])) if row.ratios else against,
-    ]
+    cells = ["\n".join(runs), *(stacked(milliseconds(row.quantiles[name])) for name in QUANTILES)]
+    if _has_ratios(findings):
+        against = "baseline" if findings.is_baseline(row.labels) else row.uncompared
+        cells.append(stacked(factor(row.ratios["p50"])) if row.ratios else against)
+    return cells
+
+
+def _has_ratios(findings: Findings) -> bool:
+    """Return whether there are blocks enough for ratios."""
+    return findings.sweep.blocks >= FEWEST_BLOCKS
 
 
 def remarks(findings: Findings) -> list[str]:
@@ -199,7 +225,7 @@ def _facts(row: Row, findings: Findings) -> dict[str, Any]:
         "valid_blocks": len(row.valid),
         "void_runs": len(row.void),
         "overloaded_runs": len(row.overloaded),
-        "is_baseline": findings.is_baseline(row),
+        "is_baseline": findings.is_baseline(row.labels),
         "offered_per_second": row.mean("rate"),
         "answered_per_second": row.mean("achieved"),
         "capacity_per_second": next(

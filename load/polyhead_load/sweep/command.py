@@ -14,7 +14,8 @@ from polyhead_client.options import OPEN_ACCESS, Access
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from polyhead_load.report.findings import Findings
+    from polyhead_load.report.page import Report
+    from polyhead_load.sweep.spec import Target
 
 app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
 
@@ -39,6 +40,9 @@ def sweep(
     arrivals: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     loads: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    rate: float | None = None,
+    p99: str | None = None,
+    foreign_cpu: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
 
@@ -69,6 +73,12 @@ def sweep(
         How the configurations are called, such as "single,50%,common". Default: as the sweep says.
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
+    rate
+        Choose the configurations that hold this many requests a second ...
+    p99
+        ... within this latency for 99 of 100 requests, such as 50ms. The report can be given both later, too.
+    foreign_cpu
+        Most cores that other processes may use; a run meanwhile is void. Default: as the sweep says, 0.15.
     """
     from rich.console import Console
 
@@ -81,7 +91,9 @@ def sweep(
     flags = None if serve is None else tuple(shlex.split(serve))
     only = None if loads is None else tuple(loads.split(","))
     changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
-    name, what = read_sweep(sweep, **changes, loads=only, serve=flags)
+    name, what = read_sweep(
+        sweep, **changes, loads=only, serve=flags, target=_target(rate, p99), foreign_cpu=foreign_cpu
+    )
     path = out or _RUNS / name
     # So that the sweep stops its server.
     signal.signal(signal.SIGTERM, _exit)
@@ -98,12 +110,12 @@ def sweep(
                 progress=progress,
             )
             progress.step("writing the report")
-            findings, page = write_report(folder)
+            written = write_report(folder)
     except (KeyboardInterrupt, SystemExit):
         sys.stderr.write(f"{_interrupted(path)}\n")
         raise
-    _show(findings, page)
-    if not any(row.valid for row in findings.rows):
+    _show(written)
+    if not any(row.valid for row in written.findings.rows):
         raise SweepError(
             "no run counts, so nothing was measured: the reasons are above; when they are gone, "
             "give the same command again"
@@ -111,18 +123,22 @@ def sweep(
 
 
 @app.command
-def report(run: Path, /) -> None:
+def report(run: Path, /, *, rate: float | None = None, p99: str | None = None) -> None:
     """Write the report of a run again, of what was measured so far.
 
     Parameters
     ----------
     run
         The run's folder.
+    rate
+        Choose the configurations that hold this many requests a second ...
+    p99
+        ... within this latency for 99 of 100 requests, such as 50ms. Default: as the sweep says.
     """
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.folder import RunFolder
 
-    _show(*write_report(RunFolder(run)))
+    _show(write_report(RunFolder(run), _target(rate, p99)))
 
 
 @app.command
@@ -185,14 +201,37 @@ def presets(name: str | None = None, /) -> None:
         console.print(f"  {what.about}", highlight=False, style="dim")
 
 
-def _show(findings: "Findings", page: Path) -> None:
-    from polyhead_load.report.tables import remarks, terminal_table
+def _target(rate: float | None, p99: str | None) -> "Target | None":
+    from polyhead_load.errors import SweepError
+    from polyhead_load.sweep.spec import Target
 
-    console = _console()
+    if rate is not None and p99 is not None:
+        return Target.of_flags(rate, p99)
+    if rate is not None or p99 is not None:
+        raise SweepError(
+            "--rate and --p99 must be given together: configurations hold a rate within a limit, such as "
+            "--rate 50 --p99 20ms"
+        )
+    return None
+
+
+def _show(report: "Report") -> None:
+    from polyhead_load.report.tables import (
+        choose_lines,
+        choose_table,
+        next_steps,
+        remarks,
+        terminal_table,
+    )
+
+    console, findings = _console(), report.findings
     console.print(terminal_table(findings))
-    for remark in remarks(findings):
-        console.print(remark, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
+    console.print(choose_table(report.options, findings.varied, report.target))
+    for line in [*choose_lines(report.options, findings.varied, report.target), *remarks(findings)]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{report.page}, and report.json, report.csv, plots/ beside it", highlight=False)
+    for line in next_steps(findings, report.target, report.page.parent):
+        console.print(f"next: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _interrupted(path: Path) -> str:

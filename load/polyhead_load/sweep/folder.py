@@ -178,6 +178,8 @@ class RunFolder:
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> None:
         """Start a run, or resume the one in the folder; the facts of its first session stay.
 
+        One in which nothing counts yet may become another, such as with wider gates.
+
         Raises:
             SweepError: It holds another sweep or one of another server or machine, or cannot be written.
         """
@@ -185,12 +187,17 @@ class RunFolder:
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
         if file.exists():
             before, held = self.read()
-            if before != sweep:
+            same = before.model_copy(update={"target": sweep.target}) == sweep
+            if not same and not any(one.settled for one in self.journal().measurements):
+                (self.path / "cells.jsonl").unlink(missing_ok=True)
+                held = {}
+            elif not same:
                 raise SweepError(
                     f"{self.path} holds another sweep ({before.title!r}, or with other values): "
                     "give another --out"
                 )
-            self.require(facts)
+            if held:
+                self.require(facts)
             described = {**described, **held, "skipped": facts.get("skipped", {})}
         elif self.path.exists() and any(self.path.iterdir()):
             raise SweepError(f"--out must be a new folder, or one of a sweep; {self.path} holds other things")

@@ -110,7 +110,9 @@ def typical_value(values: Sequence[float]) -> Interval | None:
     if len(values) < FEWEST_BLOCKS:
         return None
     middle = median(values)
-    return replace(_mean_of_logs(values), value=middle).widened(Interval(value=middle, low=middle, high=middle))
+    return replace(_mean_of_logs(values), value=middle).widened(
+        Interval(value=middle, low=middle, high=middle)
+    )
 
 
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:

@@ -184,9 +184,7 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]+)", text.strip())
     seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
     if not 0 < seconds < math.inf:
-        raise ValueError(
-            f"must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}"
-        )
+        raise ValueError(f"must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}")
     return seconds
 
 
@@ -197,9 +195,7 @@ def _check_time(text: str) -> str:
 
 def _check_rate(rate: float) -> float:
     if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise ValueError(
-            f"must be from {_LEAST_RATE:g} to {_MOST_RATE:g}, requests a second, was {rate:g}"
-        )
+        raise ValueError(f"must be from {_LEAST_RATE:g} to {_MOST_RATE:g}, requests a second, was {rate:g}")
     return rate
 
 
@@ -367,11 +363,12 @@ def preset_files() -> Mapping[str, str]:
     }
 
 
-def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
+def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: Any) -> tuple[str, Sweep]:
     """Read a sweep from a preset or a file.
 
     Args:
         source: A preset's name, or the path of a TOML file.
+        foreign_cpu: That gate, where it is not None.
         overrides: Fields that replace the file's, where they are not None.
 
     Returns:
@@ -402,7 +399,11 @@ def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
     values.setdefault("title", name)
     values |= {field: value for field, value in overrides.items() if value is not None}
     try:
-        return name, Sweep.model_validate(values)
+        sweep = Sweep.model_validate(values)
+        if foreign_cpu is not None:
+            gates = sweep.gates.model_copy(update={"foreign_cpu": foreign_cpu})
+            sweep = sweep.model_copy(update={"gates": gates})
+        return name, sweep
     except ValidationError as error:
         raise SweepError(f"{where}: {_in_words(error)}") from error
 
