@@ -1,6 +1,6 @@
 """Choose a configuration: which carry a rate within a limit on p99, with what room, and at what price."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
@@ -90,6 +90,7 @@ def choose(
     spare: int = 0,
     price: float | None = None,
     seed: int = 0,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> list[Option]:
     """Work out what each configuration of a sweep takes to carry a target.
 
@@ -104,6 +105,7 @@ def choose(
         spare: Machines that may fail while the limit is kept.
         price: Of a machine for an hour.
         seed: Of the simulation.
+        on_step: Called with a few words before each configuration, which takes seconds.
 
     Returns:
         Those with the most room first, and last those that cannot carry it. Without a target: in the
@@ -133,6 +135,7 @@ def choose(
     def planned(labels: Mapping[Dimension, str]) -> Plan | SweepError | None:
         if target is None:
             return None
+        on_step(f"simulating {', '.join(labels.values())}")
         at = lengths[labels["tokens"]]
         mixture = at if isinstance(at, Lengths) else None
         try:

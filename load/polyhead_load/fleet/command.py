@@ -76,6 +76,8 @@ def plan(
     json
         Write JSON.
     """
+    from rich.console import Console
+
     from polyhead_load.errors import LoadError
     from polyhead_load.fleet.choosing import choose
     from polyhead_load.fleet.report import draw_plan
@@ -89,18 +91,20 @@ def plan(
             f"--price must be from {_LEAST:g} to {_MOST:g}, for a machine and hour, was {price:g}"
         )
     folder = _run_folder(run)
-    options = choose(
-        folder,
-        target,
-        tokens=None if tokens is None else parse_tokens(tokens),
-        family=family,
-        batch=batch,
-        attention=attention,
-        most_share=most_share,
-        spare=spare,
-        price=price,
-        seed=seed,
-    )
+    with Console(stderr=True).status("reading what was measured") as status:
+        options = choose(
+            folder,
+            target,
+            tokens=None if tokens is None else parse_tokens(tokens),
+            family=family,
+            batch=batch,
+            attention=attention,
+            most_share=most_share,
+            spare=spare,
+            price=price,
+            seed=seed,
+            on_step=status.update,
+        )
     plans = [one.plan for one in options if one.plan is not None]
     if not plans:
         raise next((one.error for one in options if one.error is not None), LoadError("nothing was measured"))
@@ -116,8 +120,6 @@ def plan(
         facts = [one.facts() for one in options] if only is None else only.facts()
         sys.stdout.write(encoder.dumps(facts, indent=1) + "\n")
     else:
-        from rich.console import Console
-
         from polyhead_load.report.tables import choose_lines, choose_table
 
         console = Console()

@@ -8,8 +8,8 @@ from polyhead_load.fleet.model import ALONE, MachineModel, Prediction
 
 MOST_SHARE = 0.85
 """The largest share of its capacity that a machine is given unless told otherwise."""
-_STEPS = 8
-"""Halvings of the range in which the largest rate is sought."""
+_STEPS = 6
+"""Halvings of the range in which the largest rate is sought: to about a hundredth of the capacity."""
 
 
 class TooSlowError(SweepError):
@@ -88,6 +88,7 @@ def size_fleet(model: MachineModel, *, rate: float, p99: float, most_share: floa
     """
     most, limited_by = largest_rate(model, p99, most_share)
     needed = max(1, math.ceil(rate / most.rate))
+    usual = model.predict(rate / (needed + spare))
     return Fleet(
         rate=rate,
         p99=p99,
@@ -95,6 +96,6 @@ def size_fleet(model: MachineModel, *, rate: float, p99: float, most_share: floa
         spare=spare,
         most=most,
         limited_by=limited_by,
-        usual=model.predict(rate / (needed + spare)),
-        worst=model.predict(rate / needed),
+        usual=usual,
+        worst=model.predict(rate / needed) if spare else usual,
     )

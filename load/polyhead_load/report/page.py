@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -47,19 +47,25 @@ class Report:
     page: Path
 
 
-def write_report(folder: RunFolder, target: Target | None = None) -> Report:
+def write_report(
+    folder: RunFolder,
+    target: Target | None = None,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Report:
     """Write report.html, report.json, report.csv and the pictures.
 
     Args:
         folder: Of the run.
         target: What configurations are chosen for. Default: as the sweep says.
+        on_step: Called with a few words before what takes seconds.
 
     Raises:
         SweepError: It is no run's folder, or cannot be written.
     """
     findings = read_findings(folder)
     target = target or findings.sweep.target
-    options = choose(folder, target)
+    options = choose(folder, target, on_step=on_step)
     pictures = [(plot, plot.svg()) for plot in draw(findings)]
     plots = folder.path / "plots"
     try:
@@ -97,6 +103,7 @@ def _page(report: Report, pictures: list[tuple[Plot, str]]) -> str:
         | dict(findings.facts),
         version=version("polyhead"),
         summary=summary(findings),
+        differences=list(differences(findings)),
         quantiles=list(QUANTILES),
         sections=[
             (load, [row for row in findings.rows if row.load == load]) for load in findings.sweep.loads
@@ -133,7 +140,7 @@ def summary(findings: Findings) -> list[str]:
             f"There are fewer than {FEWEST_BLOCKS} blocks: intervals know nothing of how the machine differs "
             "from one to the next, and nothing can be compared."
         )
-    lines += _comparisons(findings)
+    lines += _counts(findings)
     if impossible := sum(row.parts.get(REST, 0) < 0 for row in findings.rows):
         lines.append(
             f"Cells in which the server says that it took longer than the answer did: {impossible}. "
@@ -151,8 +158,8 @@ def summary(findings: Findings) -> list[str]:
     return lines
 
 
-def _comparisons(findings: Findings) -> Iterator[str]:
-    """Count the ratios that differ from 1 and how many would by chance; then name each that does."""
+def _counts(findings: Findings) -> Iterator[str]:
+    """Count the ratios that differ from 1, and how many would by chance."""
     for name in QUANTILES:
         ratios = [interval for row in findings.rows if (interval := row.ratios.get(name))]
         if ratios:
@@ -164,6 +171,10 @@ def _comparisons(findings: Findings) -> Iterator[str]:
                 f"about {(1 - CONFIDENCE) * len(ratios):.2g} of {len(ratios)} would still show one, "
                 "by chance."
             )
+
+
+def differences(findings: Findings) -> Iterator[str]:
+    """Name each ratio that differs from 1, by load and quantile."""
     varied = findings.varied
     # T stands beside every ratio: it decides how much of a cell is attention.
     constant = "" if "tokens" in varied else f", {described('tokens', findings.sweep.labels('tokens')[0])}"

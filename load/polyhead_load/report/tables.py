@@ -55,9 +55,11 @@ def choose_table(options: Sequence[Option], varied: Sequence[Dimension], target:
     table = compact_table(title, "configuration", *asked, "capacity/s", "param.", "reply", min_width=8)
     for one in options:
         name = "\n".join(described(dimension, one.labels[dimension]) for dimension in varied)
-        about = [capacity_cell(one), count(one.parameters), size(one.reply_bytes)]
+        interval = one.capacity_interval
+        capacity = _with_interval(number(one.capacity), spread(interval) if interval else "")
+        about = [capacity, count(one.parameters), size(one.reply_bytes)]
         if target is not None:
-            about = ["\n".join(room_cell(one)), "\n".join(p99_cell(one)), most_cell(one), *about]
+            about = ["\n".join(room_cell(one)), _with_interval(*p99_cell(one)), most_cell(one), *about]
         table.add_row(name, *about)
     return table
 
@@ -108,7 +110,7 @@ def p99_cell(one: Option) -> tuple[str, str]:
         p99 = one.error.alone.p99
     else:
         return "", ""
-    return number(1e3 * p99.value), f"({spread(p99.times(1e3))})"
+    return number(1e3 * p99.value), spread(p99.times(1e3))
 
 
 def most_cell(one: Option) -> str:
@@ -116,10 +118,8 @@ def most_cell(one: Option) -> str:
     return "" if one.plan is None else number(one.plan.fleet.most.rate)
 
 
-def capacity_cell(one: Option) -> str:
-    """Return the capacity, with its interval below it where that is known."""
-    interval = one.capacity_interval
-    return number(one.capacity) + (f"\n({spread(interval)})" if interval else "")
+def _with_interval(value: str, ends: str) -> str:
+    return f"{value}\n({ends})" if ends else value
 
 
 def compact_table(title: str, first: str, *others: str, min_width: int = 13) -> Table:

@@ -110,7 +110,7 @@ def sweep(
                 progress=progress,
             )
             progress.step("writing the report")
-            written = write_report(folder)
+            written = write_report(folder, on_step=progress.step)
     except (KeyboardInterrupt, SystemExit):
         sys.stderr.write(f"{_interrupted(path)}\n")
         raise
@@ -135,10 +135,14 @@ def report(run: Path, /, *, rate: float | None = None, p99: str | None = None) -
     p99
         ... within this latency for 99 of 100 requests, such as 50ms. Default: as the sweep says.
     """
+    from rich.console import Console
+
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.folder import RunFolder
 
-    _show(write_report(RunFolder(run), _target(rate, p99)))
+    with Console(stderr=True).status("reading what was measured") as status:
+        written = write_report(RunFolder(run), _target(rate, p99), on_step=status.update)
+    _show(written)
 
 
 @app.command
