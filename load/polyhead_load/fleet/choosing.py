@@ -63,7 +63,7 @@ class Option:
     def facts(self) -> dict[str, Any]:
         """Return the option as JSON values; times are in seconds."""
         return {
-            **self.labels,
+            **dict[str, Any](self.labels),
             "capacity_per_second": self.capacity,
             "capacity_interval": None if self.capacity_interval is None else self.capacity_interval.facts(),
             "parameters": self.parameters,
@@ -155,7 +155,7 @@ def choose(
         return Option(
             labels=labels,
             capacity=capacity.value if capacity else modelled,
-            capacity_interval=capacity and capacity.interval,
+            capacity_interval=capacity.interval if capacity else None,
             parameters=families.get(labels["family"], {}).get("parameters"),
             reply_bytes=fmean(sizes) if sizes else None,
             plan=plan if isinstance(plan, Plan) else None,

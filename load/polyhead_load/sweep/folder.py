@@ -178,7 +178,7 @@ class RunFolder:
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> None:
         """Start a run, or resume the one in the folder; the facts of its first session stay.
 
-        One in which nothing counts yet may become another, such as with wider gates.
+        Its target may change, and its gates where nothing counts yet.
 
         Raises:
             SweepError: It holds another sweep or one of another server or machine, or cannot be written.
@@ -187,17 +187,15 @@ class RunFolder:
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
         if file.exists():
             before, held = self.read()
-            same = before.model_copy(update={"target": sweep.target}) == sweep
-            if not same and not any(one.settled for one in self.journal().measurements):
-                (self.path / "cells.jsonl").unlink(missing_ok=True)
-                held = {}
-            elif not same:
+            may_change = {"target": sweep.target}
+            if not any(one.settled for one in self.journal().measurements):
+                may_change["gates"] = sweep.gates
+            if before.model_copy(update=may_change) != sweep:
                 raise SweepError(
                     f"{self.path} holds another sweep ({before.title!r}, or with other values): "
                     "give another --out"
                 )
-            if held:
-                self.require(facts)
+            self.require(facts)
             described = {**described, **held, "skipped": facts.get("skipped", {})}
         elif self.path.exists() and any(self.path.iterdir()):
             raise SweepError(f"--out must be a new folder, or one of a sweep; {self.path} holds other things")

@@ -166,8 +166,10 @@ class SweepRunner:
             SweepError: The first runs were all void because of what else ran.
         """
         every, limit = self._journal.measurements, self._sweep.gates.foreign_cpu
-        used = [max(one.foreign_cpu or 0.0, one.steal or 0.0) for one in every]
-        if len(every) == _BUSY_RUNS and all(one.void for one in every) and min(used) > limit:
+        if sum(self._tries.values()) != _BUSY_RUNS or any(one.settled for one in every):
+            return
+        used = [max(one.foreign_cpu or 0.0, one.steal or 0.0) for one in every[-_BUSY_RUNS:]]
+        if used and min(used) > limit:
             allowed = math.ceil(10 * max(used) + 1) / 10
             raise SweepError(
                 f"the first {_BUSY_RUNS} runs are void: other processes, or the machine's host, used up to "
