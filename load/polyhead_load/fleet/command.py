@@ -1,6 +1,7 @@
 """`polyhead plan`: how many machines carry a rate within a limit on p99."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +51,8 @@ def plan(
     Parameters
     ----------
     run
-        The folder of a sweep's run. Default: the only one in sweeps.
+        The folder of a sweep's run, or a model repository that `polyhead sweep` has measured. Default: the
+        only run in sweeps.
     rate
         Requests a second of all callers together.
     p99
@@ -145,7 +147,16 @@ def _share(text: str) -> float:
 def _run_folder(run: Path | None) -> "RunFolder":
     from polyhead_load.errors import SweepError
     from polyhead_load.sweep.folder import RunFolder
+    from polyhead_load.sweep.spec import families_in, repository_run
 
+    if run is not None and families_in(run):
+        of_all = _RUNS / repository_run(run)
+        if not (of_all / "sweep.json").exists():
+            raise SweepError(
+                f"a plan needs measurements, and {of_all} has none of the families in {run}: "
+                f"`polyhead sweep {shlex.quote(str(run.resolve()))}` makes them"
+            )
+        return RunFolder(of_all)
     if run is not None:
         return RunFolder(run)
     found = sorted(file.parent for file in _RUNS.glob("*/sweep.json"))

@@ -39,6 +39,7 @@ def sweep(
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     arrivals: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     loads: str | None = None,
+    tokens: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     rate: float | None = None,
     p99: str | None = None,
@@ -52,11 +53,11 @@ def sweep(
     Parameters
     ----------
     sweep
-        A preset (`polyhead sweep presets` lists them), or a .toml file.
+        A preset (`polyhead sweep presets` lists them), a .toml file, or a model repository: all its families.
     out
         The run's folder. Default: sweeps/NAME. A folder that holds this sweep already is continued.
     models
-        The model repository, if the sweep starts its own server.
+        The model repository, if the sweep starts its own server and is not of a repository itself.
     address
         A running server that has the families. Default: the sweep starts its own.
     access
@@ -71,6 +72,8 @@ def sweep(
         Another number gives another order, arrivals and contents with the same weights, for a second run.
     loads
         How the configurations are called, such as "single,50%,common". Default: as the sweep says.
+    tokens
+        T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: as the sweep says.
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
     rate
@@ -83,18 +86,27 @@ def sweep(
     from rich.console import Console
 
     from polyhead_load.errors import SweepError
+    from polyhead_load.options import parse_tokens
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.progress import SweepProgress
-    from polyhead_load.sweep.spec import read_sweep
+    from polyhead_load.sweep.spec import read_sweep, repository_run
     from polyhead_load.sweep.sweeping import run_sweep
 
     flags = None if serve is None else tuple(shlex.split(serve))
     only = None if loads is None else tuple(loads.split(","))
-    changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
+    lengths = None if tokens is None else parse_tokens(tokens)
+    changes = {
+        "blocks": blocks,
+        "seconds": seconds,
+        "seed": seed,
+        "arrivals": arrivals,
+        "tokens": None if lengths is None else (lengths,),
+    }
     name, what = read_sweep(
         sweep, **changes, loads=only, serve=flags, target=_target(rate, p99), foreign_cpu=foreign_cpu
     )
     path = out or _RUNS / name
+    models = Path(sweep) if name == repository_run(Path(sweep)) else models
     # So that the sweep stops its server.
     signal.signal(signal.SIGTERM, _exit)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]

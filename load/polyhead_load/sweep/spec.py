@@ -39,6 +39,12 @@ Encoder: TypeAlias = Mapping[str, bool | int | float | str | list[Any] | dict[st
 
 _FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _PRESETS = files("polyhead_load.sweep") / "presets"
+_OF_REPOSITORY = """
+title = "All families of a model repository"
+tokens = [32]
+loads = ["single", "50%", "85%", "common"]
+[families]
+"""
 _LOAD = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>%|/s)")
 
 
@@ -363,11 +369,21 @@ def preset_files() -> Mapping[str, str]:
     }
 
 
+def families_in(repository: Path) -> list[str]:
+    """Return the families of a model repository; none where it is something else."""
+    return sorted({file.parts[-3] for file in repository.glob("*/[1-9]*/manifest.json")})
+
+
+def repository_run(repository: Path) -> str:
+    """Return the short name of a sweep over all families of a model repository."""
+    return f"all-{repository.resolve().name}"
+
+
 def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: Any) -> tuple[str, Sweep]:
     """Read a sweep from a preset or a file.
 
     Args:
-        source: A preset's name, or the path of a TOML file.
+        source: A preset's name, the path of a TOML file, or a model repository, for all of its families.
         foreign_cpu: That gate, where it is not None.
         overrides: Fields that replace the file's, where they are not None.
 
@@ -380,12 +396,14 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
     known = preset_files()
     if source in known:
         name, text, where = source, known[source], f"preset {source}"
+    elif families := families_in(path := Path(source)):
+        name, where = repository_run(path), source
+        text = _OF_REPOSITORY + "".join(f"{family} = {{}}\n" for family in families)
     else:
-        path = Path(source)
         if path.suffix != ".toml":
             raise SweepError(
-                f"the sweep must be one of {', '.join(known)}, or a .toml file, was {source!r}"
-                f"{near(source, known)}"
+                f"the sweep must be one of {', '.join(known)}, a .toml file, or a model repository, was "
+                f"{source!r}{near(source, known)}"
             )
         name, where = path.stem, source
         try:
