@@ -186,7 +186,8 @@ def test_a_short_sweep_ends_with_what_comes_next(tmp_path: Path, capsys: pytest.
         said.append(capsys.readouterr().out)
 
     assert "too few blocks" not in said[0]
-    assert "ratio" not in said[0]
+    assert "p50 ratio" not in said[0]
+    assert "p50 ratio" in said[1]
     assert "next: fewer than 3 blocks show that measuring works, not what differs; `polyhead sweep" in said[0]
     assert f"next: `polyhead sweep report {folder.path} --rate 50 --p99 20ms` says which" in said[1]
 
