@@ -122,7 +122,7 @@ def plan(
         facts = [one.facts() for one in options] if only is None else only.facts()
         sys.stdout.write(encoder.dumps(facts, indent=1) + "\n")
     else:
-        from polyhead_load.report.tables import choose_lines, choose_table
+        from polyhead_load.report.choices import choose_lines, choose_table
 
         console = Console()
         if only is None:

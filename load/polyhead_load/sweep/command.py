@@ -232,13 +232,8 @@ def _target(rate: float | None, p99: str | None) -> "Target | None":
 
 
 def _show(report: "Report") -> None:
-    from polyhead_load.report.tables import (
-        choose_lines,
-        choose_table,
-        next_steps,
-        remarks,
-        terminal_table,
-    )
+    from polyhead_load.report.choices import choose_lines, choose_table, next_steps
+    from polyhead_load.report.tables import remarks, terminal_table
 
     console, findings = _console(), report.findings
     console.print(terminal_table(findings))
@@ -246,7 +241,7 @@ def _show(report: "Report") -> None:
     for line in [*choose_lines(report.options, findings.varied, report.target), *remarks(findings)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{report.page}, and report.json, report.csv, plots/ beside it", highlight=False)
-    for line in next_steps(findings, report.target, report.page.parent):
+    for line in next_steps(findings.sweep, report.target, report.page.parent):
         console.print(f"next: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
