@@ -63,7 +63,7 @@ class Option:
     def facts(self) -> dict[str, Any]:
         """Return the option as JSON values; times are in seconds."""
         return {
-            **dict[str, Any](self.labels),
+            **{str(name): label for name, label in self.labels.items()},
             "capacity_per_second": self.capacity,
             "capacity_interval": None if self.capacity_interval is None else self.capacity_interval.facts(),
             "parameters": self.parameters,

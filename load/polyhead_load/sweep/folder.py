@@ -187,7 +187,7 @@ class RunFolder:
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
         if file.exists():
             before, held = self.read()
-            may_change = {"target": sweep.target}
+            may_change: dict[str, Any] = {"target": sweep.target}
             if not any(one.settled for one in self.journal().measurements):
                 may_change["gates"] = sweep.gates
             if before.model_copy(update=may_change) != sweep:

@@ -153,7 +153,7 @@ def swept(
     tokens: Sequence[int | Mapping[str, float]],
     loads: Sequence[str] = LOADS,
     requests: int = 600,
-    changes: Mapping[tuple[int, str], Mapping[str, Any]] | None = None,
+    changes: Mapping[tuple[int | Lengths, str], Mapping[str, Any]] | None = None,
     mixtures: bool = False,
     **fields: Any,
 ) -> RunFolder:

@@ -128,12 +128,15 @@ def test_a_mixture_that_was_measured_is_planned_for_by_its_own_runs(tmp_path: Pa
     assert predicted.p99.value == pytest.approx(point.p99.value, rel=0.2)
 
 
-def test_a_repository_is_planned_for_by_its_sweep(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_is_planned_for_by_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    models = tmp_path / "models"
+    (models / "a" / "1").mkdir(parents=True)
+    (models / "a" / "1" / "manifest.json").touch()
 
-    with pytest.raises(
-        LoadError, match=f"has none of the families in {repository}: `polyhead sweep {repository}` makes"
-    ):
-        app([str(repository), "--rate", "5", "--p99", "1s"], result_action="return_value")
+    with pytest.raises(LoadError, match=rf"has none of the families in {models}: `polyhead sweep {models}`"):
+        app([str(models), "--rate", "5", "--p99", "1s"], result_action="return_value")
+    (tmp_path / "sweeps" / "all-models").mkdir(parents=True)
+    (tmp_path / "sweeps" / "all-models" / "sweep.json").touch()
+    with pytest.raises(LoadError, match=r"sweeps/all-models/sweep\.json must describe a sweep"):
+        app([str(models), "--rate", "5", "--p99", "1s"], result_action="return_value")
