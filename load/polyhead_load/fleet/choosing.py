@@ -1,6 +1,6 @@
 """Choose a configuration: which carry a rate within a limit on p99, with what room, and at what price."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
@@ -22,6 +22,9 @@ from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Target, length_label
 
 CLOSE = 1.25
 """A quarter: rates that were planned for real servers were wrong by up to that (docs/scaling.md)."""
+
+_WORKLOAD: tuple[Dimension, ...] = ("tokens", "batch")
+"""What callers bring. Which of it is best is no question; of the rest, one chooses."""
 
 Verdict = Literal["holds", "close", "no", "never", "unknown", ""]
 """On one machine: holds the target; is too close to it to tell; does not; does not at any rate. Unknown: what
@@ -108,8 +111,8 @@ def choose(
         on_step: Called with a few words before each configuration, which takes seconds.
 
     Returns:
-        Those with the most room first, and last those that cannot carry it. Without a target: in the
-        sweep's order.
+        By T and B in the sweep's order, and of each those with the most room first, and last those that
+        cannot carry it.
 
     Raises:
         SweepError: It is no run's folder, or has no such configuration.
@@ -168,12 +171,23 @@ def choose(
         option(dict(zip(DIMENSIONS, labels, strict=True)))
         for labels in product(*(values[name] for name in DIMENSIONS))
     ]
-    return sorted(options, key=lambda one: -(one.room or 0.0))
+    return sorted(
+        options,
+        key=lambda one: (*(values[name].index(one.labels[name]) for name in _WORKLOAD), -(one.room or 0.0)),
+    )
 
 
-def recommendation(options: Sequence[Option], varied: Sequence[Dimension], target: Target) -> str:
-    """Say in a few sentences which options hold the target."""
+def recommendations(options: Sequence[Option], varied: Sequence[Dimension], target: Target) -> Iterator[str]:
+    """Yield in a few sentences which options hold the target, for each kind of requests."""
+    asked = [name for name in varied if name in _WORKLOAD]
+    chosen = [name for name in varied if name not in asked]
+    for labels in dict.fromkeys(tuple(one.labels[name] for name in asked) for one in options):
+        same = [one for one in options if tuple(one.labels[name] for name in asked) == labels]
+        where = ", ".join(described(*each) for each in zip(asked, labels, strict=True))
+        yield f"{where}{': ' if where else ''}{_recommendation(same, chosen, target)}"
 
+
+def _recommendation(options: Sequence[Option], varied: Sequence[Dimension], target: Target) -> str:
     def name(one: Option) -> str:
         return ", ".join(described(dimension, one.labels[dimension]) for dimension in varied)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from polyhead_load.fleet.choosing import CLOSE, Option, recommendation
+from polyhead_load.fleet.choosing import CLOSE, Option, recommendations
 from polyhead_load.fleet.sizing import TooSlowError
 from polyhead_load.report.formatting import count, described, number, size, spread
 from polyhead_load.report.tables import compact_table
@@ -36,7 +36,7 @@ def choose_lines(
     """Yield what the table to choose from comes to, and what its words mean."""
     if target is None:
         return
-    yield recommendation(options, varied, target)
+    yield from recommendations(options, varied, target)
     if any(one.verdict == "close" for one in options):
         yield f"close: within the {CLOSE - 1:.0%} by which such predictions have been off"
     yield from dict.fromkeys(f"not known: {one.error}" for one in options if one.verdict == "unknown")
