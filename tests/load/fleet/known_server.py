@@ -153,7 +153,7 @@ def swept(
     tokens: Sequence[int | Mapping[str, float]],
     loads: Sequence[str] = LOADS,
     requests: int = 600,
-    changes: Mapping[tuple[int | Lengths, str], Mapping[str, Any]] | None = None,
+    changes: Mapping[tuple[int, str], Mapping[str, Any]] | None = None,
     mixtures: bool = False,
     **fields: Any,
 ) -> RunFolder:
@@ -176,6 +176,7 @@ def swept(
         what,
         {"fingerprint": machine, "server": "its own: polyhead serve", "skipped": {}},
     )
+    changed_by_label = {(str(at), load): fields for (at, load), fields in (changes or {}).items()}
     for length in (length for length in what.tokens if mixtures or isinstance(length, int)):
         capacity = 0.0
         for load in ("capacity", *loads):
@@ -201,6 +202,6 @@ def swept(
                     "requests": requests,
                     "records": name,
                 }
-                changed = facts | dict((changes or {}).get((length, load), {}))
+                changed = facts | dict(changed_by_label.get((length_label(length), load), {}))
                 folder.journal().append(Measurement.model_validate(changed))
     return folder
