@@ -59,9 +59,12 @@ class Option:
         if self.room is None:
             never = isinstance(self.error, TooSlowError)
             return "never" if never else "unknown" if self.error else ""
-        if self.room >= CLOSE:
+        # A machine whose capacity changed between runs may be the slower one.
+        interval = self.capacity_interval
+        margin = max(CLOSE, interval.value / interval.low if interval else 1.0)
+        if self.room >= margin:
             return "holds"
-        return "close" if self.room * CLOSE >= 1 else "no"
+        return "close" if self.room * margin >= 1 else "no"
 
     def facts(self) -> dict[str, Any]:
         """Return the option as JSON values; times are in seconds."""

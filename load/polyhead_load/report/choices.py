@@ -38,7 +38,10 @@ def choose_lines(
         return
     yield from recommendations(options, varied, target)
     if any(one.verdict == "close" for one in options):
-        yield f"close: within the {CLOSE - 1:.0%} by which such predictions have been off"
+        yield (
+            f"close: within the {CLOSE - 1:.0%} by which such predictions have been off, or within the "
+            "interval of the capacity"
+        )
     yield from dict.fromkeys(f"not known: {one.error}" for one in options if one.verdict == "unknown")
 
 

@@ -12,6 +12,7 @@ from polyhead_load.fleet.command import app
 from polyhead_load.records import Records
 from polyhead_load.report.page import write_report
 from polyhead_load.sweep.folder import RunFolder
+from polyhead_load.sweep.intervals import Interval
 from polyhead_load.sweep.spec import Target
 
 MIXTURE = {"median": 32, "sigma": 0.5, "low": 8, "high": 64}
@@ -74,6 +75,8 @@ def test_those_with_the_most_room_come_first(
     assert (known.verdict, slow.verdict) == ("holds", "no")
     assert known.room is not None
     assert slow.room is not None
+    changing = Interval(value=capacity, low=capacity / 2, high=2 * capacity)
+    assert replace(known, capacity_interval=changing).verdict == "close"
     assert known.room == pytest.approx(0.85 / 0.55, rel=0.15)
     assert slow.room == pytest.approx(known.room / 2, rel=0.15)
     assert slow.plan is not None
