@@ -51,21 +51,18 @@ def add_options(parser: "LocustArgumentParser") -> None:
         for name, value in (_SHOWN | {"include_in_web_ui": shown}).items():
             setattr(action, name, value)
 
+    # Labels of the form are cut after some hundred characters.
     add("--model", "The family, or several in turn: a,b. Default: the only one that is served")
+    add("--rate", "Requests a second, an open loop. Default: users wait for answers, a closed loop")
     add("--tokens", "T: 128, or log-normal lengths: median=29,sigma=0.6,low=8,high=128", default="128")
     add("--batch", "B, sequences in a request", type=int, default=1)
     add("--text", "Send sentences, which the server tokenises", action="store_true")
     add(
-        "--attention",
-        "Layers whose attention weights to fetch: 5, or 0,5, or -1 for the last, or all. Default: none",
+        "--attention", "Layers whose attention to fetch: 5, or 0,5, or -1 for the last, or all. Default: none"
     )
     add("--heads", "Heads of those layers: 3, or 0,3, or 0:4. Default: all")
     add("--queries", "Rows of those weights: 0, or 0:8. Default: all")
     add("--dtype", "Datatype of the weights on the wire: FP32, FP16 or UINT8")
-    add(
-        "--rate",
-        "Requests a second of all processes together (an open loop). Default: a closed loop of --users",
-    )
     add("--warm-up", "Seconds in which requests are sent, but not counted", type=float, default=0.0)
     add(
         "--max-in-flight",

@@ -22,9 +22,11 @@ from polyhead_load.errors import LoadError
 from polyhead_load.options import add_options, is_open, plans_of
 from polyhead_load.plan import LoadPlan
 from polyhead_load.records import write_run
+from polyhead_load.server_times import ServerTimes
 from polyhead_load.session import ALONE, Session, Share
 from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser, user_classes_for
 from polyhead_load.web_guard import WebGuard
+from polyhead_load.web_page import adapt
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,12 +63,14 @@ class LocustRuns:
         # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
         # that below 100 ms they are rounded here, as it does itself.
         stats.bucket_response_time = _three_digits
+        times = ServerTimes(environment)
         if isinstance(environment.runner, WorkerRunner):  # its options come with each run
             environment.runner.register_message(_SHARE, self._take_share)
             return
         self._guard = WebGuard(options, environment.host)
         if web_ui is not None and web_ui.app is not None:
             self._guard.protect(web_ui.app)
+            adapt(web_ui, times)
         if isinstance(environment.runner, MasterRunner):
             environment.runner.register_message(_REJECTED, self._take_rejection)
         if is_open(options) and options.num_users is None:

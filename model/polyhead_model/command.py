@@ -1,5 +1,6 @@
 """`polyhead describe`: show an encoder's structure and cost."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,10 @@ class DescribeError(Exception):
 
 _AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1, lt=2**63))]
 
+_WITHOUT_EMBEDDINGS = "Embeddings are not counted: the encoder takes vectors. "
+_BERT_TABLE = 30_522
+"""Token ids of BERT's vocabulary."""
+
 
 @app.default
 def describe(
@@ -34,6 +39,7 @@ def describe(
     preset: str | None = None,
     checkpoint: Path | None = None,
     encoder: Path | None = None,
+    heads: str | None = None,
     tokens: _AtLeastOne = 128,
     batch: _AtLeastOne = 1,
     memory: _AtLeastOne | None = None,
@@ -54,6 +60,9 @@ def describe(
         the weights are not downloaded; docs/encoders.md lists the supported types.
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
+    heads
+        Other numbers of heads of that encoder, to be shown side by side: 1,2,4,8. K follows as D / H, unless
+        the encoder says what it is.
     tokens
         T, the length of the sequences.
     batch
@@ -68,21 +77,43 @@ def describe(
     from rich.console import Console
 
     console = Console()
-    chosen = dict(PRESETS)
+    chosen = list(PRESETS.items())
     if is_one := not (preset is None and checkpoint is None and encoder is None):
-        chosen = dict([_choose(preset, checkpoint, encoder)])
+        chosen = [_choose(preset, checkpoint, encoder)]
+    if heads is not None:
+        if not is_one:
+            raise DescribeError("--heads must come with --preset, --checkpoint or --encoder: it changes one")
+        (name, config), is_one = chosen[0], False
+        chosen = [(name, _with_heads(config, count)) for count in _counts(heads)]
     try:
         numbers = [
-            summary(name, config, batch, tokens, memory, reply_limit=reply_limit)
-            for name, config in chosen.items()
+            summary(name, config, batch, tokens, memory, reply_limit=reply_limit) for name, config in chosen
         ]
     except ValueError as error:
         raise DescribeError(str(error)) from error
     if as_json:
         console.out(json.dumps(numbers[0] if is_one else numbers, indent=1, ensure_ascii=False))
         return
-    for table in _tables(numbers[0]) if is_one else [_preset_table(numbers)]:
+    several = _preset_table if heads is None else _heads_table
+    for table in _tables(numbers[0]) if is_one else [several(numbers)]:
         console.print(table)
+
+
+def _counts(heads: str) -> list[int]:
+    try:
+        counts = [int(each) for each in heads.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise DescribeError(f"--heads must be numbers of heads such as 1,2,4,8, was {heads!r}")
+    return counts
+
+
+def _with_heads(config: EncoderConfig, heads: int) -> EncoderConfig:
+    try:
+        return dataclasses.replace(config, heads=heads)
+    except ValueError as error:
+        raise DescribeError(f"--heads cannot be {heads} here: {error}") from error
 
 
 def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -> tuple[str, EncoderConfig]:
@@ -106,7 +137,45 @@ def _preset_table(presets: Sequence[Mapping[str, Any]]) -> "Table":
         )
         for one in presets
     ]
-    return _table("presets", ("name", *"DHKLF", "parameters"), rows, left=1)
+    note = _WITHOUT_EMBEDDINGS + "BERT-base has 110 million parameters with them and its pooler."
+    return _table("presets", ("name", *"DHKLF", "parameters"), rows, left=1, note=note)
+
+
+def _heads_table(numbers: Sequence[Mapping[str, Any]]) -> "Table":
+    """Compare encoders that differ in H, from their summaries."""
+    same, limit = numbers[0]["sizes"], numbers[0]["attention"]["reply_limit"]
+    sizes = ", ".join(f"{letter} = {size:,}" for letter, size in same.items() if letter not in "HK")
+    rows = [
+        (
+            f"{one['sizes']['H']:,}",
+            f"{one['sizes']['K']:,}",
+            f"{one['parameters']['total']:,}",
+            _scaled(one["flops"]["total"]),
+            f"{one['flops']['flops_per_byte']:.1f}",
+            _bytes((reply := one["attention"]["sent_as"]["FP32"]["all"])["bytes"]),
+            f"{reply['longest_sequence']:,}",
+        )
+        for one in numbers
+    ]
+    columns = (
+        *"HK",
+        "parameters",
+        "FLOPs",
+        "FLOPs a byte",
+        "attention, FP32",
+        f"largest T in {_bytes(limit)}",
+    )
+    note = _embeddings_note(numbers[0]["parameters"], same["D"])
+    return _table(f"{numbers[0]['name']} by heads: {sizes}", columns, rows, left=0, note=note)
+
+
+def _embeddings_note(parameters: Mapping[str, Any], width: int) -> str:
+    """Say whether the parameters include embeddings, which most published counts do."""
+    if (embeddings := parameters["embeddings"]) is None:
+        return _WITHOUT_EMBEDDINGS + (
+            f"A table of {_BERT_TABLE:,} token ids, as BERT's, would have {_BERT_TABLE * width:,} more."
+        )
+    return f"Embeddings are counted: {embeddings:,}, {embeddings / parameters['total']:.0%} of all."
 
 
 def _tables(numbers: Mapping[str, Any]) -> "list[Table]":
@@ -128,13 +197,13 @@ def _tables(numbers: Mapping[str, Any]) -> "list[Table]":
         _table(
             f"{numbers['name']}: {sizes}", ("", "tensor", "shape", "sizes"), _without_repeats(steps), left=3
         ),
-        _parameter_table(numbers["parameters"]),
+        _parameter_table(numbers["parameters"], numbers["sizes"]["D"]),
         _flop_table(numbers["flops"]),
         _attention_table(numbers["attention"]),
     ]
 
 
-def _parameter_table(parameters: Mapping[str, Any]) -> "Table":
+def _parameter_table(parameters: Mapping[str, Any], width: int) -> "Table":
     rows = [
         (
             part["part"],
@@ -150,7 +219,8 @@ def _parameter_table(parameters: Mapping[str, Any]) -> "Table":
         each, total = sum(part["each"] for part in layer), sum(part["total"] for part in layer)
         rows.append(("a layer", "", f"{each:,}", f"{layer[0]['times']}", f"{total:,}"))
     rows.append(("in all", "", "", "", f"{parameters['total']:,}"))
-    return _table("parameters", ("part", "formula", "each", "layers", "in all"), rows, left=2)
+    columns = ("part", "formula", "each", "layers", "in all")
+    return _table("parameters", columns, rows, left=2, note=_embeddings_note(parameters, width))
 
 
 def _flop_table(flops: Mapping[str, Any]) -> "Table":
@@ -186,12 +256,16 @@ def _attention_table(attention: Mapping[str, Any]) -> "Table":
     return _table("attention weights against the largest reply", columns, rows, left=1)
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> "Table":
-    """Build a table whose first `left` columns are text and the others numbers."""
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int, note: str | None = None
+) -> "Table":
+    """Build a table whose first `left` columns are text and the others numbers, with a note below."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, caption=note, caption_justify="left"
+    )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right")
     for row in rows:

@@ -188,6 +188,8 @@ def summary(
         ValueError: A size is not positive, T is more than the encoder's positions, or S has no use.
     """
     sections = forward_sections(config, batch, tokens, memory)
+    parts = parameter_counts(config)
+    embeddings = {name for step in sections[0].steps for name, _ in step.weights}
     flop_parts = flop_counts(config, batch, tokens, memory)
     total_flops = sum(count.total for count in flop_parts)
     total_bytes = sum(count.total_bytes for count in flop_parts)
@@ -210,8 +212,11 @@ def summary(
             for section in sections
         ],
         "parameters": {
-            "parts": [_count_values(count) for count in parameter_counts(config)],
-            "total": parameters(config),
+            "parts": [_count_values(count) for count in parts],
+            "embeddings": None
+            if config.vocabulary is None
+            else sum(count.total for count in parts if count.name in embeddings),
+            "total": sum(count.total for count in parts),
         },
         "flops": {
             "parts": [

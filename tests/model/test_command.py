@@ -56,6 +56,23 @@ def test_numbers_of_bert_base(describe: Describe) -> None:
     assert line("all as FP32")[-5:] == ["FP32", "9.0", "MiB", "14.1%", "338"]
 
 
+def test_numbers_of_heads_side_by_side(describe: Describe) -> None:
+    lines = describe("--preset", "bert-base", "--heads", "1,12").splitlines()
+
+    assert lines[0].startswith("bert-base by heads: B = 1, T = 128, D = 768")
+    rows = [line.split() for line in lines if line.split()[:1] in (["1"], ["12"])]
+    assert [row[:3] for row in rows] == [["1", "768", "85,054,464"], ["12", "64", "85,054,464"]]
+    numbers = json.loads(describe("--preset", "bert-base", "--heads", "1,12", "--json"))
+    assert [one["sizes"]["H"] for one in numbers] == [1, 12]
+
+
+def test_embeddings_are_said_to_be_counted_or_not(describe: Describe, minilm_checkpoint: Path) -> None:
+    for arguments in ([], ["--preset", "bert-base"], ["--preset", "bert-base", "--heads", "1,12"]):
+        assert "Embeddings are not counted: the encoder takes vectors." in describe(*arguments)
+    # 30,522 token ids, 512 positions and 2 types, and a norm.
+    assert "Embeddings are counted: 11,918,592, 53% of all." in describe("--checkpoint", minilm_checkpoint)
+
+
 def test_every_number_as_json(describe: Describe) -> None:
     numbers = json.loads(describe("--preset", "bert-base", "--reply-limit", "4194304", "--json"))
 
@@ -122,6 +139,13 @@ def test_description(describe: Describe, tmp_path: Path) -> None:
         (["--preset", "bert"], DescribeError, "the preset must be one of bert-base, .* was 'bert'"),
         (["--preset", "gpt2", "--checkpoint", "x"], DescribeError, "give one of --preset, --checkpoint and"),
         (["--encoder", "x", "--checkpoint", "x"], DescribeError, "give one of --preset, --checkpoint and"),
+        (["--heads", "2"], DescribeError, "--heads must come with --preset, --checkpoint or --encoder"),
+        (
+            ["--preset", "gpt2", "--heads", "2,x"],
+            DescribeError,
+            "numbers of heads such as 1,2,4,8, was '2,x'",
+        ),
+        (["--preset", "gpt2", "--heads", "5"], DescribeError, "--heads cannot be 5 here: d_model .768. must"),
         (["--checkpoint", "nowhere"], CheckpointError, "but nowhere does not exist"),
     ],
 )

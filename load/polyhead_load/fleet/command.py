@@ -1,7 +1,7 @@
 """`polyhead plan`: how many machines carry a rate within a limit on p99."""
 
-import math
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +16,8 @@ app = App(name="plan", help="Say how many machines carry a rate within a limit o
 
 _RUNS = Path("sweeps")
 _LEAST, _MOST = 1e-6, 1e12
-"""For rates and prices: beyond them, a number is a mistake, and takes lines to print."""
+"""Beyond them, a price is a mistake, and takes lines to print."""
 _MOST_SPARE = 1_000_000
-_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @app.default
@@ -28,7 +27,7 @@ def plan(
     *,
     rate: float,
     p99: str,
-    tokens: str,
+    tokens: str | None = None,
     family: str | None = None,
     batch: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     attention: str | None = None,
@@ -42,26 +41,30 @@ def plan(
     """Say how many machines carry a rate within a limit on p99, from a sweep.
 
     A machine like the sweep's is simulated: the server's scheduling, the run times that were measured, and
-    requests at Poisson times. Where the sweep has measured open loops, they correct the simulation.
+    requests at Poisson times. Where the sweep has measured open loops, they correct the simulation. Several
+    configurations are shown side by side, as in the report of the sweep; one with all that its plan rests on.
+
+        polyhead plan sweeps/heads --rate 500 --p99 50ms
 
         polyhead plan sweeps/lengths --rate 5000 --tokens 64 --p99 50ms
 
     Parameters
     ----------
     run
-        The folder of a sweep's run. Default: the only one in sweeps.
+        The folder of a sweep's run, or a model repository that `polyhead sweep` has measured. Default: the
+        only run in sweeps.
     rate
         Requests a second of all callers together.
     p99
         The latency that 99 of 100 requests must keep, such as 50ms or 0.2s.
     tokens
-        T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128.
+        T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: all that were measured.
     family
-        The family. Default: the only one that was measured.
+        The only family to plan for. Default: all that were measured.
     batch
-        B, sequences in a request. Default: 1, or what was measured.
+        The only B, sequences in a request. Default: all that were measured.
     attention
-        What the sweep calls the attention that is asked for. Default: off, or what was measured.
+        The only attention that is asked for, as the sweep calls it. Default: all that were measured.
     utilisation
         The largest share of its capacity that a machine may be given.
     spare
@@ -75,45 +78,60 @@ def plan(
     json
         Write JSON.
     """
-    from polyhead_load.fleet.measured import read_measured
-    from polyhead_load.fleet.model import MachineModel
-    from polyhead_load.fleet.report import Plan, draw_plan
-    from polyhead_load.fleet.sizing import size_fleet
-    from polyhead_load.options import parse_tokens
+    from rich.console import Console
 
-    limit, most_share = _seconds(p99), _share(utilisation)
-    _require_sensible("--rate", rate, "requests a second")
-    if price is not None:
-        _require_sensible("--price", price, "for a machine and hour")
-    lengths = parse_tokens(tokens)
-    measured = read_measured(_run_folder(run), family=family, batch=batch, attention=attention)
-    model = MachineModel.fit(measured, lengths, seed=seed)
-    fleet = size_fleet(model, rate=rate, p99=limit, most_share=most_share, spare=spare)
-    ours = Plan(measured=measured, model=model, fleet=fleet, tokens=lengths, price=price)
+    from polyhead_load.errors import LoadError
+    from polyhead_load.fleet.choosing import choose
+    from polyhead_load.fleet.report import draw_plan
+    from polyhead_load.options import parse_tokens
+    from polyhead_load.sweep.spec import Target
+
+    target = Target.of_flags(rate, p99)
+    most_share = _share(utilisation)
+    if price is not None and not _LEAST <= price <= _MOST:
+        raise LoadError(
+            f"--price must be from {_LEAST:g} to {_MOST:g}, for a machine and hour, was {price:g}"
+        )
+    folder = _run_folder(run)
+    with Console(stderr=True).status("reading what was measured") as status:
+        options = choose(
+            folder,
+            target,
+            tokens=None if tokens is None else parse_tokens(tokens),
+            family=family,
+            batch=batch,
+            attention=attention,
+            most_share=most_share,
+            spare=spare,
+            price=price,
+            seed=seed,
+            on_step=status.update,
+        )
+    plans = [one.plan for one in options if one.plan is not None]
+    if not plans:
+        raise next((one.error for one in options if one.error is not None), LoadError("nothing was measured"))
+    only = plans[0] if len(options) == 1 else None
+    if picture is not None and only is None:
+        raise LoadError(
+            f"--picture draws one configuration, and there are {len(options)}: choose one with --family, "
+            "--tokens, --batch and --attention"
+        )
     if json:
         import json as encoder
 
-        sys.stdout.write(encoder.dumps(ours.facts(), indent=1) + "\n")
+        facts = [one.facts() for one in options] if only is None else only.facts()
+        sys.stdout.write(encoder.dumps(facts, indent=1) + "\n")
     else:
-        from rich.console import Console
+        from polyhead_load.report.choices import choose_lines, choose_table
 
         console = Console()
-        for line in ours.lines():
+        if only is None:
+            varied = folder.read()[0].varied
+            console.print(choose_table(options, varied, target))
+        for line in choose_lines(options, varied, target) if only is None else only.lines():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if picture is not None:
-        picture.write_text(draw_plan(ours).svg(), encoding="utf-8")
-
-
-def _seconds(text: str) -> float:
-    from polyhead_load.errors import LoadError
-
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]+)", text.strip())
-    seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
-    if not 0 < seconds < math.inf:
-        raise LoadError(
-            f"--p99 must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}"
-        )
-    return seconds
+    if picture is not None and only is not None:
+        picture.write_text(draw_plan(only).svg(), encoding="utf-8")
 
 
 def _share(text: str) -> float:
@@ -126,17 +144,19 @@ def _share(text: str) -> float:
     return share
 
 
-def _require_sensible(name: str, value: float, unit: str) -> None:
-    from polyhead_load.errors import LoadError
-
-    if not _LEAST <= value <= _MOST:
-        raise LoadError(f"{name} must be from {_LEAST:g} to {_MOST:g}, {unit}, was {value:g}")
-
-
 def _run_folder(run: Path | None) -> "RunFolder":
     from polyhead_load.errors import SweepError
     from polyhead_load.sweep.folder import RunFolder
+    from polyhead_load.sweep.spec import families_in, repository_run
 
+    if run is not None and families_in(run):
+        of_all = _RUNS / repository_run(run)
+        if not (of_all / "sweep.json").exists():
+            raise SweepError(
+                f"a plan needs measurements, and {of_all} has none of the families in {run}: "
+                f"`polyhead sweep {shlex.quote(str(run.resolve()))}` makes them"
+            )
+        return RunFolder(of_all)
     if run is not None:
         return RunFolder(run)
     found = sorted(file.parent for file in _RUNS.glob("*/sweep.json"))

@@ -12,15 +12,17 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_load.contents import draw_lengths
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.machine import Machine, RunTimes, Way
+from polyhead_load.plan import Lengths
 from polyhead_load.records import Records
 from polyhead_load.report.findings import QUANTILES
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.gates import UNSTABLE
 from polyhead_load.sweep.intervals import Interval, Values, typical_quantile
-from polyhead_load.sweep.spec import near
+from polyhead_load.sweep.spec import length_label, near
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, CostModel, Size
 
 SINGLE = "single"
@@ -31,6 +33,8 @@ _SAME_RUN_SECONDS = 0.05
 """Answers of one run arrive within this time."""
 _LANE_SLACK = 0.1
 """Runs that were under way at once on average, beyond a whole number, and still make no further lane."""
+_DRAWN = 512
+"""Lengths drawn from a distribution."""
 _CPU = "CPUExecutionProvider"
 _PACKED = "N,D"
 """The axes of activations of graphs that compute no padding."""
@@ -95,6 +99,8 @@ class Measured:
     """Without a gap: it depends on T."""
     capacities: Mapping[int, float]
     """T → requests a second, ascending."""
+    mixture: Lengths | None = None
+    """Lengths that were measured together: their mean stands for T, and run times differ the more."""
     callers: int
     """How many were in flight while capacities were measured."""
     points: Sequence[LoadPoint]
@@ -108,20 +114,27 @@ class Measured:
     """The machine, in words."""
 
 
+def typical_lengths(tokens: int | Lengths, seed: int = 0) -> list[int]:
+    """Return T, or lengths that are distributed as wanted."""
+    return draw_lengths(tokens, 1 if isinstance(tokens, int) else _DRAWN, np.random.default_rng(seed))
+
+
 def read_measured(
     folder: RunFolder,
     *,
     family: str | None = None,
     batch: int | None = None,
     attention: str | None = None,
+    tokens: int | Lengths | None = None,
 ) -> Measured:
-    """Read the measurements of one configuration at all its lengths.
+    """Read the measurements of one configuration at all its fixed lengths, or of one mixture of lengths.
 
     Args:
         folder: A sweep's run.
         family: Default: the only one.
         batch: Default: 1, or the only one.
         attention: The name of what was asked for. Default: off, or the only one.
+        tokens: What is to be planned for: where it is a mixture that was measured, that is read.
 
     Raises:
         SweepError: It is no run's folder, it has several such configurations or none, or what a plan needs
@@ -134,25 +147,30 @@ def read_measured(
         "attention": _pick("attention", attention, sweep.labels("attention"), "off"),
     }
     rows = int(labels["batch"])
-    lengths = sorted(tokens for tokens in sweep.tokens if isinstance(tokens, int))
-    cells, left_out = _cells(folder, labels, lengths)
+    mixture = tokens if isinstance(tokens, Lengths) and tokens in sweep.tokens else None
+    if mixture is None:
+        by_label = {str(each): each for each in sweep.tokens if isinstance(each, int)}
+    else:
+        by_label = {length_label(mixture): round(fmean(typical_lengths(mixture)))}
+    lengths = sorted(by_label.values())
+    cells, left_out = _cells(folder, labels, by_label)
     shared: dict[int, list[Runs]] = {}
     alone: dict[int, list[Runs]] = {}
     capacities: dict[int, float] = {}
-    for tokens in lengths:
-        found = {load: cells.get((tokens, load), []) for load in (CAPACITY, SINGLE)}
+    for length in lengths:
+        found = {load: cells.get((length, load), []) for load in (CAPACITY, SINGLE)}
         if missing := [load for load, measurements in found.items() if not measurements]:
-            left_out.append(f"T = {tokens}: no valid run of {' and '.join(missing)}")
+            left_out.append(f"T = {length}: no valid run of {' and '.join(missing)}")
             continue
         beside, lone = (
             [Runs.of(folder.load_records(one.records), rows) for one in measurements if one.records]
             for measurements in found.values()
         )
         if not all(any(len(runs.rows) for runs in each) for each in (beside, lone)):
-            left_out.append(f"T = {tokens}: the server's replies did not say how long runs took")
+            left_out.append(f"T = {length}: the server's replies did not say how long runs took")
             continue
-        shared[tokens], alone[tokens] = beside, lone
-        capacities[tokens] = median(one.achieved for one in found[CAPACITY] if one.achieved)
+        shared[length], alone[length] = beside, lone
+        capacities[length] = median(one.achieved for one in found[CAPACITY] if one.achieved)
     if not capacities:
         raise SweepError(
             f"{folder.path} must have, for {_words(labels)}, at least one fixed T with valid runs of one "
@@ -164,9 +182,9 @@ def read_measured(
     doubling = DOUBLING_TOKENS if on_cpu else inf
     points = [
         point
-        for (tokens, load), measurements in cells.items()
-        if load not in {CAPACITY, SINGLE} and tokens in capacities
-        for point in _point(folder, tokens, load, measurements)
+        for (length, load), measurements in cells.items()
+        if load not in {CAPACITY, SINGLE} and length in capacities
+        for point in _point(folder, length, load, measurements)
     ]
     mark = facts.get("fingerprint", {})
     return Measured(
@@ -180,6 +198,7 @@ def read_measured(
             packed=facts.get("activations", {}).get(labels["family"]) == _PACKED,
         ),
         capacities=capacities,
+        mixture=mixture,
         callers=sweep.capacity_users,
         points=sorted(points, key=lambda point: (point.tokens, point.rate)),
         left_out=left_out,
@@ -206,12 +225,11 @@ def _words(labels: Mapping[str, str]) -> str:
 
 
 def _cells(
-    folder: RunFolder, labels: Mapping[str, str], lengths: Sequence[int]
+    folder: RunFolder, labels: Mapping[str, str], by_label: Mapping[str, int]
 ) -> tuple[dict[tuple[int, str], list[Measurement]], list[str]]:
     """Return the usable runs by (T, load), and why others are not."""
     cells: dict[tuple[int, str], list[Measurement]] = defaultdict(list)
     left_out = []
-    by_label = {str(tokens): tokens for tokens in lengths}
     for one in folder.journal().measurements:
         if one.tokens not in by_label or any(getattr(one, name) != label for name, label in labels.items()):
             continue

@@ -11,10 +11,9 @@ from statistics import fmean
 
 import numpy as np
 
-from polyhead_load.contents import draw_lengths
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.machine import Machine, Outcome, Simulation
-from polyhead_load.fleet.measured import LoadPoint, Measured
+from polyhead_load.fleet.measured import LoadPoint, Measured, typical_lengths
 from polyhead_load.plan import Lengths
 from polyhead_load.sweep.intervals import Interval, typical_quantile
 from polyhead_server.scheduling.costs import Size
@@ -23,8 +22,6 @@ _REPEATS = 4
 """Independent simulations of one rate; how their p99s differ gives its interval."""
 _REQUESTS = 2000
 """Requests of each."""
-_DRAWN = 512
-"""Lengths drawn from a distribution."""
 ALONE = 0.001
 """Share of the capacity at which hardly any request meets another; less is simulated as this much."""
 _LEVEL, _MEETING = 0, 2
@@ -96,8 +93,8 @@ class MachineModel:
         Raises:
             SweepError: Lengths are outside those that were measured.
         """
-        lengths = draw_lengths(tokens, 1 if isinstance(tokens, int) else _DRAWN, np.random.default_rng(seed))
         known = list(measured.capacities)
+        lengths = known if measured.mixture is not None else typical_lengths(tokens, seed)
         if min(lengths) < known[0] or max(lengths) > known[-1]:
             span = f"{known[0]} to {known[-1]}" if len(known) > 1 else f"{known[0]} alone"
             was = f"{min(lengths)} to {max(lengths)}" if len(lengths) > 1 else f"{lengths[0]}"

@@ -6,8 +6,22 @@ from dataclasses import dataclass
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.model import ALONE, MachineModel, Prediction
 
-_STEPS = 8
-"""Halvings of the range in which the largest rate is sought."""
+MOST_SHARE = 0.85
+"""The largest share of its capacity that a machine is given unless told otherwise."""
+_STEPS = 6
+"""Halvings of the range in which the largest rate is sought: to about a hundredth of the capacity."""
+
+
+class TooSlowError(SweepError):
+    """A limit on p99 is not even kept where requests do not meet each other."""
+
+    def __init__(self, limit: float, alone: Prediction) -> None:
+        self.alone = alone
+        super().__init__(
+            f"no fleet can meet a p99 of {1e3 * limit:.4g} ms: on a machine that has nothing else to do, "
+            f"requests have a p99 of {1e3 * alone.p99.value:.3g} ms and a p50 of {1e3 * alone.p50:.3g} ms; "
+            "allow more, or take shorter sequences, a smaller encoder, or a faster machine"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +55,14 @@ def largest_rate(model: MachineModel, p99: float, most_share: float) -> tuple[Pr
         most_share: The largest share of its capacity, from 0 to 1.
 
     Raises:
-        SweepError: p99 is not even kept where requests do not meet each other.
+        TooSlowError: p99 is not even kept where requests do not meet each other.
     """
     high = model.predict(most_share * model.capacity)
     if high.p99.value <= p99:
         return high, f"--utilisation {100 * most_share:g}%"
     best = model.predict(min(ALONE, most_share) * model.capacity)
     if best.p99.value > p99:
-        raise SweepError(
-            f"no fleet can meet a p99 of {1e3 * p99:.4g} ms: on a machine that has nothing else to do, "
-            f"requests have a p99 of {1e3 * best.p99.value:.3g} ms and a p50 of {1e3 * best.p50:.3g} ms; "
-            "allow more, or take shorter sequences, a smaller encoder, or a faster machine"
-        )
+        raise TooSlowError(p99, best)
     low, top = best.rate, high.rate
     for _ in range(_STEPS):
         middle = model.predict((low + top) / 2)
@@ -74,10 +84,11 @@ def size_fleet(model: MachineModel, *, rate: float, p99: float, most_share: floa
         spare: Machines that may fail.
 
     Raises:
-        SweepError: No fleet can keep the limit.
+        TooSlowError: No fleet can keep the limit.
     """
     most, limited_by = largest_rate(model, p99, most_share)
     needed = max(1, math.ceil(rate / most.rate))
+    usual = model.predict(rate / (needed + spare))
     return Fleet(
         rate=rate,
         p99=p99,
@@ -85,6 +96,6 @@ def size_fleet(model: MachineModel, *, rate: float, p99: float, most_share: floa
         spare=spare,
         most=most,
         limited_by=limited_by,
-        usual=model.predict(rate / (needed + spare)),
-        worst=model.predict(rate / needed),
+        usual=usual,
+        worst=model.predict(rate / needed) if spare else usual,
     )

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from polyhead_load.records import Records
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval, Values, blocks_ratio, pooled_quantile
+from polyhead_load.sweep.intervals import (
+    FEWEST_BLOCKS,
+    Interval,
+    Values,
+    blocks_ratio,
+    pooled_quantile,
+    typical_value,
+)
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep, parse_load
 
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -38,11 +45,12 @@ class _Aggregate:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity(_Aggregate):
-    """Requests a second that a configuration can answer: the median of its runs, and their range."""
+    """Requests a second that a configuration can answer."""
 
     value: float
-    low: float
-    high: float
+    """The median of its runs."""
+    interval: Interval | None
+    """The same with its interval; None for fewer than three runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,17 +127,17 @@ class Findings:
     @property
     def varied(self) -> list[Dimension]:
         """Return the dimensions with several values; the family where there are none."""
-        return [name for name in DIMENSIONS if len(self.sweep.labels(name)) > 1] or ["family"]
+        return self.sweep.varied
 
     @property
     def baseline(self) -> str:
         """Return what the others are compared with, in words."""
         return ", ".join(f"{name} {value}" for name, value in self.sweep.compared.items()) or "nothing"
 
-    def is_baseline(self, row: Row) -> bool:
-        """Return whether others are compared with this row."""
+    def is_baseline(self, labels: Mapping[Dimension, str]) -> bool:
+        """Return whether others are compared with the configuration of these labels."""
         compared = self.sweep.compared
-        return bool(compared) and all(row.labels[name] == value for name, value in compared.items())
+        return bool(compared) and all(labels[name] == value for name, value in compared.items())
 
 
 def read_findings(folder: RunFolder) -> Findings:
@@ -144,7 +152,7 @@ def read_findings(folder: RunFolder) -> Findings:
     for one in measurements:
         by_cell[one.cell].append(one)
     alone = {key: _row(runs, folder) for key, runs in by_cell.items() if key[-1] != CAPACITY}
-    capacities = [_capacity(runs) for key, runs in by_cell.items() if key[-1] == CAPACITY]
+    capacities = [capacity_of(runs) for key, runs in by_cell.items() if key[-1] == CAPACITY]
     findings = Findings(
         sweep=sweep,
         facts=facts,
@@ -154,7 +162,7 @@ def read_findings(folder: RunFolder) -> Findings:
     )
     rows = [
         _compared(row, alone.get((*{**row.labels, **sweep.compared}.values(), row.load)))
-        if sweep.compared and not findings.is_baseline(row)
+        if sweep.compared and sweep.blocks >= FEWEST_BLOCKS and not findings.is_baseline(row.labels)
         else row
         for row in alone.values()
     ]
@@ -167,13 +175,17 @@ def _labels(one: Measurement) -> dict[Dimension, str]:
     return {dimension: getattr(one, dimension) for dimension in DIMENSIONS}
 
 
-def _capacity(runs: Sequence[Measurement]) -> Capacity | None:
+def capacity_of(runs: Sequence[Measurement]) -> Capacity | None:
+    """Return the capacity that runs show; None where none is valid."""
     valid = [one for one in runs if not one.void and one.achieved]
     values = [one.achieved for one in valid if one.achieved]
     if not values:
         return None
     return Capacity(
-        labels=_labels(valid[0]), valid=valid, value=median(values), low=min(values), high=max(values)
+        labels=_labels(valid[0]),
+        valid=valid,
+        value=median(values),
+        interval=typical_value(values),
     )
 
 

@@ -42,9 +42,14 @@ def factor(interval: Interval | None) -> str:
     return f"{NO_DIFFERENCE if 1.0 in interval else f'{interval.value:#.3g}'} {ends}"
 
 
-def count_of(count: int, whole: int) -> str:
-    """Return such as `2 of 5`, or nothing for 0."""
-    return f"{count} of {whole}" if count else ""
+def count(value: float | None) -> str:
+    """Return a large number with a prefix, such as `85.1 M`, or nothing for None."""
+    if value is None:
+        return ""
+    scale, prefix = next(
+        one for one in ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1, "")) if value >= one[0] or one[0] == 1
+    )
+    return f"{number(value / scale) if scale > 1 else f'{value:.0f}'}{prefix}"
 
 
 def size(bytes_: float | None) -> str:

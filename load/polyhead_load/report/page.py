@@ -4,7 +4,8 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from polyhead_load.fleet.choosing import Option, choose
+from polyhead_load.fleet.sizing import MOST_SHARE
 from polyhead_load.records import REST
-from polyhead_load.report.findings import QUANTILES, Findings, Row, read_findings
+from polyhead_load.report.choices import choose_lines, most_cell, p99_cell, room_cell
+from polyhead_load.report.findings import QUANTILES, Findings, read_findings
 from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
-    TOO_FEW,
-    count_of,
+    count,
     described,
     factor,
     load_title,
@@ -29,19 +32,41 @@ from polyhead_load.report.formatting import (
 from polyhead_load.report.plots import Plot, draw
 from polyhead_load.report.tables import as_csv, as_json
 from polyhead_load.sweep.folder import RunFolder, cannot_write
-from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS
+from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
+from polyhead_load.sweep.spec import Target
 
 
-def write_report(folder: RunFolder) -> tuple[Findings, Path]:
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was written, and where."""
+
+    findings: Findings
+    options: Sequence[Option]
+    """From which to choose."""
+    target: Target | None
+    """What for."""
+    page: Path
+
+
+def write_report(
+    folder: RunFolder,
+    target: Target | None = None,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Report:
     """Write report.html, report.json, report.csv and the pictures.
 
-    Returns:
-        The findings, and the path of the page.
+    Args:
+        folder: Of the run.
+        target: What configurations are chosen for. Default: as the sweep says.
+        on_step: Called with a few words before what takes seconds.
 
     Raises:
         SweepError: It is no run's folder, or cannot be written.
     """
     findings = read_findings(folder)
+    target = target or findings.sweep.target
+    options = choose(folder, target, on_step=on_step)
     pictures = [(plot, plot.svg()) for plot in draw(findings)]
     plots = folder.path / "plots"
     try:
@@ -50,13 +75,19 @@ def write_report(folder: RunFolder) -> tuple[Findings, Path]:
         raise cannot_write(plots, error) from error
     for plot, svg in pictures:
         folder.write(f"plots/{plot.name}.svg", svg)
-    folder.write("report.json", json.dumps(as_json(findings), indent=1) + "\n")
+    report = Report(findings=findings, options=options, target=target, page=folder.path / "report.html")
+    chosen = {
+        "target": None if target is None else target.model_dump(mode="json"),
+        "choose": [one.facts() for one in options],
+    }
+    folder.write("report.json", json.dumps(as_json(findings) | chosen, indent=1) + "\n")
     folder.write("report.csv", as_csv(findings))
-    folder.write("report.html", _page(findings, pictures))
-    return findings, folder.path / "report.html"
+    folder.write("report.html", _page(report, pictures))
+    return report
 
 
-def _page(findings: Findings, pictures: list[tuple[Plot, str]]) -> str:
+def _page(report: Report, pictures: list[tuple[Plot, str]]) -> str:
+    findings = report.findings
     environment = Environment(
         loader=PackageLoader("polyhead_load.report", "."),
         autoescape=select_autoescape(["html"]),
@@ -64,7 +95,7 @@ def _page(findings: Findings, pictures: list[tuple[Plot, str]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    formats = (unbroken, number, percent, size, spread, load_title)
+    formats = (unbroken, number, count, percent, size, spread, load_title)
     environment.filters |= {each.__name__: each for each in formats}
     return environment.get_template("page.html").render(
         findings=findings,
@@ -73,6 +104,7 @@ def _page(findings: Findings, pictures: list[tuple[Plot, str]]) -> str:
         | dict(findings.facts),
         version=version("polyhead"),
         summary=summary(findings),
+        differences=list(differences(findings)),
         quantiles=list(QUANTILES),
         sections=[
             (load, [row for row in findings.rows if row.load == load]) for load in findings.sweep.loads
@@ -81,7 +113,15 @@ def _page(findings: Findings, pictures: list[tuple[Plot, str]]) -> str:
         graphs=_graphs(findings.facts.get("graphs", {})),
         constants=_constants(findings),
         ratio_cell=_ratio_cell,
-        count_of=count_of,
+        ratios=any(row.ratios for row in findings.rows),
+        options=report.options,
+        target=report.target,
+        choice=list(choose_lines(report.options, findings.varied, report.target)),
+        never=any(one.verdict == "never" for one in report.options),
+        most_share=MOST_SHARE,
+        room_cell=room_cell,
+        p99_cell=p99_cell,
+        most_cell=most_cell,
     )
 
 
@@ -101,7 +141,7 @@ def summary(findings: Findings) -> list[str]:
             f"There are fewer than {FEWEST_BLOCKS} blocks: intervals know nothing of how the machine differs "
             "from one to the next, and nothing can be compared."
         )
-    lines += _comparisons(findings)
+    lines += _counts(findings)
     if impossible := sum(row.parts.get(REST, 0) < 0 for row in findings.rows):
         lines.append(
             f"Cells in which the server says that it took longer than the answer did: {impossible}. "
@@ -119,8 +159,8 @@ def summary(findings: Findings) -> list[str]:
     return lines
 
 
-def _comparisons(findings: Findings) -> Iterator[str]:
-    """Count the ratios that differ from 1 and how many would by chance; then name each that does."""
+def _counts(findings: Findings) -> Iterator[str]:
+    """Count the ratios that differ from 1, and how many would by chance."""
     for name in QUANTILES:
         ratios = [interval for row in findings.rows if (interval := row.ratios.get(name))]
         if ratios:
@@ -132,6 +172,10 @@ def _comparisons(findings: Findings) -> Iterator[str]:
                 f"about {(1 - CONFIDENCE) * len(ratios):.2g} of {len(ratios)} would still show one, "
                 "by chance."
             )
+
+
+def differences(findings: Findings) -> Iterator[str]:
+    """Name each ratio that differs from 1, by load and quantile."""
     varied = findings.varied
     # T stands beside every ratio: it decides how much of a cell is attention.
     constant = "" if "tokens" in varied else f", {described('tokens', findings.sweep.labels('tokens')[0])}"
@@ -150,15 +194,10 @@ def _comparisons(findings: Findings) -> Iterator[str]:
                 )
 
 
-def _ratio_cell(row: Row, quantile: str) -> tuple[str, str, str]:
-    """Return a ratio, its small print and whether that is slower or faster."""
-    interval = row.ratios.get(quantile)
-    if interval is None:
-        return "", TOO_FEW if row.ratios else row.uncompared, ""
-    value, _, ends = factor(interval).rpartition(" ")
-    if 1.0 in interval:
-        return "", f"{value} {ends}", ""
-    return value, ends.strip("()"), "slower" if interval.low > 1 else "faster"
+def _ratio_cell(ratio: Interval) -> tuple[str, str, str]:
+    """Return a ratio, its interval and whether that is slower, faster or no measurable difference."""
+    kind = "same" if 1.0 in ratio else "slower" if ratio.low > 1 else "faster"
+    return f"{ratio.value:#.3g}", f"{ratio.low:#.3g}–{ratio.high:#.3g}", kind
 
 
 def _constants(findings: Findings) -> Mapping[str, str]:

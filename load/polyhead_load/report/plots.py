@@ -18,7 +18,7 @@ from polyhead_load.report.findings import Findings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.spec import DIMENSIONS, parse_load
+from polyhead_load.sweep.spec import parse_load
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
@@ -48,6 +48,8 @@ _PARTS = {
 _QUANTILES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
 _LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
 _MARKERS = "osD^vP*X"
+_FAR_APART = 30
+"""Times the least latency in a panel from which on its axis is logarithmic."""
 
 _DrawPanel = Callable[[Axes, Facet, str], bool]
 """Draw one facet of one column; return whether there was anything to draw."""
@@ -101,7 +103,11 @@ def _latency(layout: PlotLayout) -> Plot | None:
                 axis.plot(at, [one.value for one in intervals], markersize=4, linewidth=1.2, **style)
             else:  # names have no order that a line could follow
                 _error_bars(axis, at, intervals, markersize=5, capsize=3, **style)
-        axis.set_ylim(bottom=0)
+        bottom, top = axis.dataLim.intervaly
+        if 0 < _FAR_APART * bottom < top:  # one far tail would flatten all others
+            _plain_log(axis.yaxis)
+        else:
+            axis.set_ylim(bottom=0)
         _label_values(axis, layout)
         return bool(rows)
 
@@ -125,20 +131,26 @@ def _ratio(layout: PlotLayout) -> Plot | None:
         drawn = False
         for place, load in enumerate(loads):
             offset = 0.14 * (place - (len(loads) - 1) / 2)
-            known = [
-                (layout.places[layout.value(row)] + offset, interval)
-                for row in layout.rows(facet, load)
-                if (interval := row.ratios.get(name))
-            ]
-            if known:
-                drawn = True
-                style: dict[str, Any] = {
-                    "color": _LOADS[place],
-                    "marker": _MARKERS[place],
-                    "label": load_title(load),
-                }
-                at, intervals = zip(*known, strict=True)
-                _error_bars(axis, at, intervals, markersize=4, capsize=2, **style)
+            rows = layout.rows(facet, load)
+            # Where the server did not keep up, what differs is by how much, which chance decides.
+            behind = any(layout.findings.is_baseline(row.labels) and row.overloaded for row in rows)
+            for fill in (_LOADS[place], "none"):
+                known = [
+                    (layout.places[layout.value(row)] + offset, interval)
+                    for row in rows
+                    if (interval := row.ratios.get(name))
+                    and (fill == "none") is (behind or bool(row.overloaded))
+                ]
+                if known:
+                    drawn = True
+                    style: dict[str, Any] = {
+                        "color": _LOADS[place],
+                        "marker": _MARKERS[place],
+                        "label": load_title(load),
+                        "markerfacecolor": fill,
+                    }
+                    at, intervals = zip(*known, strict=True)
+                    _error_bars(axis, at, intervals, markersize=4, capsize=2, **style)
         if drawn:
             axis.axhline(1, color="#555555", linewidth=0.9)
             _plain_log(axis.yaxis)  # half and twice are equally far from 1
@@ -151,8 +163,9 @@ def _ratio(layout: PlotLayout) -> Plot | None:
     return _plot(
         name="ratio",
         title=f"Against {layout.findings.baseline}",
-        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference."
-        + _left_out(layout),
+        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference. "
+        "Hollow: in some of its runs, or the baseline's, the server did not keep up; then chance decides how "
+        "late answers come, not the configuration." + _left_out(layout),
         figure=figure,
     )
 
@@ -160,7 +173,6 @@ def _ratio(layout: PlotLayout) -> Plot | None:
 def _throughput(layout: PlotLayout) -> Plot | None:
     """Draw latency against throughput, one curve for each configuration."""
     loads = [load for load in layout.loads if parse_load(load).kind != "single"]
-    capacities = {tuple(one.labels.values()): one.value for one in layout.findings.capacities}
 
     def panel(axis: Axes, facet: Facet, name: str) -> bool:
         curves: dict[Any, list[tuple[float, float]]] = {value: [] for value in layout.values}
@@ -173,9 +185,6 @@ def _throughput(layout: PlotLayout) -> Plot | None:
                 continue
             style: dict[str, Any] = {"color": layout.colour(value), "label": layout.name(value)}
             axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3.5, linewidth=1.2, **style)
-            labels = {**facet.labels, **dict(zip(layout.compared, value, strict=True))}
-            if capacity := capacities.get(tuple(labels[dimension] for dimension in DIMENSIONS)):
-                axis.axvline(capacity, color=style["color"], linewidth=0.8, linestyle=(0, (2, 3)))
         if drawn := any(curves.values()):
             _plain_log(axis.yaxis)
             axis.set_xlim(left=0)
@@ -185,8 +194,7 @@ def _throughput(layout: PlotLayout) -> Plot | None:
     return _plot(
         name="throughput",
         title="Latency against throughput",
-        caption="Open loop: requests arrive at Poisson times, whatever the answers do. A vertical line is "
-        "the configuration's capacity, measured with several requests in flight.",
+        caption="Open loop: requests arrive at Poisson times, whatever the answers do.",
         figure=figure,
     )
 

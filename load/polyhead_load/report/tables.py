@@ -10,16 +10,24 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from polyhead_load.report.findings import QUANTILES, Findings, Row
-from polyhead_load.report.formatting import TOO_FEW, described, factor, milliseconds
-from polyhead_load.sweep.intervals import Interval
+from polyhead_load.report.formatting import (
+    TOO_FEW,
+    described,
+    factor,
+    milliseconds,
+)
+from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 
 _MEANS = ("generator_cpu", "server_cpu", "foreign_cpu", "steal", "server_mib", "request_bytes", "reply_bytes")
 
 
 def terminal_table(findings: Findings) -> Table:
     """Return the headline table, which fits into 80 columns."""
-    title = f"{findings.sweep.title}; ratios of p50 are to {findings.baseline}"
-    table = compact_table(title, "cell", "blocks", *(f"{name} ms" for name in QUANTILES), "p50 ratio")
+    title = findings.sweep.title
+    if _has_ratios(findings):
+        title += f"; ratios of p50 are to {findings.baseline}"
+    columns = [f"{name} ms" for name in QUANTILES] + ["p50 ratio"] * _has_ratios(findings)
+    table = compact_table(title, "cell", "blocks", *columns)
     load = None
     for row in findings.rows:
         if row.load != load:
@@ -31,13 +39,13 @@ def terminal_table(findings: Findings) -> Table:
     return table
 
 
-def compact_table(title: str, first: str, *others: str) -> Table:
+def compact_table(title: str, first: str, *others: str, min_width: int = 13) -> Table:
     """Return a table with narrow columns, of which the last may wrap."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first, overflow="fold")
     for name in others[:-1]:
         table.add_column(name, no_wrap=True)
-    table.add_column(others[-1], min_width=13)
+    table.add_column(others[-1], min_width=min_width)
     return table
 
 
@@ -52,12 +60,16 @@ def _cells(row: Row, findings: Findings) -> list[str]:
     runs += [f"{count} {what}" for what, count in counts.items() if count]
     if not row.valid:
         return ["\n".join(runs)]
-    against = "baseline" if findings.is_baseline(row) else row.uncompared
-    return [
-        "\n".join(runs),
-        *(stacked(milliseconds(row.quantiles[name])) for name in QUANTILES),
-        stacked(factor(row.ratios["p50"])) if row.ratios else against,
-    ]
+    cells = ["\n".join(runs), *(stacked(milliseconds(row.quantiles[name])) for name in QUANTILES)]
+    if _has_ratios(findings):
+        against = "baseline" if findings.is_baseline(row.labels) else row.uncompared
+        cells.append(stacked(factor(row.ratios["p50"])) if row.ratios else against)
+    return cells
+
+
+def _has_ratios(findings: Findings) -> bool:
+    """Return whether there are blocks enough for ratios."""
+    return findings.sweep.blocks >= FEWEST_BLOCKS
 
 
 def remarks(findings: Findings) -> list[str]:
@@ -96,8 +108,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
             {
                 "configuration": list(one.labels.values()),
                 "requests_per_second": one.value,
-                "low": one.low,
-                "high": one.high,
+                "interval": interval_facts(one.interval),
                 "runs": len(one.valid),
             }
             for one in findings.capacities
@@ -131,7 +142,7 @@ def _facts(row: Row, findings: Findings) -> dict[str, Any]:
         "valid_blocks": len(row.valid),
         "void_runs": len(row.void),
         "overloaded_runs": len(row.overloaded),
-        "is_baseline": findings.is_baseline(row),
+        "is_baseline": findings.is_baseline(row.labels),
         "offered_per_second": row.mean("rate"),
         "answered_per_second": row.mean("achieved"),
         "capacity_per_second": next(

@@ -14,7 +14,8 @@ from polyhead_client.options import OPEN_ACCESS, Access
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from polyhead_load.report.findings import Findings
+    from polyhead_load.report.page import Report
+    from polyhead_load.sweep.spec import Target
 
 app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
 
@@ -38,7 +39,11 @@ def sweep(
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     arrivals: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     loads: str | None = None,
+    tokens: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    rate: float | None = None,
+    p99: str | None = None,
+    foreign_cpu: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
 
@@ -48,11 +53,11 @@ def sweep(
     Parameters
     ----------
     sweep
-        A preset (`polyhead sweep presets` lists them), or a .toml file.
+        A preset (`polyhead sweep presets` lists them), a .toml file, or a model repository: all its families.
     out
         The run's folder. Default: sweeps/NAME. A folder that holds this sweep already is continued.
     models
-        The model repository, if the sweep starts its own server.
+        The model repository, if the sweep starts its own server and is not of a repository itself.
     address
         A running server that has the families. Default: the sweep starts its own.
     access
@@ -67,22 +72,41 @@ def sweep(
         Another number gives another order, arrivals and contents with the same weights, for a second run.
     loads
         How the configurations are called, such as "single,50%,common". Default: as the sweep says.
+    tokens
+        T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: as the sweep says.
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
+    rate
+        Choose the configurations that hold this many requests a second ...
+    p99
+        ... within this latency for 99 of 100 requests, such as 50ms. The report can be given both later, too.
+    foreign_cpu
+        Most cores that other processes may use; a run meanwhile is void. Default: as the sweep says, 0.15.
     """
     from rich.console import Console
 
     from polyhead_load.errors import SweepError
+    from polyhead_load.options import parse_tokens
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.progress import SweepProgress
-    from polyhead_load.sweep.spec import read_sweep
+    from polyhead_load.sweep.spec import read_sweep, repository_run
     from polyhead_load.sweep.sweeping import run_sweep
 
     flags = None if serve is None else tuple(shlex.split(serve))
     only = None if loads is None else tuple(loads.split(","))
-    changes = {"blocks": blocks, "seconds": seconds, "seed": seed, "arrivals": arrivals}
-    name, what = read_sweep(sweep, **changes, loads=only, serve=flags)
+    lengths = None if tokens is None else parse_tokens(tokens)
+    changes = {
+        "blocks": blocks,
+        "seconds": seconds,
+        "seed": seed,
+        "arrivals": arrivals,
+        "tokens": None if lengths is None else (lengths,),
+    }
+    name, what = read_sweep(
+        sweep, **changes, loads=only, serve=flags, target=_target(rate, p99), foreign_cpu=foreign_cpu
+    )
     path = out or _RUNS / name
+    models = Path(sweep) if name == repository_run(Path(sweep)) else models
     # So that the sweep stops its server.
     signal.signal(signal.SIGTERM, _exit)
     command = ["polyhead", *map(shlex.quote, sys.argv[1:])]
@@ -98,12 +122,12 @@ def sweep(
                 progress=progress,
             )
             progress.step("writing the report")
-            findings, page = write_report(folder)
+            written = write_report(folder, on_step=progress.step)
     except (KeyboardInterrupt, SystemExit):
         sys.stderr.write(f"{_interrupted(path)}\n")
         raise
-    _show(findings, page)
-    if not any(row.valid for row in findings.rows):
+    _show(written)
+    if not any(row.valid for row in written.findings.rows):
         raise SweepError(
             "no run counts, so nothing was measured: the reasons are above; when they are gone, "
             "give the same command again"
@@ -111,18 +135,26 @@ def sweep(
 
 
 @app.command
-def report(run: Path, /) -> None:
+def report(run: Path, /, *, rate: float | None = None, p99: str | None = None) -> None:
     """Write the report of a run again, of what was measured so far.
 
     Parameters
     ----------
     run
         The run's folder.
+    rate
+        Choose the configurations that hold this many requests a second ...
+    p99
+        ... within this latency for 99 of 100 requests, such as 50ms. Default: as the sweep says.
     """
+    from rich.console import Console
+
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.folder import RunFolder
 
-    _show(*write_report(RunFolder(run)))
+    with Console(stderr=True).status("reading what was measured") as status:
+        written = write_report(RunFolder(run), _target(rate, p99), on_step=status.update)
+    _show(written)
 
 
 @app.command
@@ -185,14 +217,32 @@ def presets(name: str | None = None, /) -> None:
         console.print(f"  {what.about}", highlight=False, style="dim")
 
 
-def _show(findings: "Findings", page: Path) -> None:
+def _target(rate: float | None, p99: str | None) -> "Target | None":
+    from polyhead_load.errors import SweepError
+    from polyhead_load.sweep.spec import Target
+
+    if rate is not None and p99 is not None:
+        return Target.of_flags(rate, p99)
+    if rate is not None or p99 is not None:
+        raise SweepError(
+            "--rate and --p99 must be given together: configurations hold a rate within a limit, such as "
+            "--rate 50 --p99 20ms"
+        )
+    return None
+
+
+def _show(report: "Report") -> None:
+    from polyhead_load.report.choices import choose_lines, choose_table, next_steps
     from polyhead_load.report.tables import remarks, terminal_table
 
-    console = _console()
+    console, findings = _console(), report.findings
     console.print(terminal_table(findings))
-    for remark in remarks(findings):
-        console.print(remark, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{page}, and report.json, report.csv, plots/ beside it", highlight=False)
+    console.print(choose_table(report.options, findings.varied, report.target))
+    for line in [*choose_lines(report.options, findings.varied, report.target), *remarks(findings)]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{report.page}, and report.json, report.csv, plots/ beside it", highlight=False)
+    for line in next_steps(findings.sweep, report.target, report.page.parent):
+        console.print(f"next: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _interrupted(path: Path) -> str:

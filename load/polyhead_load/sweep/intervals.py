@@ -11,6 +11,7 @@ logarithms, with Student's t.
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,16 @@ def typical_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
         return pooled_quantile(filled, share)
     # Blocks are short. Another estimate would be as biased as they are.
     return _mean_of_logs([float(np.quantile(block, share, method="median_unbiased")) for block in filled])
+
+
+def typical_value(values: Sequence[float]) -> Interval | None:
+    """Return the median of a few values that were measured alike; None for fewer than three."""
+    if len(values) < FEWEST_BLOCKS:
+        return None
+    middle = median(values)
+    return replace(_mean_of_logs(values), value=middle).widened(
+        Interval(value=middle, low=middle, high=middle)
+    )
 
 
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:

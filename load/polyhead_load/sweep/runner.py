@@ -1,5 +1,6 @@
 """Run a sweep block by block: each cell once in each block, in random order."""
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ Group = tuple[str, ...]
 
 _CRASHES = 3
 """Crashes of a server in a row, under the same family, after which the family is skipped."""
+
+_BUSY_RUNS = 2
+"""Void runs at the start that show that the machine is busy."""
 
 _OVERHEAD_SECONDS = 2.5
 """About what a run takes beside its own time: to warm up, and to start the generator."""
@@ -140,6 +144,7 @@ class SweepRunner:
         if measurement is not None:
             self._journal.append(measurement)
         self._progress.end_run(measurement)
+        self._check_busy()
         if self._serving is None or self._serving[1].alive():
             self._crashes.pop(cell.family, None)
             return
@@ -153,6 +158,25 @@ class SweepRunner:
         self._crashes[cell.family] += 1
         if self._crashes[cell.family] >= _CRASHES:
             self._skip(cell.family, f"its server ended {_CRASHES} times in a row, see server.log")
+
+    def _check_busy(self) -> None:
+        """End a sweep that begins on a busy machine: all of its runs would be void.
+
+        Raises:
+            SweepError: The first runs were all void because of what else ran.
+        """
+        every, limit = self._journal.measurements, self._sweep.gates.foreign_cpu
+        if sum(self._tries.values()) != _BUSY_RUNS or any(one.settled for one in every):
+            return
+        used = [max(one.foreign_cpu or 0.0, one.steal or 0.0) for one in every[-_BUSY_RUNS:]]
+        if used and min(used) > limit:
+            allowed = math.ceil(10 * max(used) + 1) / 10
+            raise SweepError(
+                f"the first {_BUSY_RUNS} runs are void: other processes, or the machine's host, used up to "
+                f"{max(used):.2f} cores meanwhile (limit: {limit:g}), and that changes what is measured. End "
+                f"them (top shows them), or allow as much with --foreign-cpu {allowed:g}: latencies then say "
+                "less, and the report names the limit"
+            )
 
     def _measure(self, run: CellRun) -> Measurement | None:
         """Measure; return None where the configuration or its family cannot be measured."""

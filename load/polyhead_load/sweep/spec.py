@@ -39,6 +39,12 @@ Encoder: TypeAlias = Mapping[str, bool | int | float | str | list[Any] | dict[st
 
 _FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _PRESETS = files("polyhead_load.sweep") / "presets"
+_OF_REPOSITORY = """
+title = "All families of a model repository"
+tokens = [32]
+loads = ["single", "50%", "85%", "common"]
+[families]
+"""
 _LOAD = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>%|/s)")
 
 
@@ -175,6 +181,59 @@ EncoderFields = Annotated[
 ]
 
 
+_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_LEAST_RATE, _MOST_RATE = 1e-6, 1e12
+"""Beyond them, a rate is a mistake, and takes lines to print."""
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]+)", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}")
+    return seconds
+
+
+def _check_time(text: str) -> str:
+    _seconds(text)
+    return text.strip()
+
+
+def _check_rate(rate: float) -> float:
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise ValueError(f"must be from {_LEAST_RATE:g} to {_MOST_RATE:g}, requests a second, was {rate:g}")
+    return rate
+
+
+class Target(_Table):
+    """What a configuration must carry to be chosen."""
+
+    rate: Annotated[float, AfterValidator(_check_rate)]
+    """Requests a second of all callers together."""
+    p99: Annotated[str, AfterValidator(_check_time)]
+    """The latency that 99 of 100 requests must keep, such as 50ms or 0.2s."""
+
+    @property
+    def limit(self) -> float:
+        """Return p99 in seconds."""
+        return _seconds(self.p99)
+
+    @classmethod
+    def of_flags(cls, rate: float, p99: str) -> "Target":
+        """Return what `--rate` and `--p99` say.
+
+        Raises:
+            SweepError: One is out of range.
+        """
+        try:
+            return cls(rate=rate, p99=p99)
+        except ValidationError as error:
+            raise SweepError(f"--{_in_words(error)}") from error
+
+    def __str__(self) -> str:
+        return f"{self.rate:,g} requests/s with a p99 of {self.p99}"
+
+
 class Gates(_Table):
     """Limits beyond which a run is void, or the server was overloaded."""
 
@@ -253,6 +312,8 @@ class Sweep(_Table):
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()
+    target: Target | None = None
+    """What the report chooses configurations for; it changes no measurement."""
 
     @model_validator(mode="after")
     def _check(self) -> "Sweep":
@@ -281,6 +342,11 @@ class Sweep(_Table):
             case "batch":
                 return [str(batch) for batch in self.batch]
 
+    @property
+    def varied(self) -> list[Dimension]:
+        """Return the dimensions with several values; the family where there are none."""
+        return [name for name in DIMENSIONS if len(self.labels(name)) > 1] or ["family"]
+
     def encoder_of(self, family: str) -> dict[str, Any]:
         """Return the family's fields; empty where it must exist already."""
         return {**self.encoder, **self.families[family]}
@@ -303,11 +369,22 @@ def preset_files() -> Mapping[str, str]:
     }
 
 
-def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
+def families_in(repository: Path) -> list[str]:
+    """Return the families of a model repository; none where it is something else."""
+    return sorted({file.parts[-3] for file in repository.glob("*/[1-9]*/manifest.json")})
+
+
+def repository_run(repository: Path) -> str:
+    """Return the short name of a sweep over all families of a model repository."""
+    return f"all-{repository.resolve().name}"
+
+
+def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: Any) -> tuple[str, Sweep]:
     """Read a sweep from a preset or a file.
 
     Args:
-        source: A preset's name, or the path of a TOML file.
+        source: A preset's name, the path of a TOML file, or a model repository, for all of its families.
+        foreign_cpu: That gate, where it is not None.
         overrides: Fields that replace the file's, where they are not None.
 
     Returns:
@@ -319,12 +396,14 @@ def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
     known = preset_files()
     if source in known:
         name, text, where = source, known[source], f"preset {source}"
+    elif families := families_in(path := Path(source)):
+        name, where = repository_run(path), source
+        text = _OF_REPOSITORY + "".join(f"{family} = {{}}\n" for family in families)
     else:
-        path = Path(source)
         if path.suffix != ".toml":
             raise SweepError(
-                f"the sweep must be one of {', '.join(known)}, or a .toml file, was {source!r}"
-                f"{near(source, known)}"
+                f"the sweep must be one of {', '.join(known)}, a .toml file, or a model repository, was "
+                f"{source!r}{near(source, known)}"
             )
         name, where = path.stem, source
         try:
@@ -338,12 +417,16 @@ def read_sweep(source: str, **overrides: Any) -> tuple[str, Sweep]:
     values.setdefault("title", name)
     values |= {field: value for field, value in overrides.items() if value is not None}
     try:
-        return name, Sweep.model_validate(values)
+        sweep = Sweep.model_validate(values)
+        if foreign_cpu is not None:
+            gates = sweep.gates.model_copy(update={"foreign_cpu": foreign_cpu})
+            sweep = sweep.model_copy(update={"gates": gates})
+        return name, sweep
     except ValidationError as error:
         raise SweepError(f"{where}: {_in_words(error)}") from error
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention}
+_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention, "target": Target}
 
 
 def _in_words(error: ValidationError) -> str:

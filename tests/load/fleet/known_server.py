@@ -13,7 +13,7 @@ from polyhead_load.contents import draw_lengths
 from polyhead_load.plan import Lengths
 from polyhead_load.records import Records
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.spec import Sweep, length_label
 from polyhead_server.scheduling.admission import RunningBatch
 
 LANES = 2
@@ -150,10 +150,11 @@ def _records(rows: Any) -> Records:
 def swept(
     path: Path,
     *,
-    tokens: Sequence[int],
+    tokens: Sequence[int | Mapping[str, float]],
     loads: Sequence[str] = LOADS,
     requests: int = 600,
     changes: Mapping[tuple[int, str], Mapping[str, Any]] | None = None,
+    mixtures: bool = False,
     **fields: Any,
 ) -> RunFolder:
     """A sweep's run.
@@ -164,29 +165,32 @@ def swept(
         loads: Beside the capacity.
         requests: In each run.
         changes: (T, load) → fields of its measurements that differ.
+        mixtures: Whether mixtures of lengths are measured, too.
         fields: Of the sweep.
     """
     sweep = {"title": "known", "families": {"known": {}}, "tokens": tokens, "loads": loads, "blocks": 2}
     folder = RunFolder(path)
     machine = {"cores": str(LANES), "processor": "a known processor"}
+    what = Sweep.model_validate(sweep | fields)
     folder.begin(
-        Sweep.model_validate(sweep | fields),
+        what,
         {"fingerprint": machine, "server": "its own: polyhead serve", "skipped": {}},
     )
-    for length in (length for length in tokens if isinstance(length, int)):
+    changed_by_label = {(str(at), load): fields for (at, load), fields in (changes or {}).items()}
+    for length in (length for length in what.tokens if mixtures or isinstance(length, int)):
         capacity = 0.0
         for load in ("capacity", *loads):
             rate = capacity * float(load.strip("%")) / 100 if "%" in load else None
             for block in (0,) if load == "capacity" else (1, 2):
                 callers = CALLERS if load == "capacity" else 1
                 records = measure(length, requests, rate=rate, callers=callers, seed=block)
-                name = f"records/{length}-{load.strip('%')}-{block}.npz"
+                name = f"records/{length_label(length)}-{load.strip('%')}-{block}.npz"
                 records.write(folder.path / name)
                 achieved = (requests - 1) / float(records.done.max() - records.done.min())
                 capacity = capacity or achieved
-                what: dict[str, Any] = {
+                facts: dict[str, Any] = {
                     "family": "known",
-                    "tokens": str(length),
+                    "tokens": length_label(length),
                     "batch": "1",
                     "attention": "off",
                     "load": load,
@@ -198,6 +202,6 @@ def swept(
                     "requests": requests,
                     "records": name,
                 }
-                changed = what | dict((changes or {}).get((length, load), {}))
+                changed = facts | dict(changed_by_label.get((length_label(length), load), {}))
                 folder.journal().append(Measurement.model_validate(changed))
     return folder

@@ -72,12 +72,12 @@ def test_a_sweep_without_open_loops_is_warned_of(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"p99": "50"}, "--p99 must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was '50'"),
+        ({"p99": "50"}, "--p99: must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was '50'"),
         ({"p99": "50 minutes"}, "was '50 minutes'"),
         ({"p99": "0ms"}, "was '0ms'"),
         ({"p99": "nan s"}, "was 'nan s'"),
         ({"p99": "1ms"}, "no fleet can meet a p99 of 1 ms"),
-        ({"rate": "0"}, "--rate must be from 1e-06 to 1e+12, requests a second, was 0"),
+        ({"rate": "0"}, "--rate: must be from 1e-06 to 1e+12, requests a second, was 0"),
         ({"rate": "1e308"}, "was 1e+308"),
         ({"rate": "1e-300"}, "was 1e-300"),
         ({"rate": "-3"}, "was -3"),

@@ -63,13 +63,15 @@ class Reader(HTMLParser):
 
 
 def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
-    _, path = write_report(folder)
+    path = write_report(folder).page
 
     text = path.read_text()
     reader = Reader()
     reader.feed(text)
     assert reader.depth == []
     assert reader.headings == [
+        "Choose",
+        "Differences",
         "Latency",
         "Latency against H, attention heads",
         "Against family tiny",
@@ -97,7 +99,7 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
 
 def test_names_and_intervals_stay_in_one_line(folder: RunFolder) -> None:
     """Browsers break both at their hyphens and dashes."""
-    _, path = write_report(folder)
+    path = write_report(folder).page
 
     shown = re.sub(
         r"<(style|pre)>.*?</\1>|<dd>.*?</dd>|<title>.*?</title>", "", path.read_text(), flags=re.DOTALL
@@ -134,7 +136,7 @@ def test_the_files_beside_it(folder: RunFolder) -> None:
 
 
 def test_the_same_numbers_give_the_same_report(folder: RunFolder) -> None:
-    _, path = write_report(folder)
+    path = write_report(folder).page
     first = path.read_bytes()
 
     write_report(folder)
@@ -146,7 +148,7 @@ def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     folder.begin(small_sweep(), {"skipped": {"tiny": "it cannot be exported"}})
 
-    _, path = write_report(folder)
+    path = write_report(folder).page
 
     text = path.read_text()
     assert "it cannot be exported" in text

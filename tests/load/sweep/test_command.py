@@ -12,7 +12,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.report.page import write_report
 from polyhead_load.sweep.command import app
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.spec import Sweep, preset_files
+from polyhead_load.sweep.spec import Sweep, Target, preset_files, read_sweep
 
 SWEEP = """
 title = "Two small encoders"
@@ -73,6 +73,8 @@ def test_a_preset_is_measured_beside_the_models(
     ("arguments", "message"),
     [
         (["hedas"], "the sweep must be one of heads, .*did you mean 'heads'"),
+        (["smoke", "--rate", "50"], "--rate and --p99 must be given together"),
+        (["smoke", "--rate", "50", "--p99", "20"], "--p99: must be a time above 0 with its unit"),
         (["presets", "smok"], "the preset must be one of .*did you mean 'smoke'"),
         (["smoke", "--address", "127.0.0.1:1", "--out", "new"], "--address must be a polyhead server"),
         (["report", "nowhere"], "nowhere must be the folder of a sweep, it has no sweep.json"),
@@ -150,6 +152,49 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
     assert "p50: in 2 of 2 cells the ratio's interval contains 1" in said
     assert facts["agreeing"]["p50"] == [2, 2]
     assert len(facts["cells"]) == 2
+
+
+def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sweep] = []
+
+    def run_sweep(what: Sweep, *_: object, **_more: object) -> None:
+        asked.append(what)
+        raise SweepError("enough")
+
+    monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SweepError, match="enough"):
+        call("heads", "--rate", "50", "--p99", "20ms", "--foreign-cpu", "0.5", "--tokens", "64")
+
+    assert asked[0].target == Target(rate=50, p99="20ms")
+    assert (asked[0].gates.foreign_cpu, asked[0].tokens) == (0.5, (64,))
+
+
+def test_a_sweep_of_all_families_of_a_repository(tmp_path: Path) -> None:
+    for version in ("a/1", "a/2", "b/1", "unfinished/1"):
+        (tmp_path / "ours" / version).mkdir(parents=True)
+        if not version.startswith("un"):
+            (tmp_path / "ours" / version / "manifest.json").touch()
+
+    name, sweep = read_sweep(str(tmp_path / "ours"))
+
+    assert name == "all-ours"
+    assert sweep.families == {"a": {}, "b": {}}
+
+
+def test_a_short_sweep_ends_with_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for name, blocks in (("short", 1), ("long", 3)):
+        folder = new_folder(tmp_path / name)
+        measured(folder, small_sweep(loads=["single"], blocks=blocks))
+        call("report", folder.path)
+        said.append(capsys.readouterr().out)
+
+    assert "too few blocks" not in said[0]
+    assert "p50 ratio" not in said[0]
+    assert "p50 ratio" in said[1]
+    assert "next: fewer than 3 blocks show that measuring works, not what differs; `polyhead sweep" in said[0]
+    assert f"next: `polyhead sweep report {folder.path} --rate 50 --p99 20ms` says which" in said[1]
 
 
 @pytest.mark.slow

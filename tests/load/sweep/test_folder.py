@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.load.sweep.synthetic import new_folder, small_sweep
+from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.folder import Journal, Measurement, RunFolder
+from polyhead_load.sweep.spec import Target
 
 
 def facts(**changes: str) -> dict[str, Any]:
@@ -73,6 +74,18 @@ def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
         pass
     with second.locked():
         second.begin(small_sweep(), {})
+
+
+def test_another_target_is_the_same_sweep(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    measured(folder, small_sweep())
+    target = {"rate": 50, "p99": "20ms"}
+
+    folder.begin(small_sweep(target=target), {})
+
+    assert folder.read()[0].target == Target.model_validate(target)
+    with pytest.raises(SweepError, match="holds another sweep"):
+        folder.begin(small_sweep(gates={}), {})
 
 
 def test_another_sweeps_folder_is_refused(tmp_path: Path) -> None:

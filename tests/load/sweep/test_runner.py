@@ -19,7 +19,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.records import GeneratorRun
 from polyhead_load.sweep.cells import CAPACITY, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.measuring import WarmUpFunction
+from polyhead_load.sweep.measuring import CpuTimes, WarmUpFunction
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.runner import Group, SweepRunner
@@ -153,6 +153,23 @@ def there(repository: Path) -> Iterator[InThread]:
 
 def quick(**changes: Any) -> Sweep:
     return small_sweep(**({"blocks": 2} | changes))
+
+
+def test_a_sweep_that_begins_on_a_busy_machine_ends_at_once(
+    there: InThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [0.31, 0.62, 0.0]
+    monkeypatch.setattr(CpuTimes, "foreign_cores", lambda *_: used.pop(0) if len(used) > 1 else used[0])
+    lab = Lab(quick(families={"tiny": {}}, gates={"foreign_cpu": 0.15}), new_folder(tmp_path), there)
+
+    with pytest.raises(SweepError, match=r"first 2 runs are void: .* 0\.62 cores .*limit: 0\.15.*-cpu 0\.8"):
+        lab.run([("tiny",)])
+    assert len(lab.measurements) == 2
+
+    # Nothing counts yet, so that the gate may be another.
+    lab.sweep = quick(families={"tiny": {}}, gates={"foreign_cpu": 0.8})
+    lab.run([("tiny",)])
+    assert sum(not one.void for one in lab.measurements) == 3 + 2 * 3
 
 
 def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, tmp_path: Path) -> None:
