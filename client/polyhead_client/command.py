@@ -9,10 +9,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from cyclopts import App
+from cyclopts import App, ArgumentCollection
 from cyclopts.config import Env
 
 GROUP = "polyhead.commands"
+
+_PREFIX = "POLYHEAD_"
 
 # The extra that the commands of a package need; other commands need none.
 _EXTRAS = {
@@ -72,7 +74,7 @@ def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
         name="polyhead",
         help="Serve multi-head-attention encoders, with attention weights when you ask for them.",
         version=lambda: version("polyhead"),
-        config=Env("POLYHEAD_"),
+        config=[_prefer_own, Env(_PREFIX)],
         suppress_keyboard_interrupt=False,
     )
     app.register_install_completion_command(help="Teach your shell to complete this command.")
@@ -89,6 +91,17 @@ def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
 def print_error(line: str) -> None:
     """Print one line to the standard error."""
     sys.stderr.write(f"{line}\n")
+
+
+def _prefer_own(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Ignore a variable of all commands, POLYHEAD_<FLAG>, where it is empty or the command has one itself."""
+    for argument in arguments:
+        own = _PREFIX + "_".join((*commands, argument.name.strip("-"))).replace("-", "_").upper()
+        argument.tokens = [
+            token
+            for token in argument.tokens
+            if token.source != "env" or (token.value and own not in os.environ)
+        ]
 
 
 def _trouble(point: EntryPoint) -> str | None:
