@@ -1,5 +1,6 @@
 """`polyhead view` and `polyhead similarity`: draw the attention of a sentence, or why two are similar."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def view(
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
     layer: int,
-    out: Path,
+    out: Path = Path("attention.png"),
     input: Path | None = None,
     memory: Path | None = None,
     cross: bool = False,
@@ -82,6 +83,7 @@ def view(
         )
     drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
     save(draw_heads(encoding, layer=drawn, columns=columns, weighted=weighted, cross=cross), out)
+    sys.stdout.write(f"{out}\n")
 
 
 @similarity_app.default
