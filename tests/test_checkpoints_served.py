@@ -23,6 +23,7 @@ from tests.checkpoints import (
     tokens_of,
     write_checkpoint,
 )
+from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
@@ -243,6 +244,17 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
+@pytest.mark.usefixtures("rerankers")
+def test_the_page_ranks_passages(models: Path, device: str) -> None:
+    code = block("docs/encoders.md", "best_first").replace("reranker", "classifier-bert")
+    names: dict[str, Any] = {}
+
+    with serving(quick_settings(models, device=device)) as server:
+        exec(code.replace("127.0.0.1:8001", server.address), names)
+
+    assert sorted(names["best_first"]) == sorted(names["passages"])
+
+
 def test_long_text_is_cut_with_its_prompt(row: Trained, references: dict[str, Any], client: Client) -> None:
     long = ["a b c d e f g h " * 30]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.deploy.compose_file import ROOT, services
+from tests.pages import block
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "polyhead.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -119,6 +120,16 @@ def test_prometheus_is_let_in_with_the_secrets_of_the_stack(given: list[str], mo
     assert files | {"token"} <= set(prometheus["secrets"])
     assert job["authorization"] == {"credentials_file": "/run/secrets/token"}
     assert config == plain, "they differ in nothing else"
+
+
+def test_the_page_scrapes_as_the_stack_does() -> None:
+    yaml: Any = importlib.import_module("yaml")
+    (job,) = yaml.safe_load(block("docs/operations.md", "scrape_configs"))["scrape_configs"]
+    (ours,) = load("prometheus/prometheus-tls-mutual.yml")["scrape_configs"]
+
+    assert job["job_name"] == ours["job_name"]
+    assert job.keys() - {"static_configs"} <= ours.keys()
+    assert job["tls_config"].keys() <= ours["tls_config"].keys()
 
 
 def test_the_stack_is_wired_together() -> None:

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy.compose_file import ROOT
 from tests.deploy.kubernetes_objects import FOLDER, KUBECTL, TARGETS, kustomize, of_kind, pod, render, server
 from tests.interop.test_kserve import ENVIRONMENT as KSERVE
+from tests.pages import block
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_server import Settings
@@ -285,6 +286,18 @@ def test_images_are_of_this_version() -> None:
     assert set(images.values()) == {f"polyhead-server:{version}"}
     assert export == f"polyhead-export:{version}"
     assert server("overlays/gpu")["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_an_overlay_of_one_s_own(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    own = tmp_path / "kubernetes" / "overlays" / "own"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(block("docs/deploy.md", "kind: Kustomization"))
+
+    done = kustomize(own)
+
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"image: (\S+)", done.stdout) == ["registry.example.com/polyhead-server:0.1.0"]
 
 
 def test_models_come_from_the_claim_or_the_image() -> None:
