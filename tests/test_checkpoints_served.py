@@ -243,7 +243,6 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
     np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
 @pytest.mark.usefixtures("rerankers")
 def test_the_page_ranks_passages(models: Path, device: str) -> None:
     code = block("docs/encoders.md", "best_first").replace("reranker", "classifier-bert")
@@ -255,6 +254,7 @@ def test_the_page_ranks_passages(models: Path, device: str) -> None:
     assert sorted(names["best_first"]) == sorted(names["passages"])
 
 
+@pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
 def test_long_text_is_cut_with_its_prompt(row: Trained, references: dict[str, Any], client: Client) -> None:
     long = ["a b c d e f g h " * 30]
 

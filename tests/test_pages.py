@@ -75,7 +75,7 @@ def words_of(command: str) -> list[str]:
 
 @cache
 def app() -> App:
-    return build_app(entry_points(group=GROUP), described=False)
+    return build_app(entry_points(group=GROUP))
 
 
 def polyhead(words: list[str]) -> None:

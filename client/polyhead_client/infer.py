@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from polyhead_client.encoding import Encoding
 
-app = App(name="infer", help="Run an encoder on sentences, and show what comes out.")
+app = App(name="infer")
 
 
 def _no_option(_: object, text: str) -> None:

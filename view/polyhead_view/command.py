@@ -12,8 +12,8 @@ from cyclopts.validators import Number
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
-view_app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
-similarity_app = App(name="similarity", help="Show which tokens make two texts similar.")
+view_app = App(name="view")
+similarity_app = App(name="similarity")
 
 
 @view_app.default

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from polyhead_load.report.findings import Findings
 
-app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
+app = App(name="sweep")
 
 _RUNS = Path("sweeps")
 _MODELS = _RUNS / "model-repository"
