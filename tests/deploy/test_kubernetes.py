@@ -412,7 +412,9 @@ def test_one_autoscaler_at_most_and_no_number_beside_it(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "kubernetes")
     both = tmp_path / "kubernetes" / "overlays" / "cpu"
     file = both / "kustomization.yaml"
-    file.write_text(file.read_text() + "  - ../../components/keda\n")
+    hpa = "  - ../../components/hpa\n"
+    assert hpa in file.read_text()
+    file.write_text(file.read_text().replace(hpa, f"{hpa}  - ../../components/keda\n"))
     done = kustomize(both)
     assert done.returncode != 0
     assert "/spec/replicas" in done.stderr
