@@ -128,7 +128,7 @@ class Inferences:
 
             def translate(
                 body: memoryview, given: Parameters
-            ) -> tuple[int, tuple[embed.EmbeddingsCall, list[embed.Part]]]:
+            ) -> tuple[int, tuple[embed.EmbeddingsCall, list[embed.CallPart]]]:
                 call = embed.read_call(body, form, models, given)
                 registry = self._remote.registry
                 graphs = (model.signature for model in registry.models())
@@ -149,7 +149,7 @@ class Inferences:
         return answer
 
     async def _embed(
-        self, parts: Iterable[embed.Part], deadline: float, held: Reservation
+        self, parts: Iterable[embed.CallPart], deadline: float, held: Reservation
     ) -> list[InferReply]:
         """Return the replies to the parts of a call. One that is too large is sent in halves."""
         replies = []

@@ -127,7 +127,7 @@ def without_tokens(signature: Signature, graphs: Iterable[Signature]) -> Signatu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CallPart:
     """Consecutive inputs of a call, and the inference request for them."""
 
     call: EmbeddingsCall
@@ -136,7 +136,7 @@ class Part:
     inputs: range
     request: InferRequest
 
-    def halves(self) -> "list[Part]":
+    def halves(self) -> "list[CallPart]":
         """Return two parts with the same inputs, of which there are at least two."""
         middle = len(self.inputs) // 2
         return [
@@ -151,7 +151,7 @@ class Part:
             yield
 
 
-def parts_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -> list[Part]:
+def parts_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -> list[CallPart]:
     """Return the inference requests that a call becomes. Only the tokeniser knows whether texts are too many.
 
     Raises:
@@ -172,10 +172,10 @@ def parts_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -> 
     return [_part(call, signature, settings, part) for part in parts]
 
 
-def _part(call: EmbeddingsCall, signature: Signature, settings: Settings, inputs: range) -> Part:
+def _part(call: EmbeddingsCall, signature: Signature, settings: Settings, inputs: range) -> CallPart:
     with _located(call, inputs):
         request = _request(call, signature, settings, inputs)
-    return Part(call=call, signature=signature, settings=settings, inputs=inputs, request=request)
+    return CallPart(call=call, signature=signature, settings=settings, inputs=inputs, request=request)
 
 
 def _request(call: EmbeddingsCall, signature: Signature, settings: Settings, part: range) -> InferRequest:
