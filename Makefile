@@ -26,7 +26,7 @@ UV = $(BIN)/uv pip install --quiet --python
 PINNED := --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -141,6 +141,19 @@ soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscou
 
 overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
 	$(BIN)/python -m benchmarks.overload
+
+# Tags are the version's. The image for GPUs is large: IMAGES="server export" leaves it out.
+IMAGES ?= server export server-gpu
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+images:  ## Build the images for Kubernetes, with Docker; REGISTRY=registry.example.com also pushes them there
+	set -e; for image in $(IMAGES); do \
+		tag=$(if $(REGISTRY),$(REGISTRY)/)polyhead-$$image:$(VERSION); \
+		docker build --target $$image --tag $$tag .; \
+		$(if $(REGISTRY),docker push $$tag;) \
+	done
+
+publish: dist  ## Upload sdist and wheel, with the token in UV_PUBLISH_TOKEN
+	$(BIN)/uv publish dist/*
 
 proto: $(VENV)/dev  ## Regenerate what inference.proto describes
 	$(BIN)/python proto/generate.py

@@ -23,6 +23,7 @@ from tests.checkpoints import (
     tokens_of,
     write_checkpoint,
 )
+from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
@@ -240,6 +241,17 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
         one = model.model(**model.tokenizer(first[0], return_tensors="pt")).logits
     single: Any = client.encode(first[0], model=f"classifier-{dialect}").logits
     np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.usefixtures("rerankers")
+def test_the_page_ranks_passages(models: Path, device: str) -> None:
+    code = block("docs/encoders.md", "best_first").replace("reranker", "classifier-bert")
+    names: dict[str, Any] = {}
+
+    with serving(quick_settings(models, device=device)) as server:
+        exec(code.replace("127.0.0.1:8001", server.address), names)
+
+    assert sorted(names["best_first"]) == sorted(names["passages"])
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)

@@ -20,16 +20,14 @@ import numpy as np
 import pytest
 from tests.browser import needs_browser, open_browser
 from tests.interop.conftest import OPENAI_PYTHON, needs_openai
+from tests.pages import PAGES, ROOT, block, blocks
 from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
 
 from polyhead_model import Encoder, EncoderConfig
 
-ROOT = Path(__file__).parent.parent
 ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
-HTTP = (ROOT / "docs" / "http.md").read_text()
 README = (ROOT / "README.md").read_text()
-ATTENTION = (ROOT / "docs" / "attention.md").read_text()
 OWN = (ROOT / "docs" / "your-own-encoder.md").read_text()
 ADDRESS = "127.0.0.1:8001"
 
@@ -44,30 +42,26 @@ def test_the_files_on_a_request_s_path_are_there() -> None:
     assert len(named) > 15
 
 
-def python(text: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
 def test_your_own_encoder(
     minilm_checkpoint: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    blocks = python(OWN)
-    (calling,) = (number for number, block in enumerate(blocks) if "Client(" in block)
+    code = [each.code for each in blocks("docs/your-own-encoder.md") if each.language == "python"]
     monkeypatch.chdir(tmp_path)
     shutil.copy(minilm_checkpoint / "tokenizer.json", tmp_path)
     names: dict[str, Any] = {}
 
-    for block in blocks[:calling]:
-        exec(block, names)
+    for each in code:
+        if "Client(" not in each:
+            exec(each, names)
     assert "models/mine/1: off float64 by " in capsys.readouterr().out
     with serving(quick_settings(tmp_path / "models")) as server:
-        exec(blocks[calling].replace(ADDRESS, server.address), names)
-    assert names["served"].output.shape == (2, 7, 64)
-    for block in blocks[calling + 1 :]:
-        exec(block, names)
+        for each in code:
+            if "Client(" in each:
+                exec(each.replace(ADDRESS, server.address), names)
+    assert names["served"].cross_attention[0].shape == (2, 4, 7, 9)
     assert (tmp_path / "models" / "mine-of-text" / "1" / "tokenizer.json").is_file()
 
 
@@ -88,7 +82,7 @@ def test_names_of_weights_are_those_of_encoders() -> None:
 
 def test_view(minilm_address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = (block for block in python(ATTENTION) if "draw_pair" in block)
+    code = block("docs/attention.md", "draw_pair")
 
     exec(code.replace(ADDRESS, minilm_address), {})
 
@@ -100,8 +94,7 @@ def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     monkeypatch.setitem(sys.modules, "bertviz", SimpleNamespace(head_view=seen.update))
 
-    (code,) = (block for block in python(ATTENTION) if "bertviz" in block)
-    exec(code.replace(ADDRESS, minilm_address), {})
+    exec(block("docs/attention.md", "bertviz").replace(ADDRESS, minilm_address), {})
 
     assert seen["tokens"] == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
     weights = [seen["attention"][layer] for layer in seen["include_layers"]]
@@ -113,8 +106,8 @@ def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prompts(repository: Path) -> None:
     names: dict[str, Any] = {}
 
-    (code,) = (block for block in python(ENCODERS) if "prompt_name" in block)
-    with serving(quick_settings(repository)) as server:  # of these families, one takes text, and has prompts
+    code = block("docs/encoders.md", "prompt_name").replace('"e5"', '"tiny-tokens"')
+    with serving(quick_settings(repository)) as server:
         exec(code.replace(ADDRESS, server.address), names)
 
     assert names["scores"].shape == (2,)
@@ -161,11 +154,11 @@ def web(minilm_models: Path, page: int, tmp_path_factory: pytest.TempPathFactory
 
 
 CURL = [
-    block
-    for text in (HTTP, README)
-    for shell in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    for block in shell.split("\n\n")
-    if "curl " in block
+    command
+    for page in PAGES
+    for shell in blocks(page)
+    for command in shell.code.split("\n\n")
+    if shell.language == "sh" and "curl " in command
 ]
 
 
@@ -207,8 +200,7 @@ def test_curl(command: str, web: OverHttp, tmp_path: Path) -> None:
 
 @needs_browser
 def test_a_browser(web: OverHttp, page: int) -> None:
-    (code,) = re.findall(r"```js\n(.*?)```", HTTP, re.DOTALL)
-    code = code.replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}")
+    code = block("docs/http.md", "async function ask").replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}")
     script = f"""
 const token = {TOKEN!r}, done = arguments[0];
 (async () => {{ {code}; return {{vectors, shape, weights: Array.from(weights)}} }})()
@@ -228,8 +220,7 @@ const token = {TOKEN!r}, done = arguments[0];
 
 @needs_openai
 def test_openai(web: OverHttp) -> None:
-    (code,) = python(HTTP)
-    code = code.replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}").replace("…", TOKEN)
+    code = block("docs/http.md", "OpenAI(").replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}").replace("…", TOKEN)
 
     done = subprocess.run(
         [OPENAI_PYTHON, "-c", f"{code}\nprint(len(reply.data[0].embedding), reply.usage.total_tokens)"],
@@ -278,7 +269,7 @@ def test_messages_are_those_of_the_code(sentence: str) -> None:
 
 
 INDEX = ROOT / "docs" / "README.md"
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")]
+LINKING = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")]
 
 
 def prose(page: Path) -> str:
@@ -298,7 +289,7 @@ def test_the_index_leads_to_every_page() -> None:
     assert "](docs/README.md)" in README
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for path, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
         target = page.parent / path if path else page

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.checkpoints import write_checkpoint
+from tests.pages import block
 
 from polyhead_client.command import main
 
@@ -17,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 POLYHEAD = Path(sys.executable).with_name("polyhead")
 
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [
     line.split("  #")[0].strip()
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
@@ -26,10 +26,9 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("code", PYTHON)
-def test_python_runs(code: str, minilm_address: str) -> None:
+def test_python_runs(minilm_address: str) -> None:
     names: dict[str, Any] = {}
-    exec(code.replace("127.0.0.1:8001", minilm_address), names)
+    exec(block("README.md", "result.pooled").replace("127.0.0.1:8001", minilm_address), names)
 
     # The last line's comment says what it is.
     result = names["result"]

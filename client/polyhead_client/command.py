@@ -6,13 +6,32 @@ that a command whose extra is missing does not affect the others.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from cyclopts import App
+from cyclopts import App, ArgumentCollection
 from cyclopts.config import Env
 
 GROUP = "polyhead.commands"
+
+_PREFIX = "POLYHEAD_"
+
+# What each command does, in a line. To import them all for it would take the help seconds.
+_SUMMARIES = {
+    "describe": "Show the shapes and the costs of an encoder: parameters, FLOPs, bytes.",
+    "doctor": "Say what works on this machine, what is missing, and what runs where.",
+    "explore": "Serve a web page on which to look at the heads of a served encoder.",
+    "export": "Export encoders to ONNX, checked against PyTorch, into a model repository.",
+    "heads": "Find out over a corpus what each head of a model does, and which are alike.",
+    "infer": "Run an encoder on sentences, and show what comes out.",
+    "load": "Put load on a server with locust, and watch it in a browser.",
+    "plan": "Say how many machines carry a rate within a limit on p99, from a sweep.",
+    "prune": "Export an encoder without some of its attention heads.",
+    "serve": "Serve a model repository over gRPC.",
+    "similarity": "Show which tokens make two texts similar.",
+    "sweep": "Measure what each head configuration costs in latency, and report it.",
+    "view": "Draw the attention heads of a layer as heat maps.",
+}
 
 # The extra that the commands of a package need; other commands need none.
 _EXTRAS = {
@@ -39,9 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     called = commands.get(arguments[0]) if arguments else None
     name = "polyhead" if called is None else f"polyhead {called.name}"
     try:
-        status = build_app(commands.values(), described=called is None)(
-            arguments, result_action="return_value"
-        )
+        imported: Collection[str] = ()
+        if called is None:  # what commands of others do, only they can tell
+            imported = commands if "--install-completion" in arguments else commands.keys() - _SUMMARIES
+        app = build_app(commands.values(), imported=imported, is_called=called is not None)
+        status = app(arguments, result_action="return_value")
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -61,34 +82,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def build_app(commands: Iterable[EntryPoint], *, described: bool) -> App:
+def build_app(
+    commands: Iterable[EntryPoint], *, imported: Collection[str] = (), is_called: bool = True
+) -> App:
     """Build the command line; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>.
 
     Args:
         commands: The sub-commands.
-        described: Whether to import them all, so that the help describes each.
+        imported: The names of those to import now, for their help and their flags.
+        is_called: Whether one of them is about to be called, or asked for its help.
     """
     app = App(
         name="polyhead",
         help="Serve multi-head-attention encoders, with attention weights when you ask for them.",
         version=lambda: version("polyhead"),
-        config=Env("POLYHEAD_"),
+        config=[_prefer_own, Env(_PREFIX)],
+        help_format="markdown" if is_called else "plaintext",  # Markdown takes longer than all the rest
         suppress_keyboard_interrupt=False,
     )
     app.register_install_completion_command(help="Teach your shell to complete this command.")
     for point in sorted(commands, key=lambda point: point.name):
-        if described and (trouble := _trouble(point)) is not None:
+        if point.name not in imported:
+            app.command(point.value, name=point.name, help=_SUMMARIES.get(point.name))
+        elif (trouble := _trouble(point)) is not None:
             app.command(App(name=point.name, help=trouble))
-            continue
-        app.command(point.value, name=point.name)
-        if described:
-            app[point.name]  # cyclopts shows the help of a command only after importing it
+        else:
+            app.command(point.load(), name=point.name)
     return app
 
 
 def print_error(line: str) -> None:
     """Print one line to the standard error."""
     sys.stderr.write(f"{line}\n")
+
+
+def _prefer_own(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Ignore a variable of all commands, POLYHEAD_<FLAG>, where it is empty or the command has one itself."""
+    for argument in arguments:
+        own = _PREFIX + "_".join((*commands, argument.name.strip("-"))).replace("-", "_").upper()
+        argument.tokens = [
+            token
+            for token in argument.tokens
+            if token.source != "env" or (token.value and own not in os.environ)
+        ]
 
 
 def _trouble(point: EntryPoint) -> str | None:

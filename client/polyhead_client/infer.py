@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from polyhead_client.errors import InvalidRequest
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from polyhead_client.encoding import Encoding
 
-app = App(name="infer", help="Run an encoder on sentences, and show what comes out.")
+app = App(name="infer")
 
 
 def _no_option(_: object, text: str) -> None:
     """Reject misspelt options: texts may begin with a hyphen, because `-` means the standard input."""
     if text.startswith("-") and text != "-" and not any(letter.isspace() for letter in text):
-        raise ValueError(f"unknown option {text}")
+        raise CycloptsError(msg=f'Unknown option: "{text}".')  # a ValueError would be shown with all texts
 
 
 @app.default

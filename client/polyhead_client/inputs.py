@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
@@ -429,7 +429,13 @@ def _as_list_or_array(inputs: Any) -> Any:
         )
     if isinstance(inputs, bytes | bytearray):
         raise InvalidRequest("inputs must be texts, token ids or vectors, was bytes: decode them first")
-    return as_array("inputs", inputs)
+    array = as_array("inputs", inputs)
+    if array.shape == ():  # NumPy takes whatever it does not know for one object
+        advice = ": make a list of it" if array.dtype == np.object_ and isinstance(inputs, Iterable) else ""
+        raise InvalidRequest(
+            f"inputs must be texts, token ids or vectors, was {type(inputs).__name__}{advice}"
+        )
+    return array
 
 
 def _as_list(inputs: Sequence[Any]) -> list[NDArray[Any]]:

@@ -35,7 +35,18 @@ from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, loca
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import HEAD_MASK, HEAD_MIX, INPUT_IDS, QUERY, ROWS, TEXT, Property, X
+from polyhead_proto.names import (
+    HEAD_MASK,
+    HEAD_MIX,
+    INPUT_IDS,
+    MASK,
+    MEMORY_MASK,
+    QUERY,
+    ROWS,
+    TEXT,
+    Property,
+    X,
+)
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
@@ -507,8 +518,13 @@ def _check_inputs(info: ModelInfo, batch: Batch) -> None:
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")
     for field in batch.fields[1:]:
         if field.name not in info.inputs:
+            advice = ""
+            if field.name == MASK and MEMORY_MASK in info.inputs:
+                advice = ": its layers attend to the memory alone, which memory_mask masks"
+            elif field.name in {MASK, MEMORY_MASK}:
+                advice = "; an encoder with mask_input=True takes masks (polyhead export --mask)"
             raise InvalidRequest(
-                f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}"
+                f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}{advice}"
             )
 
 

@@ -1,5 +1,6 @@
 """The options that commands which call a server have in common. Needs neither grpc nor NumPy to import."""
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     import grpc
 
     from polyhead_client.client import Client
+
+ADDRESS_VARIABLE = "POLYHEAD_ADDRESS"
+MODEL_VARIABLE = "POLYHEAD_MODEL"
+"""What these environment variables name holds for all commands that call a server."""
 
 BOUNDARY_TOKENS = frozenset(
     {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<cls>", "<sep>", "<bos>", "<eos>", "<|endoftext|>"}
@@ -35,7 +40,7 @@ class Access:
     tls_key: Path | None = None
     """The private key (PEM) of the client certificate."""
     token_file: Path | None = None
-    """A file with the bearer token, for a server that asks for one."""
+    """A file with the bearer token, for a server that asks for one. Default: the token in POLYHEAD_TOKEN."""
 
     def credentials(self) -> "grpc.ChannelCredentials | None":
         """Return the credentials for a channel; None means no TLS.
@@ -63,7 +68,7 @@ class Access:
             OSError: The file cannot be read.
         """
         if self.token_file is None:
-            return None
+            return os.environ.get("POLYHEAD_TOKEN") or None
         lines = self.token_file.read_text().split()
         if not lines or not lines[0].isascii() or not lines[0].isprintable():
             raise InvalidRequest(f"--token-file must hold a token, {self.token_file} does not")
@@ -90,9 +95,9 @@ OPEN_ACCESS = Access()
 class ConnectionOptions(Access):
     """The server, and one of its models."""
 
-    address: str = DEFAULT_TARGET
+    address: Annotated[str, Parameter(env_var=ADDRESS_VARIABLE)] = DEFAULT_TARGET
     """The server: host:port, or unix:/path. Several: dns:///name:port, or ipv4: and a list."""
-    model: str | None = None
+    model: Annotated[str | None, Parameter(env_var=MODEL_VARIABLE)] = None
     """The family. Default: the only one that is served."""
     timeout: float = DEFAULT_TIMEOUT_S
     """The timeout in seconds."""

@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from polyhead_client.encoding import Encoding
 from polyhead_client.formats import edges_of
+from polyhead_client.options import boundaries
 
 _SHOWN = 4
 """The number of elements of a pooled vector that are shown."""
@@ -42,6 +43,9 @@ def print_report(
             for layer in layers or ():
                 edges = _edges(encoding, index, layer, top=top, special=special, cross=cross)
                 console.print(Padding(edges, (1, 0, 0, 2), expand=False))
+        if encoding.attention and not special and (hidden := _boundaries(encoding, index)):
+            left_out = f"without edges from and to {' and '.join(hidden)}; --special shows them"
+            console.print(Padding(Text(left_out, style="dim"), (0, 0, 0, 2), expand=False))
         for name, values in scores.items():
             console.print(Padding(_score(encoding, name, values[index]), (1, 0, 0, 2), expand=False))
     console.print()
@@ -87,6 +91,11 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
         )
         table.add_row(str(head), Text("pruned" if encoding.is_pruned(layer, head) else line))
     return table
+
+
+def _boundaries(encoding: Encoding, index: int) -> Collection[str]:
+    tokens = [] if encoding.tokens is None else encoding.tokens[index]
+    return dict.fromkeys(tokens[at] for at in sorted(boundaries(tokens)))
 
 
 def _score(encoding: Encoding, name: str, values: NDArray[Any]) -> Table:

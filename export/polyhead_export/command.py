@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from polyhead_export.parity import Drift
     from polyhead_export.sources import Built
 
-app = App(name="export", help="Export encoders to ONNX, checked against PyTorch, into a model repository.")
+app = App(name="export")
 
 
 @app.default

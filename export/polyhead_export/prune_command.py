@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from polyhead_export.pruning import Pruning
     from polyhead_model.pruning import Head
 
-app = App(name="prune", help="Export an encoder without some of its attention heads.")
+app = App(name="prune")
 
 
 @app.default

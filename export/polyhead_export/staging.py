@@ -106,7 +106,8 @@ def check_absent(target: Path) -> None:
     """
     if target.exists():
         raise FamilyExistsError(
-            f"{target} exists already: name another version, or say that it is to be replaced"
+            f"{target} exists already: name another version, or replace it with --if-exists replace, or "
+            'if_exists="replace"'
         )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="load", help="Put load on a server with locust, and watch it in a browser.")
+app = App(name="load")
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 """For `locust -f`."""

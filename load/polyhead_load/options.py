@@ -4,6 +4,7 @@ From the web interface every value comes as text, empty where nothing was filled
 """
 
 import math
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.options import Access, parse_indices
+from polyhead_client.options import ADDRESS_VARIABLE, MODEL_VARIABLE, Access, parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.plan import Lengths, LoadPlan
 
@@ -36,9 +37,10 @@ ACCESS = ("server_tls", "server_ca", "client_cert", "client_key", "token_file")
 def add_options(parser: "LocustArgumentParser") -> None:
     """Add the options, each also as an environment variable POLYHEAD_LOAD_<OPTION>.
 
-    Also make locust's web interface, which has no authentication, listen on loopback by default.
+    The server and its model may come from the variables of all commands. Also make locust's web interface,
+    which has no authentication, listen on loopback by default.
     """
-    parser.set_defaults(web_host=WEB_HOST)
+    parser.set_defaults(web_host=WEB_HOST, host=os.environ.get(ADDRESS_VARIABLE) or None)
     for action in parser._actions:
         if action.dest == "web_host":
             action.help = f"Host to bind the web interface to; '*' is all interfaces. Default: {WEB_HOST}"
@@ -52,7 +54,11 @@ def add_options(parser: "LocustArgumentParser") -> None:
             setattr(action, name, value)
 
     # Labels of the form are cut after some hundred characters.
-    add("--model", "The family, or several in turn: a,b. Default: the only one that is served")
+    add(
+        "--model",
+        "The family, or several in turn: a,b. Default: the only one that is served",
+        default=os.environ.get(MODEL_VARIABLE) or None,
+    )
     add("--rate", "Requests a second, an open loop. Default: users wait for answers, a closed loop")
     add("--tokens", "T: 128, or log-normal lengths: median=29,sigma=0.6,low=8,high=128", default="128")
     add("--batch", "B, sequences in a request", type=int, default=1)

@@ -14,6 +14,7 @@ from flask import Flask, Response, request
 from locust.argument_parser import ui_extra_args_dict
 
 from polyhead_client.arguments import DEFAULT_TARGET
+from polyhead_client.options import OPEN_ACCESS
 from polyhead_load.errors import LoadError
 from polyhead_load.options import ACCESS, plans_of
 
@@ -83,7 +84,8 @@ class WebGuard:
         plans_of(options, address=None)
 
     def _check_host(self, host: str | None) -> None:
-        if any(self._access.values()) and (host or DEFAULT_TARGET) != self._host:
+        has_secret = any(self._access.values()) or OPEN_ACCESS.token()  # which may be in the environment
+        if has_secret and (host or DEFAULT_TARGET) != self._host:
             raise LoadError(
                 f"host must be {self._host}, for which locust was given a token or certificates, "
                 f"was {host or DEFAULT_TARGET}"

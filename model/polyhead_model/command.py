@@ -19,7 +19,7 @@ from polyhead_model.presets import PRESETS
 if TYPE_CHECKING:
     from rich.table import Table
 
-app = App(name="describe", help="Show the shapes and the costs of an encoder: parameters, FLOPs, bytes.")
+app = App(name="describe")
 
 
 class DescribeError(Exception):

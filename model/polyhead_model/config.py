@@ -81,7 +81,7 @@ class Classifier:
         _require_flag("bias", self.bias)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EncoderConfig:
     """The architecture of an encoder.
 
@@ -199,6 +199,14 @@ class EncoderConfig:
     """Whether to scale pooled vectors to length 1, after the dense layers."""
     classifier: Classifier | None = None
     """The classifier that gives logits for each sequence."""
+
+    def __repr__(self) -> str:
+        """Show the fields that are not as by default, which make an equal configuration."""
+        values = {
+            field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)
+        }
+        shown = (f"{name}={value!r}" for name, (value, default) in values.items() if value != default)
+        return f"EncoderConfig({', '.join(shown)})"
 
     def __post_init__(self) -> None:
         for name in ("d_model", "heads", "layers"):

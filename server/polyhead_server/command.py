@@ -43,7 +43,6 @@ def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollectio
 
 app = App(
     name="serve",
-    help="Serve a model repository over gRPC.",
     config=[Env(_PREFIX, command=False), _reject_unknown, _forget_empty, _read_file],
 )
 

@@ -236,8 +236,8 @@ class Settings:
     http_port: Annotated[
         int | Literal["auto", "off"], Parameter(group="HTTP", validator=_check_http_port)
     ] = "auto"
-    """Port for HTTP. 0 takes a free one. auto takes 8002, or none when that is taken and --http is not given.
-    off serves no HTTP."""
+    """Port for HTTP: without --http, of metrics and probes only. 0 takes a free one. auto takes 8002, or none
+    when that is taken and --http is not given. off serves no HTTP."""
 
     http_origin: Annotated[
         tuple[str, ...], Parameter(group="HTTP", negative=(), show_default=False, validator=_check_origins)

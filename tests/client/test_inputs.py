@@ -34,8 +34,9 @@ RAGGED = [[1, 2, 3], [4]]
         (np.zeros((0, 3, 4)), "was float64 [0, 3, 4]"),
         (np.zeros((2, 2), np.bool_), "was bool [2, 2]"),
         (np.zeros((2, 2), np.complex64), "was complex64 [2, 2]"),
-        (7, "was int64 []"),
-        (None, "was object []"),
+        (7, "inputs must be texts, token ids or vectors, was int"),
+        (None, "inputs must be texts, token ids or vectors, was NoneType"),
+        ((text for text in "ab"), "was generator: make a list of it"),
         (
             [np.zeros((2, 4)), np.zeros((2, 5))],
             "inputs[1] must be as inputs[0] in all but T: float64 [2, 5], float64 [2, 4]",

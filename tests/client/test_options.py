@@ -130,6 +130,28 @@ def test_a_token_goes_with_every_call_of_both_clients(fake: "FakeServer", connec
     assert {call[2].get("authorization") for call in fake.calls} == {"Bearer secret"}
 
 
+def test_one_environment_is_for_all_commands(
+    fake: "FakeServer", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("POLYHEAD_ADDRESS", fake.target)
+    monkeypatch.setenv("POLYHEAD_MODEL", "words")
+    monkeypatch.setenv("POLYHEAD_TOKEN", "secret")
+
+    assert main(["infer", "a cat"]) == 0
+    assert {call[2]["authorization"] for call in fake.calls} == {"Bearer secret"}
+    # A command's own variable, a file and a flag come first; an empty variable is none.
+    monkeypatch.setenv("POLYHEAD_INFER_MODEL", "nothing")
+    (tmp_path / "token").write_text("another")
+    assert main(["infer", "a cat", "--token-file", str(tmp_path / "token")]) == 1
+    assert "no model 'nothing'" in capsys.readouterr().err
+    assert fake.calls[-1][2]["authorization"] == "Bearer another"
+    assert main(["infer", "a cat", "--model", "words"]) == 0
+    monkeypatch.setenv("POLYHEAD_ADDRESS", "")
+    monkeypatch.setenv("POLYHEAD_INFER_TIMEOUT", "0")
+    assert main(["infer", "a cat"]) == 1
+    assert "timeout must be more than 0" in capsys.readouterr().err
+
+
 def test_without_a_token_none_is_sent(fake: "FakeServer", connect: "Connect") -> None:
     connect(fake.target).ready()
 

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from tests.client.conftest import Connect
 from tests.conftest import TEXT_MAX_TOKENS, write_tokenizer
 from tests.numerics import close
+from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest, norm_weighted
@@ -21,7 +21,6 @@ from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Encoder, EncoderConfig
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "client.md"
 NOTEBOOK = ROOT / "examples" / "attention.ipynb"
 L, H, TOP = 2, 2, 3
 TEXTS = ["the cat sat on the mat", "a dog", "the big dog ran, the big dog ran"]
@@ -155,15 +154,31 @@ def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -
 
 def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    code, of_a_notebook, _of_cross_attention = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    of_a_notebook = block("docs/client.md", "layer=5, head=3").replace("layer=5, head=3", "layer=1, head=1")
     names: dict[str, Any] = {}
 
-    for block in (of_a_notebook.replace("layer=5, head=3", "layer=1, head=1"), code):
-        exec(block.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
+    for code in (of_a_notebook, block("docs/client.md", "rollout=True, top=3")):
+        exec(code.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
 
     names["client"].close()
     assert names["result"].scores["previous"].shape == (L, H)
     assert names["result"].top.keys.shape == (L, H, 9, 3)
+
+
+def test_the_page_on_attention_reads_scores(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = block("docs/attention.md", "result.scores.weighted")
+    for shown, ours in {
+        "127.0.0.1:8001": address,
+        "minilm": "all",
+        "[0, 2]": "[0, 1]",
+        "[4, 5]": "[1, 0]",
+    }.items():
+        assert shown in code
+        code = code.replace(shown, ours)
+
+    exec(code, {})
+
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_bertviz_gets_what_it_needs(client: Client) -> None:

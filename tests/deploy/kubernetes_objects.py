@@ -11,8 +11,10 @@ from typing import Any
 from tests.deploy.compose_file import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
-TARGETS = ("overlays/try", "overlays/cpu", "overlays/gpu", "kserve")
-"""What is there to apply."""
+TARGETS = ("overlays/try", "overlays/cpu", "overlays/gpu", "overlays/full", "kserve")
+"""What there is to apply, of servers."""
+MODELS = "models"
+"""The claim that they serve, and what fills it."""
 
 KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
 

@@ -17,8 +17,19 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy.compose_file import ROOT
-from tests.deploy.kubernetes_objects import FOLDER, KUBECTL, TARGETS, kustomize, of_kind, pod, render, server
+from tests.deploy.kubernetes_objects import (
+    FOLDER,
+    KUBECTL,
+    MODELS,
+    TARGETS,
+    kustomize,
+    of_kind,
+    pod,
+    render,
+    server,
+)
 from tests.interop.test_kserve import ENVIRONMENT as KSERVE
+from tests.pages import block
 from tests.servers import InThread, quick_settings, serving
 
 from polyhead_server import Settings
@@ -34,15 +45,16 @@ VERSIONS = ("1.30", "1.37")
 """The oldest Kubernetes that has all that is used, and the newest whose schemas are installed."""
 
 CORE = {"Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service"}
+OF_MODELS = {"Job", "PersistentVolumeClaim"}
 CUSTOM = {"GRPCRoute", "ScaledObject"}
 OF_KSERVE = {"InferenceService", "ServingRuntime"}
-UNCHECKED = {"BackendTrafficPolicy"}
+UNCHECKED = {"BackendTrafficPolicy", "PodMonitor"}
 """Kinds whose schema is in no package."""
 
 
 def every(kinds: set[str]) -> list[dict[str, Any]]:
     """All objects of these kinds."""
-    return [one for target in TARGETS for one in render(target) if one["kind"] in kinds]
+    return [one for target in (*TARGETS, MODELS) for one in render(target) if one["kind"] in kinds]
 
 
 def labels(owner: dict[str, Any]) -> dict[str, str]:
@@ -71,7 +83,7 @@ def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_file_is_rendered() -> None:
     """kustomize refuses to name a file that is not there; here, none is there that nothing names."""
     yaml: Any = importlib.import_module("yaml")
-    named = {FOLDER / target for target in TARGETS}
+    named = {FOLDER / target for target in (*TARGETS, MODELS)}
     for file in FOLDER.rglob("kustomization.yaml"):
         one = yaml.safe_load(file.read_text())
         named |= {
@@ -85,9 +97,9 @@ def test_every_file_is_rendered() -> None:
 
 
 def test_every_kind_is_checked_or_said_not_to_be() -> None:
-    kinds = {one["kind"] for target in TARGETS for one in render(target)}
+    kinds = {one["kind"] for target in (*TARGETS, MODELS) for one in render(target)}
 
-    assert kinds == CORE | CUSTOM | OF_KSERVE | UNCHECKED
+    assert kinds == CORE | OF_MODELS | CUSTOM | OF_KSERVE | UNCHECKED
     not_checked = (ROOT / "docs" / "deploy.md").read_text().partition("### What was checked")[2]
     for kind in UNCHECKED:
         assert f"`{kind}`" in not_checked
@@ -96,11 +108,11 @@ def test_every_kind_is_checked_or_said_not_to_be() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_core_objects_fit_their_schemas(version: str) -> None:
     validate: Any = importlib.import_module("kubernetes_validate")
-    objects = every(CORE)
+    objects = every(CORE | OF_MODELS)
     for one in objects:
         validate.validate(one, version, strict=True)
 
-    misspelt = copy.deepcopy(objects[0])
+    misspelt = copy.deepcopy(of_kind("overlays/cpu", "Deployment"))
     misspelt["spec"]["replica"] = 2
     with pytest.raises(validate.ValidationError, match="replica"):
         validate.validate(misspelt, version, strict=True)
@@ -210,6 +222,13 @@ def test_ports_are_those_of_the_server(target: str) -> None:
         port["port"] for rule in of_kind(target, "NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]
     ]
     assert allowed == list(ports)
+    if target == "overlays/full":
+        monitor = of_kind(target, "PodMonitor")["spec"]
+        deployment = of_kind(target, "Deployment")["spec"]["template"]["metadata"]
+        assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["http"]
+        assert monitor["selector"]["matchLabels"].items() <= deployment["labels"].items()
+        assert "annotations" not in deployment, "all would count twice"
+        return
     annotations = of_kind(target, "Deployment")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(served.http_port)
 
@@ -281,10 +300,57 @@ def test_images_are_of_this_version() -> None:
     images = {target: server(target)["image"] for target in TARGETS}
     (export,) = (container["image"] for container in pod("overlays/try")["initContainers"])
 
-    assert images.pop("overlays/gpu") == f"polyhead-server-gpu:{version}"
+    assert {images.pop(f"overlays/{name}") for name in ("gpu", "full")} == {f"polyhead-server-gpu:{version}"}
+    (job,) = of_kind(MODELS, "Job")["spec"]["template"]["spec"]["containers"]
+    assert job["image"] == f"polyhead-export:{version}"
     assert set(images.values()) == {f"polyhead-server:{version}"}
     assert export == f"polyhead-export:{version}"
     assert server("overlays/gpu")["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_an_overlay_of_one_s_own(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    own = tmp_path / "kubernetes" / "overlays" / "own"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(block("docs/deploy.md", "kind: Kustomization"))
+
+    done = kustomize(own)
+
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"image: (\S+)", done.stdout) == ["registry.example.com/polyhead-server:0.1.0"]
+
+
+@pytest.mark.parametrize("target", [*PLAIN, MODELS])
+def test_lines_to_change_are_in_one_file(target: str, tmp_path: Path) -> None:
+    """And one of these, the name of each image, is enough: nothing else needs a registry."""
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    file = tmp_path / "kubernetes" / target / "kustomization.yaml"
+    text = file.read_text()
+    assert "# yours" in text
+    file.write_text(text.replace("newName: polyhead", "newName: registry.example.com/polyhead"))
+
+    done = kustomize(file.parent)
+
+    assert done.returncode == 0, done.stderr
+    images = re.findall(r"image: (\S+)", done.stdout)
+    assert images
+    assert all(image.startswith("registry.example.com/polyhead-") for image in images)
+    if target != "overlays/full":
+        assert {one["kind"] for one in render(target)} <= CORE | OF_MODELS
+
+
+def test_a_job_fills_the_claim() -> None:
+    job = of_kind(MODELS, "Job")["spec"]["template"]
+    (container,) = job["spec"]["containers"]
+    volumes = {volume["name"]: volume for volume in job["spec"]["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+
+    # deploy/export.sh writes there, as the user of the pods that read it; and nothing takes it for a server.
+    claimed = volumes[mounts["/models"]]["persistentVolumeClaim"]
+    assert claimed == {"claimName": of_kind(MODELS, "PersistentVolumeClaim")["metadata"]["name"]}
+    assert job["spec"]["securityContext"] == pod("overlays/cpu")["securityContext"]
+    assert container["securityContext"] == server("overlays/cpu")["securityContext"]
+    assert not labels(of_kind("overlays/cpu", "Service")).items() <= job["metadata"]["labels"].items()
 
 
 def test_models_come_from_the_claim_or_the_image() -> None:
@@ -292,8 +358,10 @@ def test_models_come_from_the_claim_or_the_image() -> None:
         (found,) = (volume for volume in pod(target)["volumes"] if volume["name"] == "models")
         return dict(found)
 
-    for target in ("overlays/cpu", "overlays/gpu"):
-        assert models(target)["persistentVolumeClaim"] == {"claimName": "polyhead-models", "readOnly": True}
+    claim = of_kind(MODELS, "PersistentVolumeClaim")["metadata"]
+    for target in ("overlays/cpu", "overlays/gpu", "overlays/full"):
+        assert models(target)["persistentVolumeClaim"] == {"claimName": claim["name"], "readOnly": True}
+        assert claim["namespace"] == of_kind(target, "Deployment")["metadata"]["namespace"]
     assert set(models("overlays/try")) == {"name", "emptyDir"}
     (container,) = pod("overlays/try")["initContainers"]
     assert {"name": "models", "mountPath": "/models"} in container["volumeMounts"]
@@ -304,7 +372,7 @@ def test_models_come_from_the_claim_or_the_image() -> None:
 
 def queries() -> list[str]:
     """What KEDA asks Prometheus."""
-    triggers = of_kind("overlays/gpu", "ScaledObject")["spec"]["triggers"]
+    triggers = of_kind("overlays/full", "ScaledObject")["spec"]["triggers"]
     return [trigger["metadata"]["query"] for trigger in triggers]
 
 
@@ -320,7 +388,7 @@ def test_queries_name_what_is_exported(exported: dict[str, set[str]]) -> None:
 
 
 def test_queries_are_totals_of_the_namespace() -> None:
-    scaled = of_kind("overlays/gpu", "ScaledObject")
+    scaled = of_kind("overlays/full", "ScaledObject")
 
     for trigger in scaled["spec"]["triggers"]:
         query = trigger["metadata"]["query"]
@@ -344,7 +412,9 @@ def test_one_autoscaler_at_most_and_no_number_beside_it(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "kubernetes")
     both = tmp_path / "kubernetes" / "overlays" / "cpu"
     file = both / "kustomization.yaml"
-    file.write_text(file.read_text() + "  - ../../components/keda\n")
+    hpa = "  - ../../components/hpa\n"
+    assert hpa in file.read_text()
+    file.write_text(file.read_text().replace(hpa, f"{hpa}  - ../../components/keda\n"))
     done = kustomize(both)
     assert done.returncode != 0
     assert "/spec/replicas" in done.stderr
@@ -353,8 +423,8 @@ def test_one_autoscaler_at_most_and_no_number_beside_it(tmp_path: Path) -> None:
 # ---- Gateway and KServe ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["overlays/cpu", "overlays/gpu"])
-def test_the_gateway_reaches_the_service_and_limits_nothing(target: str) -> None:
+def test_the_gateway_reaches_the_service_and_limits_nothing() -> None:
+    target = "overlays/full"
     route, policy = of_kind(target, "GRPCRoute"), of_kind(target, "BackendTrafficPolicy")
     service = of_kind(target, "Service")
     (rule,) = route["spec"]["rules"]

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.load.conftest import Fake, FakeServer, Generated
+from tests.pages import PAGES, block, blocks
 
 from polyhead_client import Client
 from polyhead_client.command import main
@@ -29,7 +31,6 @@ from polyhead_load.sweep.server import free_port
 
 Locust = Callable[..., "subprocess.Popen[str]"]
 
-DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "load.md").read_text()
 UNANSWERED = -2
 QUICK = ["--tokens", "4", "--seed", "7", "--loglevel", "INFO"]
 
@@ -427,7 +428,7 @@ def test_what_is_wrong_is_said_and_ends_the_run(
 
 def test_a_client_works_in_a_user_as_documented(minilm_address: str, locust: Locust, tmp_path: Path) -> None:
     """With the server that the README starts, as a reader has it."""
-    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENTATION, re.DOTALL)
+    code = block("docs/load.md", "class Mine(User)")
     (tmp_path / "mine.py").write_text(code.replace("127.0.0.1:8001", minilm_address))
     with Client(minilm_address) as client:
 
@@ -448,6 +449,22 @@ def test_a_client_works_in_a_user_as_documented(minilm_address: str, locust: Loc
     row = table(out)
     assert (row["name"], row["num_failures"]) == ("two sentences", 0)
     assert row["num_requests"] > 10
+
+
+LINES = [
+    line.partition("  #")[0]
+    for page in PAGES
+    for each in blocks(page)
+    for line in each.code.splitlines()
+    if line.startswith("polyhead load ") and page != "README.md"  # tests/test_readme.py runs that
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_pages_show_options_that_there_are(line: str, locust: Locust) -> None:
+    out, _ = end(locust(*shlex.split(line)[2:], "--list"))
+
+    assert "OpenLoop" in out
 
 
 def test_the_command_says_where_the_locustfile_is(capsys: pytest.CaptureFixture[str]) -> None:

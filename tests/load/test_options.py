@@ -63,6 +63,16 @@ def test_everything_can_be_said() -> None:
     assert plan("--attention", "all").attention == "all"
 
 
+def test_the_variables_of_all_commands_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYHEAD_ADDRESS", "far:1")
+    monkeypatch.setenv("POLYHEAD_MODEL", "shared")
+
+    assert (options().host, plan().model) == ("far:1", "shared")
+    monkeypatch.setenv("POLYHEAD_LOAD_MODEL", "own")
+    assert plan().model == "own"
+    assert plan("--model", "given").model == "given"
+
+
 def test_what_a_locked_server_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["--server-ca", "ca", "--client-cert", "cert", "--client-key", "key", "--token-file", "token"]

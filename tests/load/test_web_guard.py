@@ -1,6 +1,9 @@
 """Only the command line of locust decides where a server's secrets go."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -145,3 +148,26 @@ def test_a_run_that_would_send_them_elsewhere_does_not_begin(
     process = locust("--host", host, "--headless", "--token-file", str(token_file), file=tmp_path / "mine.py")
 
     assert answer in end(process, code=2)[1]
+
+
+def test_a_token_of_the_environment_goes_to_no_other_server_either() -> None:
+    code = """
+from argparse import Namespace
+from polyhead_load.errors import LoadError
+from polyhead_load.options import ACCESS
+from polyhead_load.web_guard import WebGuard
+
+access = dict.fromkeys(ACCESS)
+guard = WebGuard(Namespace(**access), "near:1")
+guard.check(access | {"host": "near:1"})
+try:
+    guard.check(access | {"host": "far:1"})
+except LoadError as error:
+    print(error)
+"""
+    environment = os.environ | {"POLYHEAD_TOKEN": "a-token-that-is-long-enough"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("host must be near:1, for which locust was given a token")

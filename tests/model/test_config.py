@@ -19,6 +19,15 @@ def test_json_there_and_back(name: str) -> None:
     assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
+def test_a_configuration_shows_what_is_not_as_by_default() -> None:
+    config = EncoderConfig(d_model=8, heads=2, layers=1, causal=True, dense=(Dense(width=4),), pooling="cls")
+
+    assert str(config).startswith(
+        "EncoderConfig(d_model=8, heads=2, layers=1, causal=True, pooling='cls', dense=("
+    )
+    assert eval(repr(config)) == config
+
+
 def test_head_width_follows_from_the_model_or_is_given() -> None:
     assert EncoderConfig(d_model=12, heads=3, layers=1).head_size == 4
     own = EncoderConfig(d_model=12, heads=5, layers=1, head_width=7)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pages import block
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, gradient_importance, prune_heads
@@ -157,6 +158,11 @@ def test_importance_by_a_loss_of_ones_own() -> None:
     torch.testing.assert_close(importance, gradient_importance(encoder, [inputs], loss=loss, seed=9))
     with pytest.raises(ValueError, match="importance needs a sequence with tokens"):
         gradient_importance(encoder, [])
+
+    names: dict[str, Any] = {"encoder": encoder, "batches": [inputs], "my_loss": loss}
+    exec(block("docs/precision.md", "loss=my_loss").replace("[(0, 7), (1, 6)]", "[(0, 2), (1, 0)]"), names)
+    torch.testing.assert_close(names["importance"], importance)
+    assert names["smaller"].config.kept_heads == ((0, 1), (1, 2))
 
 
 def test_each_layer_keeps_a_head() -> None:

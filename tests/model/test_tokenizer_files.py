@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.checkpoints import (
     roberta_tokenizer,
     write_tokenizer_files,
 )
+from tests.pages import block
 from tokenizers import Tokenizer, processors
 
 from polyhead_model import CheckpointError
@@ -197,8 +197,7 @@ def test_modernbert_reads_tokenizer_json_whatever_class_is_named(tmp_path: Path)
 
 def test_tokenizer_of_proteins(tmp_path: Path) -> None:
     """The file that docs/encoders.md makes of vocab.txt gives what `EsmTokenizer` reads from there."""
-    page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text()
-    (script,) = re.findall(r"```python\n(# vocab.txt of ESM.*?)```", page, re.DOTALL)
+    script = block("docs/encoders.md", "# vocab.txt of ESM")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "esm"}))
     (tmp_path / "vocab.txt").write_text("\n".join(PROTEIN))
     proteins = ["MKTAYIAK", "M K T", "MKJT", "mkt AV", "M<mask>K", "A.-B<eos>", "", "MK  JJ\tL<pad>"]

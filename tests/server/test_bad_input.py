@@ -90,6 +90,15 @@ INVALID = {
         build(Tensor(parameters={"shared_memory_region": pb.InferParameter(string_param="r")})),
         "parameter 'shared_memory_region' of x is not known: shared memory is not offered",
     ),
+    "one input in shared memory": (
+        build(
+            replace(
+                lengths(), raw=None, parameters={"shared_memory_region": pb.InferParameter(string_param="r")}
+            ),
+            Tensor(),
+        ),
+        "'shared_memory_region' of input 'lengths' is not known: shared memory is not offered, send",
+    ),
     # ---- Datatypes ----
     "wrong datatype": (build(Tensor(datatype="INT64")), "x must have datatype FP32 or FP16, was 'INT64'"),
     "unknown datatype": (build(Tensor(datatype="fp32")), "x must have datatype FP32 or FP16, was 'fp32'"),
@@ -371,7 +380,7 @@ INVALID = {
     ),
     "classification": (
         attention({"classification": {"int64_param": 3}}),
-        "parameter 'classification' of output attention.0 is not known: .* no classes",
+        r"parameter 'classification' of output attention.0 is not known \(class_count\): .* sort the logits",
     ),
     "shared memory": (
         attention({"shared_memory_region": {"string_param": "r"}}),
@@ -648,10 +657,21 @@ def test_what_is_not_there_is_not_found(
     assert caught.value.code() is code
 
 
-def test_an_unknown_procedure_is_unimplemented(server: Any) -> None:
-    method = server.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("RepositoryModelLoad", "models are not loaded or unloaded by call here"),
+        (
+            "SystemSharedMemoryRegister",
+            "'SystemSharedMemoryRegister' is not offered: send the tensors in the",
+        ),
+        ("TraceSetting", "procedure 'TraceSetting' is not offered; there are ServerLive, "),
+    ],
+)
+def test_an_unknown_procedure_is_unimplemented(server: Any, name: str, message: str) -> None:
+    method = server.channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
 
-    with pytest.raises(grpc.RpcError) as caught:
+    with pytest.raises(grpc.RpcError, match=message) as caught:
         method(b"", timeout=60)
 
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -184,11 +184,14 @@ def test_versions_come_change_break_and_go_without_a_wrong_answer(
 
 
 def test_a_family_that_comes_later_is_served_and_one_that_goes_is_not(
-    serve: Any, models: Repository, tmp_path: Path
+    serve: Any, models: Repository, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    server = serve(models=empty, repository_mode="poll", poll_seconds=0.05)
+    with caplog.at_level("INFO"):
+        server = serve(models=empty, repository_mode="poll", poll_seconds=0.05)
+    assert f"nothing to serve yet: --models {empty} has no model" in caplog.text
+    assert "serving no model on " in caplog.text
     assert not server.call("ServerReady").ready
     shutil.copytree(models.folder / "tiny", empty / ".staged")
     (empty / ".staged").rename(empty / "tiny")

@@ -1,13 +1,13 @@
 """The runtime by itself: no port, no gRPC server."""
 
 import asyncio
-import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.pages import block
 from tests.servers import quick_settings
 
 from polyhead_proto import RPCS
@@ -78,8 +78,7 @@ def test_it_is_built_asked_and_closed_inside_any_event_loop(repository: Path) ->
 
 
 def test_the_example_in_the_documents_works(repository: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+    example = block("docs/operations.md", "async def answer")
     names: dict[str, Any] = {}
     exec(example.replace('"models"', repr(str(repository))), names)
 

@@ -73,6 +73,17 @@ def test_vectors_of_a_file_are_drawn(fake: "FakeServer", tmp_path: Path, capsys:
         assert message in capsys.readouterr().err
 
 
+def test_a_picture_without_a_name_has_one(
+    capsys: Captured, fake: "FakeServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["view", "the cat", "--model", "words", "--layer", "0", "--address", fake.target]) == 0
+
+    assert capsys.readouterr().out == "attention.png\n"
+    assert imread(tmp_path / "attention.png").size
+
+
 @pytest.mark.parametrize("ending", ["txt", "pgf"])  # the latter takes a LaTeX installation
 def test_an_unknown_kind_of_picture_is_refused_before_anything_is_asked(
     capsys: Captured, fake: "FakeServer", ending: str

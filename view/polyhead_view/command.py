@@ -1,5 +1,6 @@
 """`polyhead view` and `polyhead similarity`: draw the attention of a sentence, or why two are similar."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ from cyclopts.validators import Number
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
-view_app = App(name="view", help="Draw the attention heads of a layer as heat maps.")
-similarity_app = App(name="similarity", help="Show which tokens make two texts similar.")
+view_app = App(name="view")
+similarity_app = App(name="similarity")
 
 
 @view_app.default
@@ -22,7 +23,7 @@ def view(
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
     layer: int,
-    out: Path,
+    out: Path = Path("attention.png"),
     input: Path | None = None,
     memory: Path | None = None,
     cross: bool = False,
@@ -82,6 +83,7 @@ def view(
         )
     drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
     save(draw_heads(encoding, layer=drawn, columns=columns, weighted=weighted, cross=cross), out)
+    sys.stdout.write(f"{out}\n")
 
 
 @similarity_app.default

@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 if TYPE_CHECKING:
     from polyhead_load.sweep.folder import RunFolder
 
-app = App(name="plan", help="Say how many machines carry a rate within a limit on p99, from a sweep.")
+app = App(name="plan")
 
 _RUNS = Path("sweeps")
 _LEAST, _MOST = 1e-6, 1e12

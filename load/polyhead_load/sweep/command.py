@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from polyhead_load.report.page import Report
     from polyhead_load.sweep.spec import Target
 
-app = App(name="sweep", help="Measure what each head configuration costs in latency, and report it.")
+app = App(name="sweep")
 
 _RUNS = Path("sweeps")
 _MODELS = _RUNS / "model-repository"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-app = App(name="doctor", help="Say what works on this machine, what is missing, and what runs where.")
+app = App(name="doctor")
 
 
 @app.default

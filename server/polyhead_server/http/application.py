@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
@@ -25,7 +25,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
-from polyhead_server.errors import InvalidRequestError, shorten
+from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, until_left
@@ -69,7 +69,7 @@ _COPIED_PER_PARSED = 64
 """Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
 
 T = TypeVar("T")
-_Translate = Callable[[memoryview, Parameters], tuple[InferRequest, T]]
+_Translate = Callable[[memoryview, Parameters], tuple[int, T]]
 
 
 class Inferences:
@@ -94,23 +94,30 @@ class Inferences:
             size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
-        def translate(body: memoryview, given: Parameters) -> tuple[InferRequest, IsBinary]:
+        def translate(body: memoryview, given: Parameters) -> tuple[int, tuple[InferRequest, IsBinary]]:
             size = JSON_BYTES.read(caller.request)
-            return read_request(body, size, model=model, version=version, given=given)
+            request, is_binary = read_request(body, size, model=model, version=version, given=given)
+            return request.size, (request, is_binary)
 
-        async with self._answered(caller, translate, _BINARY, effort=effort) as (reply, is_binary):
-            written = write_reply(reply, is_binary)
-            cost = _BYTES_PER_NUMBER * written.elements
-            if not written.raw and written.elements > NUMBERS_AT_ONCE:
-                yield Reply(content=written.json, effort=cost)
-                return
-            text: bytes = await self._bodies.run(cost, b"".join, written.json)
-            if not written.raw:
-                yield Reply.of(text)
-                return
-            size = len(text) + sum(map(len, written.raw))
-            headers = {JSON_BYTES.name: str(len(text))}
-            yield Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
+        with self._remote.reserve() as held:
+            (request, is_binary), deadline = await self._read(
+                caller, translate, held, types=[_BINARY], effort=effort
+            )
+            async with until_left(caller.request.receive):
+                reply = await self._remote.infer(request, deadline=deadline, held=held)
+                del request  # before the reply is translated and sent
+                written = write_reply(reply, is_binary)
+                cost = _BYTES_PER_NUMBER * written.elements
+                if not written.raw and written.elements > NUMBERS_AT_ONCE:
+                    yield Reply(content=written.json, effort=cost)
+                    return
+                text: bytes = await self._bodies.run(cost, b"".join, written.json)
+                if not written.raw:
+                    yield Reply.of(text)
+                    return
+                size = len(text) + sum(map(len, written.raw))
+                headers = {JSON_BYTES.name: str(len(text))}
+                yield Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
 
     def embeddings(self, form: Fields, write: Callable[..., Iterator[bytes]]) -> Answer:
         """Return what answers embeddings calls of a form."""
@@ -119,19 +126,44 @@ class Inferences:
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
             models = [signature.name for signature in self._models()]
 
-            def translate(body: memoryview, given: Parameters) -> tuple[InferRequest, embed.EmbeddingsCall]:
+            def translate(
+                body: memoryview, given: Parameters
+            ) -> tuple[int, tuple[embed.EmbeddingsCall, list[embed.CallPart]]]:
                 call = embed.read_call(body, form, models, given)
                 registry = self._remote.registry
                 graphs = (model.signature for model in registry.models())
                 signature = embed.without_tokens(registry.find(call.model).signature, graphs)
-                return embed.request_of(call, signature, self._remote.settings), call
+                parts = embed.parts_of(call, signature, self._remote.settings)
+                return sum(part.request.size for part in parts), (call, parts)
 
-            async with self._answered(caller, translate) as (reply, call):
-                vectors, tokens = embed.vectors_of(reply)
-                content = write(call, vectors, tokens)
-                yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content))
+            with self._remote.reserve() as held:
+                (call, parts), deadline = await self._read(caller, translate, held)
+                async with until_left(caller.request.receive):
+                    replies = await self._embed(parts, deadline, held)
+                    vectors, tokens = embed.vectors_of(replies)
+                    content = write(call, vectors, tokens)
+                    yield Reply.of(
+                        await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content)
+                    )
 
         return answer
+
+    async def _embed(
+        self, parts: Iterable[embed.CallPart], deadline: float, held: Reservation
+    ) -> list[InferReply]:
+        """Return the replies to the parts of a call. One that is too large is sent in halves."""
+        replies = []
+        for part in parts:
+            try:
+                with part.located():
+                    reply = await self._remote.infer(part.request, deadline=deadline, held=held)
+            except TooLargeError:
+                if len(part.inputs) == 1:
+                    raise
+                replies += await self._embed(part.halves(), deadline, held)
+            else:
+                replies.append(reply)
+        return replies
 
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
@@ -150,45 +182,38 @@ class Inferences:
         signatures = {model.signature.name: model.signature for model in self._remote.registry.models()}
         return [signature for signature in signatures.values() if embed.embeds(signature)]
 
-    @asynccontextmanager
-    async def _answered(
-        self, caller: Caller, translate: _Translate[T], *types: str, effort: Callable[[memoryview], int] = len
-    ) -> AsyncIterator[tuple[InferReply, T]]:
-        """Yield the reply to an inference.
-
-        Args:
-            caller: Has sent it.
-            translate: Returns the request for the body and the parameters that headers give, and something
-                to yield with the reply.
-            types: Media types that the body may have, beside JSON.
-            effort: Returns what it costs to translate a body, in bytes of JSON.
-        """
-        with self._remote.reserve() as held:
-            request, beside, deadline = await self._read(caller, translate, types, effort, held)
-            async with until_left(caller.request.receive):
-                reply = await self._remote.infer(request, deadline=deadline, held=held)
-                del request  # before the reply is translated and sent
-                yield reply, beside
-
     async def _read(
         self,
         caller: Caller,
         translate: _Translate[T],
-        types: Sequence[str],
-        effort: Callable[[memoryview], int],
         held: Reservation,
-    ) -> tuple[InferRequest, T, float]:
-        """Read and translate an inference, and return its deadline, too; count one that is rejected here."""
+        *,
+        types: Sequence[str] = (),
+        effort: Callable[[memoryview], int] = len,
+    ) -> tuple[T, float]:
+        """Read and translate an inference; count one that is rejected here.
+
+        Args:
+            caller: Has sent it.
+            translate: Returns what a body and the parameters that headers give stand for, and the bytes that
+                this keeps in memory.
+            held: Has the bytes.
+            types: Media types that the body may have, beside JSON.
+            effort: Returns what it costs to translate a body, in bytes of JSON.
+
+        Returns:
+            What it stands for, and its deadline.
+        """
         began_ns, began = time.perf_counter_ns(), time.monotonic()
         try:
             seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
             given = {} if priority is None else {"priority": priority}
             caller.check_type(*types)
             body = await self._bodies.read(caller.request, held)
-            request, beside = await self._bodies.run(effort(body), translate, body, given)
+            size, translated = await self._bodies.run(effort(body), translate, body, given)
             del body
-            held.add(request.size - held.bytes)
-            return request, beside, math.inf if seconds is None else began + seconds
+            held.add(size - held.bytes)
+            return translated, math.inf if seconds is None else began + seconds
         except (Exception, asyncio.CancelledError) as error:
             self._count(error, time.perf_counter_ns() - began_ns)
             raise

@@ -1,10 +1,13 @@
 """Embeddings calls: OpenAI's `/v1/embeddings` and `/v1/models`, and TEI's `/embed`.
 
-A call becomes one inference request for pooled vectors. Shape letters: B batch, T tokens, D width.
+A call becomes inference requests for pooled vectors, one where it fits. Shape letters: B batch, T tokens,
+D width.
 """
 
 import base64
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS, OUTPUT, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
-from polyhead_server.errors import InvalidRequestError, listed, quoted
+from polyhead_server.errors import InvalidRequestError, RequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, read_json, shown
 from polyhead_server.http.tensors import Parameters, pack, write_parameters
 from polyhead_server.inference.reply import InferReply
@@ -52,11 +55,22 @@ TEI = Fields(
 )
 
 
+MOST_INPUTS = 2048
+"""As many as OpenAI takes in a call."""
+
+_NAMED = re.compile(
+    r"element (\d+) of data of (?:text|input_ids)\b|(?:^|(?<=of ))(?:text|input_ids)\b(?:\[(\d+)[^]]*\])?"
+)
+"""What messages about an inference request call an input of the call."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingsCall:
     """What a call asks for."""
 
     model: str
+    field: str
+    """What the call names its inputs."""
     inputs: Sequence[str] | Sequence[Sequence[int]]
     """B texts, or B lists of token ids."""
     parameters: Parameters
@@ -89,10 +103,11 @@ def read_call(body: memoryview, form: Fields, models: Sequence[str], given: Para
         raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
     if (direction := fields.get("truncation_direction", "Right")).lower() != "right":
         raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
-    name = "input" if form is OPENAI else "inputs"
+    field = "input" if form is OPENAI else "inputs"
     return EmbeddingsCall(
         model=fields["model"],
-        inputs=_read_inputs(fields[name], name),
+        field=field,
+        inputs=_read_inputs(fields[field], field),
         parameters={**given, **{name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields}},
         dimensions=fields.get("dimensions"),
         base64=encoding == "base64",
@@ -111,13 +126,59 @@ def without_tokens(signature: Signature, graphs: Iterable[Signature]) -> Signatu
     return next((each for each in family if OUTPUT not in each.outputs and _pooled(each)), signature)
 
 
-def request_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -> InferRequest:
-    """Return the inference request that a call becomes.
+@dataclass(frozen=True, kw_only=True)
+class CallPart:
+    """Consecutive inputs of a call, and the inference request for them."""
+
+    call: EmbeddingsCall
+    signature: Signature
+    settings: Settings
+    inputs: range
+    request: InferRequest
+
+    def halves(self) -> "list[CallPart]":
+        """Return two parts with the same inputs, of which there are at least two."""
+        middle = len(self.inputs) // 2
+        return [
+            _part(self.call, self.signature, self.settings, half)
+            for half in (self.inputs[:middle], self.inputs[middle:])
+        ]
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Make errors name inputs as the call does, and by their positions in it."""
+        with _located(self.call, self.inputs):
+            yield
+
+
+def parts_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -> list[CallPart]:
+    """Return the inference requests that a call becomes. Only the tokeniser knows whether texts are too many.
 
     Raises:
-        InvalidRequestError: The model cannot do what the call asks for.
-        TooLargeError: There are too many token ids, once they are padded.
+        InvalidRequestError: There are too many inputs, or the model cannot do what the call asks for.
+        TooLargeError: An input has too many token ids.
     """
+    if (count := len(call.inputs)) > MOST_INPUTS:
+        raise InvalidRequestError(f"{call.field} must be at most {MOST_INPUTS} inputs, were {count}")
+    parts: list[range] = []
+    start = longest = 0
+    for index, each in enumerate(call.inputs):
+        longest = max(longest, 0 if isinstance(each, str) else len(each))
+        size = index + 1 - start
+        if size > settings.max_batch_size or (size > 1 and size * longest > settings.max_request_tokens):
+            parts.append(range(start, index))
+            start, longest = index, 0 if isinstance(each, str) else len(each)
+    parts.append(range(start, count))
+    return [_part(call, signature, settings, part) for part in parts]
+
+
+def _part(call: EmbeddingsCall, signature: Signature, settings: Settings, inputs: range) -> CallPart:
+    with _located(call, inputs):
+        request = _request(call, signature, settings, inputs)
+    return CallPart(call=call, signature=signature, settings=settings, inputs=inputs, request=request)
+
+
+def _request(call: EmbeddingsCall, signature: Signature, settings: Settings, part: range) -> InferRequest:
     pooled, ids, lengths = _pooled(signature), signature.feed(TOKENS), signature.feed(LENGTHS)
     if pooled is None or ids is None or lengths is None:
         raise InvalidRequestError(
@@ -134,26 +195,39 @@ def request_of(call: EmbeddingsCall, signature: Signature, settings: Settings) -
     )
     message.outputs.add(name=pooled)
     message.outputs.add(name=LENGTHS)
-    batch = len(call.inputs)
-    if isinstance(call.inputs[0], str):
+    inputs, batch = call.inputs[part.start : part.stop], len(part)
+    if isinstance(inputs[0], str):
         if TEXT not in signature.inputs:
-            raise InvalidRequestError(f"input must be token ids: {signature.name} has no tokenizer")
+            raise InvalidRequestError(f"{call.field} must be token ids: {signature.name} has no tokenizer")
         message.inputs.add(name=TEXT, datatype="BYTES", shape=[batch])
-        return make_request(message, [pack(TEXT, "BYTES", [batch], call.inputs)])
-    longest = max(map(len, call.inputs))
+        return make_request(message, [pack(TEXT, "BYTES", [batch], inputs)])
+    longest = max(map(len, inputs))
     check_total(batch, longest, settings.max_request_tokens)
-    rows = [[*row, *[0] * (longest - len(row))] for row in call.inputs]
-    sizes = [len(row) for row in call.inputs]
+    rows = [[*row, *[0] * (longest - len(row))] for row in inputs]
+    sizes = [len(row) for row in inputs]
     message.inputs.add(name=ids.name, datatype="INT64", shape=[batch, longest])
     message.inputs.add(name=lengths.name, datatype="INT64", shape=[batch])
     raw = [pack(ids.name, "INT64", [batch, longest], rows), pack(lengths.name, "INT64", [batch], sizes)]
     return make_request(message, raw)
 
 
-def vectors_of(reply: InferReply) -> tuple[NDArray[np.float32], int]:
-    """Return the vectors (B, D) in the reply to such a request, and the number of tokens."""
-    vectors, lengths = map(np.asarray, reply.contents)
-    return np.ascontiguousarray(vectors, np.float32), int(lengths.sum())
+@contextmanager
+def _located(call: EmbeddingsCall, inputs: range) -> Iterator[None]:
+    def renamed(found: re.Match[str]) -> str:
+        index = found[1] or found[2]
+        return call.field if index is None else f"{call.field}[{inputs.start + int(index)}]"
+
+    try:
+        yield
+    except RequestError as error:
+        error.args = (_NAMED.sub(renamed, str(error)),)
+        raise
+
+
+def vectors_of(replies: Iterable[InferReply]) -> tuple[NDArray[np.float32], int]:
+    """Return the vectors (B, D) in the replies to such requests, and the number of tokens."""
+    vectors, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
+    return np.concatenate(vectors, dtype=np.float32), int(sum(each.sum() for each in lengths))
 
 
 def write_openai(call: EmbeddingsCall, vectors: NDArray[np.float32], tokens: int) -> Iterator[bytes]:
@@ -213,7 +287,7 @@ def _read_inputs(given: Any, name: str) -> Sequence[str] | Sequence[Sequence[int
 
 
 def _sample(*, base64: bool) -> Any:
-    call = EmbeddingsCall(model="", inputs=[""], parameters={}, dimensions=None, base64=base64)
+    call = EmbeddingsCall(model="", field="", inputs=[""], parameters={}, dimensions=None, base64=base64)
     return orjson.loads(b"".join(write_openai(call, np.zeros((1, 1), np.float32), 1)))
 
 

@@ -149,6 +149,8 @@ def read_inputs(
 def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature) -> dict[str, RequestInput]:
     """Return the inputs by name: all that are needed, none twice, none unknown."""
     if raw_count and raw_count != len(message.inputs):
+        for tensor in message.inputs:  # one in shared memory, which is not offered, has no content
+            read_input_parameters(tensor.parameters, f"input {quoted(tensor.name)}", text=True)
         raise InvalidRequestError(
             f"raw_input_contents must have one entry for each input ({len(message.inputs)}), had {raw_count}"
         )

@@ -23,10 +23,11 @@ _CONTENT_TYPES = ("np", "pd")
 _TEXT_CONTENT_TYPE = "str"
 
 _HINTS = {
-    "classification": ": attention and encoder outputs have no classes",
-    "shared_memory_region": ": shared memory is not offered",
-    "shared_memory_byte_size": ": shared memory is not offered",
-    "shared_memory_offset": ": shared memory is not offered",
+    "classification": " (class_count): outputs come whole; sort the logits, whose labels are in metadata",
+    **dict.fromkeys(
+        ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"),
+        ": shared memory is not offered, send the tensor in the request",
+    ),
 }
 
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?::\s*([0-9]{1,9})\s*)?")

@@ -1,9 +1,13 @@
 """`inference.GRPCInferenceService`: translates between gRPC and the runtime."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from typing import Any
 
-from polyhead_proto import RPCS
+import grpc
+
+from polyhead_proto import RPCS, SERVICE
+from polyhead_server.errors import listed, quoted
 from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
@@ -64,3 +68,27 @@ class InferenceService:
 
     async def _stream_infer(self, requests: StreamRequests, context: StreamContext) -> None:
         await InferStream(self._runtime, self._observation, requests, context).run()
+
+
+class NotOffered(grpc.GenericRpcHandler):
+    """Reject the service's other procedures in words: clients of Triton have some for shared memory."""
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Return what answers a call that no method of ours does; None where it is of another service."""
+        service, _, name = handler_call_details.method.removeprefix("/").partition("/")
+        if service != SERVICE:
+            return None
+        advice = (
+            ": send the tensors in the request" if "SharedMemory" in name else f"; there are {listed(RPCS)}"
+        )
+
+        # As a stream, so that the request is not read.
+        async def reject(_requests: object, context: Any) -> AsyncIterator[bytes]:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED, f"procedure {quoted(name)} is not offered{advice}"
+            )
+            yield b""
+
+        return grpc.stream_stream_rpc_method_handler(reject)

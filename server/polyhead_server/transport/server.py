@@ -16,7 +16,7 @@ from polyhead_server.transport.accept_queue import AcceptQueue
 from polyhead_server.transport.access import guards
 from polyhead_server.transport.call import INFERENCE
 from polyhead_server.transport.grpcio_check import check_grpcio
-from polyhead_server.transport.handlers import InferenceService
+from polyhead_server.transport.handlers import InferenceService, NotOffered
 from polyhead_server.transport.health import Health
 from polyhead_server.transport.options import server_options
 from polyhead_server.transport.reading import RequestReader, stream_reader
@@ -61,7 +61,9 @@ class GrpcServer:
             **Health(runtime).methods(requests),
             **Reflection().methods(streams),
         }
-        self._grpc = grpc.aio.server(options=server_options(settings, reuse_port=reuse_port))
+        self._grpc = grpc.aio.server(
+            handlers=[NotOffered()], options=server_options(settings, reuse_port=reuse_port)
+        )
         self._listen_when_loaded = listen_when_loaded
         self._queues: list[AcceptQueue] = []
         self._serving: asyncio.Task[None] | None = None
@@ -138,10 +140,15 @@ class GrpcServer:
         if self._listen_when_loaded:
             self._bind()
             await self._listen()
-        models = (model.signature for model in self.runtime.registry.models())
+        models = [model.signature for model in self.runtime.registry.models()]
+        if not models:
+            LOGGER.warning(
+                "nothing to serve yet: --models %s has no model; polyhead export writes them there",
+                self.runtime.settings.models,
+            )
         LOGGER.info(
             "serving %s on %s with %s (%s)",
-            ", ".join(f"{signature.name} v{signature.version}" for signature in models),
+            ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",
             format_address(self._host, self.port),
             self.runtime.device.provider,
             self.runtime.device.reason,

@@ -73,6 +73,18 @@ def test_prompts_truncation_and_dimensions(web: OverHttp) -> None:
     )
 
 
+def test_many_inputs_take_several_requests(serve_over_http: StartHttp, repository: Path) -> None:
+    web = serve_over_http(models=repository, max_batch_size=4, max_request_tokens=16)  # two of TEXTS, padded
+
+    for given in (TEXTS * 5, [[2, 5, 6, 3], [2, 18, 7, 8, 9, 10, 3], [2, 3]] * 3):
+        reply = embed(web, given)
+        one_by_one = [embed(web, [each]) for each in given]
+        close(vectors(reply), np.concatenate([vectors(each) for each in one_by_one]))
+        assert reply["usage"]["total_tokens"] == sum(each["usage"]["total_tokens"] for each in one_by_one)
+    rejected = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": ["a"] * 3 + ["mat " * 15]})
+    assert "input[3] must be at most 16 tokens" in rejected.error
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "named"),
     [
@@ -85,16 +97,22 @@ def test_prompts_truncation_and_dimensions(web: OverHttp) -> None:
         ({"input": [[]]}, 400, r"input[0]"),
         ({"input": [1, "a"]}, 400, "all of one kind"),
         ({"input": [["a"]]}, 400, "token ids"),
-        ({"input": [99]}, 400, "input_ids"),
-        ({"input": [-1]}, 400, "input_ids"),
+        ({"input": [99]}, 400, "input[0] must be between 0 and 31, was 99"),
+        ({"input": [-1]}, 400, "input[0] must be between 0 and 31, was -1"),
         ({"input": [2**70]}, 400, "INT64"),
-        ({"input": ["a"] * 257}, 400, "256"),
+        ({"input": ["a"] * 2049}, 400, "input must be at most 2048 inputs, were 2049"),
+        (
+            {"input": [*["a"] * 300, "the cat sat on the mat " * 5]},
+            400,
+            "input[300] must be at most 16 tokens",
+        ),
         (
             {"input": ["a", "private \ud800"]},
             400,
-            "element 1 of data of text must be valid Unicode, was U+D800 at character 8",
+            "input[1] must be valid Unicode, was U+D800 at character 8",
         ),
-        ({"input": [[1]] * 100 + [[1] * 10_000]}, 413, "32768"),
+        ({"input": [[1], [1] * 40_000]}, 413, "a request must have at most 32768 tokens, had 40000"),
+        ({"input": [[1] * 33]}, 400, "dimension 1 (T) of input must be at most 32, was 33"),
         ({"dimensions": 8}, 400, "dimensions must be left out or be 16"),
         ({"encoding_format": "int8"}, 400, "float or base64"),
         ({"prompt_name": "nonsense"}, 400, "prompt_name"),

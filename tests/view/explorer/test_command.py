@@ -68,7 +68,7 @@ def test_options_come_from_the_environment_too(
         monkeypatch.setenv(f"POLYHEAD_EXPLORE_{name}", value)
     point = EntryPoint("explore", "polyhead_view.explorer.command:app", GROUP)
 
-    build_app([point], described=False)(["explore"], result_action="return_value")
+    build_app([point])(["explore"], result_action="return_value")
 
     page: Any = servers[0].config.app
     for host, status in {"lab": 200, "other": 200, "127.0.0.1": 200, "third": 400}.items():

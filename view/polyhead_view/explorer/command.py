@@ -8,7 +8,7 @@ from cyclopts.validators import Number
 
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions
 
-app = App(name="explore", help="Serve a web page on which to look at the heads of a served encoder.")
+app = App(name="explore")
 
 
 @app.default

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions
 
-app = App(name="heads", help="Find out over a corpus what each head of a model does, and which are alike.")
+app = App(name="heads")
 
 
 @app.default
