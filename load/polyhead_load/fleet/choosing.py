@@ -18,7 +18,7 @@ from polyhead_load.report.formatting import count, described, number
 from polyhead_load.sweep.cells import CAPACITY
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Target, length_label, near
+from polyhead_load.sweep.spec import DIMENSIONS, Dimension, ServiceTarget, length_label, near
 
 CLOSE = 1.25
 """A quarter: rates that were planned for real servers were wrong by up to that (docs/scaling.md)."""
@@ -86,7 +86,7 @@ class Option:
 
 def choose(
     folder: RunFolder,
-    target: Target | None,
+    target: ServiceTarget | None,
     *,
     tokens: int | Lengths | None = None,
     family: str | None = None,
@@ -180,7 +180,9 @@ def choose(
     )
 
 
-def recommendations(options: Sequence[Option], varied: Sequence[Dimension], target: Target) -> Iterator[str]:
+def recommendations(
+    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget
+) -> Iterator[str]:
     """Yield in a few sentences which options hold the target, for each kind of requests."""
     asked = [name for name in varied if name in _WORKLOAD]
     chosen = [name for name in varied if name not in asked]
@@ -190,7 +192,7 @@ def recommendations(options: Sequence[Option], varied: Sequence[Dimension], targ
         yield f"{where}{': ' if where else ''}{_recommendation(same, chosen, target)}"
 
 
-def _recommendation(options: Sequence[Option], varied: Sequence[Dimension], target: Target) -> str:
+def _recommendation(options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget) -> str:
     def name(one: Option) -> str:
         return ", ".join(described(dimension, one.labels[dimension]) for dimension in varied)
 

@@ -84,9 +84,9 @@ def plan(
     from polyhead_load.fleet.choosing import choose
     from polyhead_load.fleet.report import draw_plan
     from polyhead_load.options import parse_tokens
-    from polyhead_load.sweep.spec import Target
+    from polyhead_load.sweep.spec import ServiceTarget
 
-    target = Target.of_flags(rate, p99)
+    target = ServiceTarget.of_flags(rate, p99)
     most_share = _share(utilisation)
     if price is not None and not _LEAST <= price <= _MOST:
         raise LoadError(

@@ -11,10 +11,12 @@ from polyhead_load.fleet.sizing import TooSlowError
 from polyhead_load.report.formatting import count, described, number, size, spread
 from polyhead_load.report.tables import compact_table
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS
-from polyhead_load.sweep.spec import Dimension, Sweep, Target
+from polyhead_load.sweep.spec import Dimension, ServiceTarget, Sweep
 
 
-def choose_table(options: Sequence[Option], varied: Sequence[Dimension], target: Target | None) -> Table:
+def choose_table(
+    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget | None
+) -> Table:
     """Return the table to choose from, which fits into 80 columns."""
     title = "Choose" if target is None else f"Choose: {target}"
     asked = () if target is None else ("room", "p99 ms", "most/s")
@@ -31,7 +33,7 @@ def choose_table(options: Sequence[Option], varied: Sequence[Dimension], target:
 
 
 def choose_lines(
-    options: Sequence[Option], varied: Sequence[Dimension], target: Target | None
+    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget | None
 ) -> Iterator[str]:
     """Yield what the table to choose from comes to, and what its words mean."""
     if target is None:
@@ -45,7 +47,7 @@ def choose_lines(
     yield from dict.fromkeys(f"not known: {one.error}" for one in options if one.verdict == "unknown")
 
 
-def next_steps(sweep: Sweep, target: Target | None, run: Path) -> Iterator[str]:
+def next_steps(sweep: Sweep, target: ServiceTarget | None, run: Path) -> Iterator[str]:
     """Yield what to do after a sweep."""
     where = shlex.quote(str(run))
     if sweep.blocks < FEWEST_BLOCKS:

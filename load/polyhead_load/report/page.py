@@ -33,27 +33,27 @@ from polyhead_load.report.plots import Plot, draw
 from polyhead_load.report.tables import as_csv, as_json
 from polyhead_load.sweep.folder import RunFolder, cannot_write
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
-from polyhead_load.sweep.spec import Target
+from polyhead_load.sweep.spec import ServiceTarget
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class SweepReport:
     """What was written, and where."""
 
     findings: Findings
     options: Sequence[Option]
     """From which to choose."""
-    target: Target | None
+    target: ServiceTarget | None
     """What for."""
     page: Path
 
 
 def write_report(
     folder: RunFolder,
-    target: Target | None = None,
+    target: ServiceTarget | None = None,
     *,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> SweepReport:
     """Write report.html, report.json, report.csv and the pictures.
 
     Args:
@@ -75,7 +75,7 @@ def write_report(
         raise cannot_write(plots, error) from error
     for plot, svg in pictures:
         folder.write(f"plots/{plot.name}.svg", svg)
-    report = Report(findings=findings, options=options, target=target, page=folder.path / "report.html")
+    report = SweepReport(findings=findings, options=options, target=target, page=folder.path / "report.html")
     chosen = {
         "target": None if target is None else target.model_dump(mode="json"),
         "choose": [one.facts() for one in options],
@@ -86,7 +86,7 @@ def write_report(
     return report
 
 
-def _page(report: Report, pictures: list[tuple[Plot, str]]) -> str:
+def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
     findings = report.findings
     environment = Environment(
         loader=PackageLoader("polyhead_load.report", "."),

@@ -14,8 +14,8 @@ from polyhead_client.options import OPEN_ACCESS, Access
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from polyhead_load.report.page import Report
-    from polyhead_load.sweep.spec import Target
+    from polyhead_load.report.page import SweepReport
+    from polyhead_load.sweep.spec import ServiceTarget
 
 app = App(name="sweep")
 
@@ -217,12 +217,12 @@ def presets(name: str | None = None, /) -> None:
         console.print(f"  {what.about}", highlight=False, style="dim")
 
 
-def _target(rate: float | None, p99: str | None) -> "Target | None":
+def _target(rate: float | None, p99: str | None) -> "ServiceTarget | None":
     from polyhead_load.errors import SweepError
-    from polyhead_load.sweep.spec import Target
+    from polyhead_load.sweep.spec import ServiceTarget
 
     if rate is not None and p99 is not None:
-        return Target.of_flags(rate, p99)
+        return ServiceTarget.of_flags(rate, p99)
     if rate is not None or p99 is not None:
         raise SweepError(
             "--rate and --p99 must be given together: configurations hold a rate within a limit, such as "
@@ -231,7 +231,7 @@ def _target(rate: float | None, p99: str | None) -> "Target | None":
     return None
 
 
-def _show(report: "Report") -> None:
+def _show(report: "SweepReport") -> None:
     from polyhead_load.report.choices import choose_lines, choose_table, next_steps
     from polyhead_load.report.tables import remarks, terminal_table
 

@@ -205,7 +205,7 @@ def _check_rate(rate: float) -> float:
     return rate
 
 
-class Target(_Table):
+class ServiceTarget(_Table):
     """What a configuration must carry to be chosen."""
 
     rate: Annotated[float, AfterValidator(_check_rate)]
@@ -219,7 +219,7 @@ class Target(_Table):
         return _seconds(self.p99)
 
     @classmethod
-    def of_flags(cls, rate: float, p99: str) -> "Target":
+    def of_flags(cls, rate: float, p99: str) -> "ServiceTarget":
         """Return what `--rate` and `--p99` say.
 
         Raises:
@@ -312,7 +312,7 @@ class Sweep(_Table):
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()
-    target: Target | None = None
+    target: ServiceTarget | None = None
     """What the report chooses configurations for; it changes no measurement."""
 
     @model_validator(mode="after")
@@ -426,7 +426,7 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
         raise SweepError(f"{where}: {_in_words(error)}") from error
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention, "target": Target}
+_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention, "target": ServiceTarget}
 
 
 def _in_words(error: ValidationError) -> str:

@@ -13,7 +13,7 @@ from polyhead_load.records import Records
 from polyhead_load.report.page import write_report
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.spec import Target
+from polyhead_load.sweep.spec import ServiceTarget
 
 MIXTURE = {"median": 32, "sigma": 0.5, "low": 8, "high": 64}
 
@@ -67,7 +67,7 @@ def capacity(run: RunFolder) -> float:
 def test_those_with_the_most_room_come_first(
     run: RunFolder, capacity: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Target(rate=0.55 * capacity, p99="1s")
+    target = ServiceTarget(rate=0.55 * capacity, p99="1s")
 
     known, slow = choose(run, target)
 
@@ -102,7 +102,7 @@ def test_those_with_the_most_room_come_first(
 
 def test_what_no_rate_can_do_is_told_from_what_is_not_known(run: RunFolder) -> None:
     never, unknown = (
-        choose(run, Target(rate=1, p99="1us"), family="known", tokens=tokens)[0] for tokens in (32, 64)
+        choose(run, ServiceTarget(rate=1, p99="1us"), family="known", tokens=tokens)[0] for tokens in (32, 64)
     )
 
     assert (never.verdict, unknown.verdict) == ("never", "unknown")
@@ -121,7 +121,7 @@ def test_without_a_target_all_is_said_but_what_holds(run: RunFolder, capacity: f
 def test_a_mixture_that_was_measured_is_planned_for_by_its_own_runs(tmp_path: Path) -> None:
     folder = swept(tmp_path, tokens=[MIXTURE], loads=["single", "60%"], requests=300, mixtures=True)
 
-    (one,) = choose(folder, Target(rate=10, p99="1s"))
+    (one,) = choose(folder, ServiceTarget(rate=10, p99="1s"))
 
     assert one.plan is not None
     assert one.labels["tokens"] == "8–64, median 32"

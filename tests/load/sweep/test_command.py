@@ -12,7 +12,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.report.page import write_report
 from polyhead_load.sweep.command import app
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.spec import Sweep, Target, preset_files, read_sweep
+from polyhead_load.sweep.spec import ServiceTarget, Sweep, preset_files, read_sweep
 
 SWEEP = """
 title = "Two small encoders"
@@ -166,7 +166,7 @@ def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SweepError, match="enough"):
         call("heads", "--rate", "50", "--p99", "20ms", "--foreign-cpu", "0.5", "--tokens", "64")
 
-    assert asked[0].target == Target(rate=50, p99="20ms")
+    assert asked[0].target == ServiceTarget(rate=50, p99="20ms")
     assert (asked[0].gates.foreign_cpu, asked[0].tokens) == (0.5, (64,))
 
 

@@ -10,7 +10,7 @@ from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.folder import Journal, Measurement, RunFolder
-from polyhead_load.sweep.spec import Target
+from polyhead_load.sweep.spec import ServiceTarget
 
 
 def facts(**changes: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_another_target_is_the_same_sweep(tmp_path: Path) -> None:
 
     folder.begin(small_sweep(target=target), {})
 
-    assert folder.read()[0].target == Target.model_validate(target)
+    assert folder.read()[0].target == ServiceTarget.model_validate(target)
     with pytest.raises(SweepError, match="holds another sweep"):
         folder.begin(small_sweep(gates={}), {})
 
