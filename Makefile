@@ -142,8 +142,8 @@ soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscou
 overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
 	$(BIN)/python -m benchmarks.overload
 
-# Tags are the version's. The image for GPUs is large: IMAGES="server export" leaves it out.
-IMAGES ?= server export server-gpu
+# Tags are the version's. The image for GPUs is large: IMAGES=server-gpu builds it.
+IMAGES ?= server export
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 images:  ## Build the images for Kubernetes, with Docker; REGISTRY=registry.example.com also pushes them there
 	set -e; for image in $(IMAGES); do \

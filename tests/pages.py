@@ -52,7 +52,7 @@ def blocks(page: str) -> list[Block]:
 def block(page: str, part: str) -> str:
     """The code of the one block of a page in which something stands. A test that calls this runs it.
 
-    `tests/test_docs.py` looks for such calls, with both arguments as literals, to find out what nothing runs.
+    `tests/test_pages.py` looks for such calls, with both arguments as literals: it finds what nothing runs.
     """
     (found,) = (each.code for each in blocks(page) if part in each.code)
     return found

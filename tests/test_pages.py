@@ -1,4 +1,7 @@
-"""Every block of code on the pages is run by a test, or the page says in a comment why it is not."""
+"""Every block of code on the pages is run by a test, or the page says in a comment why it is not.
+
+Of commands in a shell it is checked that they are understood.
+"""
 
 import importlib.util
 import json

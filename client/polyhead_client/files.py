@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,10 @@ def load_array(option: str, path: Path) -> NDArray[Any]:
     """
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise InvalidRequest(f"{option} must be an .npy file of numbers, {path} is none") from error
     if not isinstance(array, np.ndarray):
+        array.close()
         raise InvalidRequest(f"{option} must be an .npy file of one array, {path} has several")
     if array.ndim == 0:
         raise InvalidRequest(f"{option} must be an .npy file of sequences, {path} holds a single value")

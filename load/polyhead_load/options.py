@@ -53,7 +53,7 @@ def add_options(parser: "LocustArgumentParser") -> None:
         for name, value in (_SHOWN | {"include_in_web_ui": shown}).items():
             setattr(action, name, value)
 
-    # Labels of the form are cut after some hundred characters.
+    # Labels of the form are cut after about a hundred characters.
     add(
         "--model",
         "The family, or several in turn: a,b. Default: the only one that is served",

@@ -255,7 +255,7 @@ def test_the_explorer_shows_what_the_server_serves(stack: Stack) -> None:
 
     families = {one["name"]: one for one in json.loads(stack.get("explorer", "/api/server"))["families"]}
     assert families["minilm"]["heads"] == 12
-    assert "takes no texts" in families["teaching-h4"]["refused"]
+    assert (families["teaching-h4"]["heads"], families["teaching-h4"]["text"]) == (4, False)
     stack("rm", "--stop", "--force", "explorer")
 
 

@@ -3,7 +3,9 @@
 Shape letters: T tokens, S tokens of the memory, D d_model.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import InvalidRequest, ModelInfo
 from polyhead_client.files import load_sequence
-from polyhead_proto.names import INPUT_IDS, MASK, MEMORY, MEMORY_MASK
+from polyhead_proto.names import INPUT_IDS, MEMORY
 
 SEED = 0
 
@@ -24,30 +26,34 @@ class SequenceFiles:
     input: Path | None = None
     memory: Path | None = None
 
-    def arguments(self, info: ModelInfo, length: int) -> dict[str, Any]:
-        """Return the arguments of `encode` that are inputs: `inputs`, and where needed `memory` and masks.
+    @cached_property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """What the files hold, by argument of `encode`; they are read once.
 
-        What is made up is random, and the same in each call. Masks let everything attend to everything.
+        Raises:
+            InvalidRequest: A file holds something else.
+            OSError: A file cannot be read.
+        """
+        files = {"inputs": ("--input", self.input), MEMORY: ("--memory", self.memory)}
+        return {name: load_sequence(option, path) for name, (option, path) in files.items() if path}
+
+    def arguments(self, info: ModelInfo, length: int) -> dict[str, NDArray[Any]]:
+        """Return the arguments of `encode` that are inputs: `inputs`, and where needed `memory`.
+
+        What is made up is random, and the same in each call.
 
         Args:
             info: The family's fast graph.
             length: T, and S, of what is made up.
 
         Raises:
-            InvalidRequest: A file holds something else, or the family has no use for it.
+            InvalidRequest: A file holds something else, or D is not known.
             OSError: A file cannot be read.
         """
-        if self.memory is not None and MEMORY not in info.inputs:
-            raise InvalidRequest(f"--memory must be left out: {info.family} attends to no memory")
-        files = {"inputs": ("--input", self.input), "memory": ("--memory", self.memory)}
-        found: dict[str, Any] = {}
-        for at, (name, (option, path)) in enumerate(files.items()):
-            if name in names(info):
-                found[name] = _random(info, length, at) if path is None else load_sequence(option, path)
-        for name, keys in ((MASK, "inputs"), (MEMORY_MASK, "memory")):
-            if name in info.inputs:
-                found[name] = np.ones((len(found["inputs"]), len(found[keys])), np.bool_)
-        return found
+        return {
+            name: self.arrays[name] if name in self.arrays else _random(info, length, stream)
+            for stream, name in enumerate(names(info))
+        }
 
 
 NO_FILES = SequenceFiles()
@@ -55,7 +61,7 @@ NO_FILES = SequenceFiles()
 
 def names(info: ModelInfo) -> list[str]:
     """Return the arguments of `encode` that a family needs as inputs."""
-    return ["inputs", *(name for name in (MEMORY, MASK, MEMORY_MASK) if name in info.inputs)]
+    return ["inputs", *([MEMORY] if MEMORY in info.inputs else [])]
 
 
 def takes_ids(info: ModelInfo) -> bool:

@@ -24,7 +24,7 @@ CLOSE = 1.25
 """A quarter: rates that were planned for real servers were wrong by up to that (docs/scaling.md)."""
 
 _WORKLOAD: tuple[Dimension, ...] = ("tokens", "batch")
-"""What callers bring. Which of it is best is no question; of the rest, one chooses."""
+"""Given by the callers; configurations are compared within each."""
 
 Verdict = Literal["holds", "close", "no", "never", "unknown", ""]
 """On one machine: holds the target; is too close to it to tell; does not; does not at any rate. Unknown: what
@@ -199,9 +199,9 @@ def _recommendation(options: Sequence[Option], varied: Sequence[Dimension], targ
     holding = [one for one in options if one.verdict == "holds"]
     planned = [one for one in options if one.plan]
     said = [f"{len(holding)} of {len(options)} hold {target}, on one machine."]
-    if len(options) == len(holding) == 1:
-        said = [f"It holds {target}, on one machine."]
-    if holding:
+    if len(options) == 1:
+        said = [f"A machine carries {number(planned[0].room)} × {target}."] if planned else []
+    elif holding:
         said.append(f"Most room: {name(holding[0])}, {number(holding[0].room)} × the rate.")
         largest = max(holding, key=lambda one: one.parameters or 0)
         if any(one.parameters != largest.parameters for one in holding):
@@ -219,5 +219,5 @@ def _recommendation(options: Sequence[Option], varied: Sequence[Dimension], targ
         ("unknown", "not known"),
     ):
         if found := sum(one.verdict == verdict for one in options):
-            said.append(f"{what[:1].upper()}{what[1:]}: {found}.")
+            said.append(f"{what.capitalize()}{f': {found}' if len(options) > 1 else ''}.")
     return " ".join(said)

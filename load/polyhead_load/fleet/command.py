@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 app = App(name="plan")
 
 _RUNS = Path("sweeps")
-_LEAST, _MOST = 1e-6, 1e12
-"""Beyond them, a price is a mistake, and takes lines to print."""
 _MOST_SPARE = 1_000_000
 
 
@@ -31,7 +29,7 @@ def plan(
     family: str | None = None,
     batch: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     attention: str | None = None,
-    utilisation: str = "85%",
+    utilisation: str | None = None,
     spare: Annotated[int, Parameter(validator=Number(gte=0, lte=_MOST_SPARE))] = 0,
     price: float | None = None,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
@@ -66,7 +64,7 @@ def plan(
     attention
         The only attention that is asked for, as the sweep calls it. Default: all that were measured.
     utilisation
-        The largest share of its capacity that a machine may be given.
+        The largest share of its capacity that a machine may be given. Default: 85%.
     spare
         Machines that may fail without the limit being missed.
     price
@@ -76,21 +74,22 @@ def plan(
     picture
         A file for a picture of latency against rate (.svg).
     json
-        Write JSON.
+        Write JSON: of one configuration the plan, of several a list.
     """
     from rich.console import Console
 
     from polyhead_load.errors import LoadError
     from polyhead_load.fleet.choosing import choose
     from polyhead_load.fleet.report import draw_plan
+    from polyhead_load.fleet.sizing import MOST_SHARE
     from polyhead_load.options import parse_tokens
-    from polyhead_load.sweep.spec import ServiceTarget
+    from polyhead_load.sweep.spec import LEAST_NUMBER, MOST_NUMBER, ServiceTarget
 
     target = ServiceTarget.of_flags(rate, p99)
-    most_share = _share(utilisation)
-    if price is not None and not _LEAST <= price <= _MOST:
+    most_share = MOST_SHARE if utilisation is None else _share(utilisation)
+    if price is not None and not LEAST_NUMBER <= price <= MOST_NUMBER:
         raise LoadError(
-            f"--price must be from {_LEAST:g} to {_MOST:g}, for a machine and hour, was {price:g}"
+            f"--price must be from {LEAST_NUMBER:g} to {MOST_NUMBER:g}, for a machine and hour, was {price:g}"
         )
     folder = _run_folder(run)
     with Console(stderr=True).status("reading what was measured") as status:
@@ -108,8 +107,8 @@ def plan(
             on_step=status.update,
         )
     plans = [one.plan for one in options if one.plan is not None]
-    if not plans:
-        raise next((one.error for one in options if one.error is not None), LoadError("nothing was measured"))
+    if len(options) == 1 and not plans:
+        raise options[0].error or LoadError("nothing was measured")
     only = plans[0] if len(options) == 1 else None
     if picture is not None and only is None:
         raise LoadError(
@@ -132,6 +131,8 @@ def plan(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     if picture is not None and only is not None:
         picture.write_text(draw_plan(only).svg(), encoding="utf-8")
+    if not plans:
+        raise LoadError(f"no configuration carries {target}")
 
 
 def _share(text: str) -> float:
@@ -149,14 +150,20 @@ def _run_folder(run: Path | None) -> "RunFolder":
     from polyhead_load.sweep.folder import RunFolder
     from polyhead_load.sweep.spec import families_in, repository_run
 
-    if run is not None and families_in(run):
+    if run is not None and (families := families_in(run)):
         of_all = _RUNS / repository_run(run)
         if not (of_all / "sweep.json").exists():
             raise SweepError(
                 f"a plan needs measurements, and {of_all} has none of the families in {run}: "
                 f"`polyhead sweep {shlex.quote(str(run.resolve()))}` makes them"
             )
-        return RunFolder(of_all)
+        folder = RunFolder(of_all)
+        if missing := sorted(set(families) - set(folder.read()[0].labels("family"))):
+            raise SweepError(
+                f"{of_all} has no measurements of {', '.join(missing)}: remove it, and "
+                f"`polyhead sweep {shlex.quote(str(run.resolve()))}` measures all families"
+            )
+        return folder
     if run is not None:
         return RunFolder(run)
     found = sorted(file.parent for file in _RUNS.glob("*/sweep.json"))

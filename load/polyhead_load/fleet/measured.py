@@ -100,7 +100,7 @@ class Measured:
     capacities: Mapping[int, float]
     """T → requests a second, ascending."""
     mixture: Lengths | None = None
-    """Lengths that were measured together: their mean stands for T, and run times differ the more."""
+    """Lengths that were measured together: their mean stands for T, though run times differ with T."""
     callers: int
     """How many were in flight while capacities were measured."""
     points: Sequence[LoadPoint]
@@ -173,9 +173,10 @@ def read_measured(
         capacities[length] = median(one.achieved for one in found[CAPACITY] if one.achieved)
     if not capacities:
         raise SweepError(
-            f"{folder.path} must have, for {_words(labels)}, at least one fixed T with valid runs of one "
-            "request in flight and of the capacity, which a sweep measures with the loads single and 50%. "
-            + ("; ".join(left_out) or "It has mixtures of lengths alone")
+            f"{folder.path} must have, for {_words(labels)}, at least one T, or a mixture that is asked for, "
+            "with valid runs of one request in flight and of the capacity, which a sweep measures with the "
+            "loads single and 50%. "
+            + ("; ".join(left_out) or "It has mixtures of lengths alone: give one with --tokens")
         )
     lanes = max(ceil(median(runs.at_once for runs in each) - _LANE_SLACK) for each in shared.values())
     on_cpu = _CPU in str(facts.get("providers", {}).get(labels["family"], _CPU))

@@ -60,8 +60,9 @@ def next_steps(sweep: Sweep, target: ServiceTarget | None, run: Path) -> Iterato
         yield f"`polyhead sweep report {where} --rate 50 --p99 20ms` says which configurations hold that"
     else:
         yield (
-            f"`polyhead plan {where} --rate {target.rate:g} --p99 {target.p99} --family NAME` says what "
-            "the choice rests on, and how sure it is"
+            f"`polyhead plan {where} --rate {target.rate!r} --p99 {target.p99}"
+            f"{''.join(f' --{name} …' for name in sweep.varied)}` says what the choice rests on, and how "
+            "sure it is"
         )
 
 

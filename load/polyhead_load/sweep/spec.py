@@ -182,8 +182,8 @@ EncoderFields = Annotated[
 
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-_LEAST_RATE, _MOST_RATE = 1e-6, 1e12
-"""Beyond them, a rate is a mistake, and takes lines to print."""
+LEAST_NUMBER, MOST_NUMBER = 1e-6, 1e12
+"""Beyond them, a rate or a price is a mistake, and takes lines to print."""
 
 
 def _seconds(text: str) -> float:
@@ -196,12 +196,12 @@ def _seconds(text: str) -> float:
 
 def _check_time(text: str) -> str:
     _seconds(text)
-    return text.strip()
+    return "".join(text.split())
 
 
 def _check_rate(rate: float) -> float:
-    if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise ValueError(f"must be from {_LEAST_RATE:g} to {_MOST_RATE:g}, requests a second, was {rate:g}")
+    if not LEAST_NUMBER <= rate <= MOST_NUMBER:
+        raise ValueError(f"must be from {LEAST_NUMBER:g} to {MOST_NUMBER:g}, requests a second, was {rate:g}")
     return rate
 
 
@@ -245,7 +245,7 @@ class Gates(_Table):
     """... or at most this share of the median latency, where that is more."""
     generator_cpu: Annotated[float, Field(gt=0)] = 0.8
     """Largest share of one core for the generator."""
-    foreign_cpu: Annotated[float, Field(gt=0)] = 0.15
+    foreign_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.15
     """Most cores for other processes, and for the machine's host (steal)."""
     drift: Annotated[float, Field(gt=0)] = 0.1
     """Overloaded: largest relative difference between the medians of the first and the last third, beyond
@@ -371,7 +371,8 @@ def preset_files() -> Mapping[str, str]:
 
 def families_in(repository: Path) -> list[str]:
     """Return the families of a model repository; none where it is something else."""
-    return sorted({file.parts[-3] for file in repository.glob("*/[1-9]*/manifest.json")})
+    names = {file.parts[-3] for file in repository.glob("*/[1-9]*/manifest.json")}
+    return sorted(name for name in names if _FAMILY.fullmatch(name))
 
 
 def repository_run(repository: Path) -> str:
@@ -416,12 +417,10 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
         raise SweepError(f"{where} must be a TOML file: {error}") from error
     values.setdefault("title", name)
     values |= {field: value for field, value in overrides.items() if value is not None}
+    if foreign_cpu is not None:
+        values["gates"] = {**values.get("gates", {}), "foreign_cpu": foreign_cpu}
     try:
-        sweep = Sweep.model_validate(values)
-        if foreign_cpu is not None:
-            gates = sweep.gates.model_copy(update={"foreign_cpu": foreign_cpu})
-            sweep = sweep.model_copy(update={"gates": gates})
-        return name, sweep
+        return name, Sweep.model_validate(values)
     except ValidationError as error:
         raise SweepError(f"{where}: {_in_words(error)}") from error
 

@@ -266,11 +266,12 @@ def test_requests_as_code(page: TestClient, words: FakeClient) -> None:
     assert "standard_normal((7, 8), np.float32)" in header["python"]
 
 
-def test_a_page_of_too_many_weights_is_refused(words: FakeClient) -> None:
-    words.layers, words.heads = 24, 16
+def test_a_page_of_too_many_weights_is_refused(words: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyhead_view.explorer.saved.MOST_BYTES", 2 << 20)
+    words.layers, words.heads = 4, 16
     page = TestClient(create_page(Explorer(words.as_client, address="host:1")), base_url="http://127.0.0.1")
 
-    answer = page.post("/api/page", json=ASKED | {"text": "word " * 350})
+    answer = page.post("/api/page", json=ASKED | {"text": "word " * 180})
 
     assert answer.status_code == 400
-    assert "at most 64 MiB of weights, was 90 MiB: shorten the sentence" in answer.json()["message"]
+    assert "at most 2 MiB of weights, was 3 MiB: shorten the sentence" in answer.json()["message"]

@@ -33,6 +33,12 @@ def python(asked: Question, info: ModelInfo, *, address: str, files: SequenceFil
         arguments = [json.dumps(asked.text, ensure_ascii=False)]
     else:
         imports.append("import numpy as np\n")
+        if files.input or files.memory:
+            imports = [
+                "from pathlib import Path\n\n",
+                *imports,
+                "from polyhead_client.files import load_sequence\n",
+            ]
         lines = {name: _input(name, info, files, asked.length) for name in names(info)}
         before += [f"{name} = {spelled}" for name, spelled in lines.items()]
         arguments = [name if name == "inputs" else f"{name}={name}" for name in lines]
@@ -49,7 +55,7 @@ def python(asked: Question, info: ModelInfo, *, address: str, files: SequenceFil
     return "".join(
         [
             *imports,
-            *("\n" for _ in imports),
+            *(["\n"] if imports and not imports[-1].startswith("from") else []),
             "from polyhead_client import Client\n\n",
             *(f"{line}\n" for line in before),
             f"with Client({json.dumps(address)}) as client:\n    encoding = client.encode(\n{called}    )\n",
@@ -105,11 +111,9 @@ def _input(name: str, info: ModelInfo, files: SequenceFiles, length: int) -> str
     """Return the Python expression of one input."""
     path = {"inputs": files.input, "memory": files.memory}.get(name)
     if path is not None:
-        return f"np.load({json.dumps(str(path))})"
-    if name in {"mask", "memory_mask"}:
-        keys = "memory" if name == "memory_mask" else "inputs"
-        return f"np.ones((len(inputs), len({keys})), np.bool_)"
+        option = "--input" if name == "inputs" else "--memory"
+        return f"load_sequence({json.dumps(option)}, Path({json.dumps(str(path))}))"
     random = f"np.random.default_rng([{SEED}, {int(name == 'memory')}])"
     if takes_ids(info):
-        return f"{random}.integers(0, {info.vocabulary}, {length})"
+        return f"{random}.integers(0, {info.vocabulary or 1}, {length})"
     return f"{random}.standard_normal(({length}, {info.d_model}), np.float32)"

@@ -62,6 +62,7 @@ def explore(
         )
 
     files = SequenceFiles(input=input, memory=memory)
+    files.arrays  # noqa: B018  # what is wrong with a file is said before the page is served
     explorer = Explorer(connect, address=connection.address, model=connection.model, files=files)
     page = create_page(explorer, allowed_hosts=(*LOOPBACK, *allow_host))
     family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)

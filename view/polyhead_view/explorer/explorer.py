@@ -24,9 +24,6 @@ from polyhead_view.explorer.saved import SavedPage
 from polyhead_view.inputs import NO_FILES, SequenceFiles
 from polyhead_view.similarity import split_similarity
 
-MOST_SAVED_BYTES = 64 << 20
-"""The most bytes of maps that one saved page holds."""
-
 _TOO_LONG = re.compile(r"must be at most (\d+) tokens(?:, was (\d+)| and \d+ characters)")
 
 
@@ -129,26 +126,23 @@ class Explorer:
         encoding, left_out = await self._counted(
             asked, **all_heads(asked), weighted=asked.weighted, dtype="FP16"
         )
-        size = sum(2 * layer.size for layer in maps_of(encoding).values())
-        if size > MOST_SAVED_BYTES:
-            raise InvalidRequest(
-                f"a saved page must have at most {MOST_SAVED_BYTES >> 20} MiB of weights, was "
-                f"{size >> 20} MiB: shorten the sentence"
-            )
         scores = rollout = None
         if has_insight(info) and not asked.cross:
             insight = await self._encode(asked, scores=True, rollout=True)
             scores, rollout = insight.scores, insight.rollout
-        page = SavedPage.of(
-            replace(encoding, rollout=rollout),
-            maps_of(encoding),
-            layer=asked.layer if asked.layer in maps_of(encoding) else None,
-            head=asked.head if asked.head in (encoding.heads or ()) else None,
-            scores=scores,
-            left_out=left_out,
-            text=asked.text,
-            silenced=asked.silenced,
-        )
+        try:
+            page = SavedPage.of(
+                replace(encoding, rollout=rollout),
+                maps_of(encoding),
+                layer=asked.layer if asked.layer in maps_of(encoding) else None,
+                head=asked.head if asked.head in (encoding.heads or ()) else None,
+                scores=scores,
+                left_out=left_out,
+                text=asked.text,
+                silenced=asked.silenced,
+            )
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from error
         return (await asyncio.to_thread(page.html)).encode()
 
     async def change(self, asked: Question) -> bytes:
@@ -185,14 +179,7 @@ class Explorer:
         return await self._encode(asked, **code.wanted_of(asked), **more)
 
     async def _encode(self, asked: Question, **wanted: Any) -> Encoding:
-        """Encode what it is asked about, without any output that is not wanted."""
-        encoding, _ = await self._counted(asked, **wanted)
-        return encoding
-
-    async def _counted(self, asked: Question, **wanted: Any) -> tuple[Encoding, int | None]:
-        """Do so, and count the tokens that truncation left out; None if the server does not count them.
-
-        Replies do not say whether a text was truncated, so it is sent whole first.
+        """Encode what it is asked about, without any output that is not wanted.
 
         Raises:
             InvalidRequest: It has no tokens, or too many.
@@ -201,19 +188,27 @@ class Explorer:
         info = await self._client.model(asked.model)
         if info.takes_text and not asked.text:
             raise InvalidRequest("a question must have a text")
-        left_out: int | None = 0
-        inputs = {"inputs": asked.text} if info.takes_text else self._files.arguments(info, asked.length)
+        inputs: dict[str, Any] = (
+            {"inputs": asked.text} if info.takes_text else dict(self._files.arguments(info, asked.length))
+        )
         wanted = {"output": False, "pooled": False} | wanted | kept_heads(info, asked.silenced)
+        encoding = await self._call(info, **inputs, **wanted, truncate=asked.truncate)
+        if not encoding.lengths:
+            raise InvalidRequest("the text must have tokens, it has none")
+        return encoding
+
+    async def _counted(self, asked: Question, **wanted: Any) -> tuple[Encoding, int | None]:
+        """Do so, and count the tokens that truncation left out; None if the server does not count them.
+
+        Replies do not say whether a text was truncated, so it is sent whole first.
+        """
         try:
-            encoding = await self._call(info, **inputs, **wanted)
+            return await self._encode(replace(asked, truncate=False), **wanted), 0
         except TooManyTokens as error:
             if not asked.truncate:
                 raise
-            encoding = await self._call(info, **inputs, **wanted, truncate=True)
             left_out = None if error.count is None else error.count - error.most
-        if not encoding.lengths:
-            raise InvalidRequest("the text must have tokens, it has none")
-        return encoding, left_out
+            return await self._encode(asked, **wanted), left_out
 
     async def _call(self, info: ModelInfo, **arguments: Any) -> Encoding:
         """Encode.

@@ -21,6 +21,9 @@ STATIC = Path(__file__).with_name("static")
 _MODULES = ("colours", "answers", "state", "grid", "downloads", "panel", "explorer")
 """In the order in which they need each other."""
 
+MOST_BYTES = 64 << 20
+"""The most bytes of maps that one page holds."""
+
 _HEIGHT = 760
 """Of the page in a notebook, in pixels."""
 
@@ -62,8 +65,14 @@ class SavedPage:
             silenced: Layer and head of those that were silenced.
 
         Raises:
-            ValueError: There is no such head.
+            ValueError: There is no such head, or there are too many weights.
         """
+        size = sum(2 * layer.size for layer in maps.values())
+        if size > MOST_BYTES:
+            raise ValueError(
+                f"a page must have at most {MOST_BYTES >> 20} MiB of weights, was {size >> 20} MiB: shorten "
+                "the sentence, or choose layers or heads"
+            )
         heads = list(encoding.heads or ())
         frames = {}
         if maps:
@@ -107,8 +116,8 @@ class SavedPage:
         }
         # In a script, only "</" and "<!--" mean something to an HTML parser.
         data = json.dumps(saved, ensure_ascii=False).replace("<", r"\u003c")
-        page = (STATIC / "index.html").read_text()
-        style = f"<style>\n{(STATIC / 'explorer.css').read_text()}</style>"
+        page = _static("index.html")
+        style = f"<style>\n{_static('explorer.css')}</style>"
         scripts = (
             f'<script type="application/json" id="saved">{data}</script>\n'
             f'<script type="module">\n{_script()}</script>'
@@ -119,7 +128,7 @@ class SavedPage:
 
     def save(self, path: Path | str) -> None:
         """Write the page as an HTML file."""
-        Path(path).write_text(self.html())
+        Path(path).write_text(self.html(), encoding="utf-8")
 
     def _repr_html_(self) -> str:
         style = f"border: 0; width: 100%; height: {_HEIGHT}px"
@@ -130,7 +139,7 @@ def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPag
     """Return the page of an encoding of one sequence.
 
     Raises:
-        ValueError: It has neither attention nor rollout, or no such head.
+        ValueError: It has neither attention nor rollout, no such head, or too many weights.
     """
     maps: Layers = encoding.attention or encoding.cross_attention or {}
     if not maps and encoding.rollout is None:
@@ -139,7 +148,11 @@ def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPag
     return SavedPage.of(encoding, maps, layer=layer, head=head, text=" ".join(tokens))
 
 
+def _static(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
 def _script() -> str:
     """Return the page's modules as one: their names differ, so that they can share a scope."""
-    modules = [(STATIC / f"{name}.js").read_text() for name in _MODULES]
+    modules = [_static(f"{name}.js") for name in _MODULES]
     return re.sub(r"^(?:import .* from \"\./\w+\.js\";\n|export )", "", "".join(modules), flags=re.MULTILINE)

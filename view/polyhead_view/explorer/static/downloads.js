@@ -10,6 +10,7 @@ const MARGIN = 8;
 const LETTER = 6.5; // the width of one, in pixels
 const LONGEST = 24; // of a label, in letters
 const SHARPNESS = 2; // pixels of a PNG for each of the SVG
+const LARGEST = 16_000; // pixels of a PNG along a side, which browsers still draw
 
 /** Have the browser save some bytes or text. */
 export function download(name, content, type) {
@@ -71,17 +72,21 @@ export function svgOf({ title, tokens, columns, share, signed, limits }) {
 export async function pngOf(svg) {
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-  await image.decode();
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [image.width * SHARPNESS, image.height * SHARPNESS];
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  URL.revokeObjectURL(image.src);
+  try {
+    await image.decode();
+    const scale = Math.min(SHARPNESS, LARGEST / Math.max(image.width, image.height));
+    [canvas.width, canvas.height] = [image.width * scale, image.height * scale];
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  } finally {
+    URL.revokeObjectURL(image.src);
+  }
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
 function node(tag, attributes, text = "") {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) if (name !== "xmlns") made.setAttribute(name, value);
-  made.textContent = text;
+  made.textContent = text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f]/g, "\ufffd"); // no XML has these
   return made;
 }

@@ -72,6 +72,7 @@ function restore() {
   by("other").value = found.other ?? "";
   if (found.length) by("length").value = found.length;
   by("score").dataset.wanted = found.score ?? "";
+  if ([...by("score").options].some((one) => one.value === found.score)) by("score").value = found.score;
   by("question").elements.weights.value = found.weights === "weighted" ? "weighted" : "raw";
   by("cross").value = found.cross ? "1" : "";
   by("truncate").checked = Boolean(found.truncate);
