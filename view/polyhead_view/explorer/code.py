@@ -1,6 +1,7 @@
 """What the page asks, as code that a user can run."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,17 @@ def python(asked: Question, info: ModelInfo, *, address: str, files: SequenceFil
 
 
 def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
-    """Return a call over HTTP, of `polyhead serve --http`; empty for vectors, which are long as text.
+    """Return a call over HTTP.
+
+    It is empty for vectors, which are long as text, and for addresses that name no host.
 
     Args:
         asked: The question.
         info: The graph that answers.
         address: The server's address for gRPC; HTTP listens on its default port.
     """
-    if not info.takes_text:
+    host = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):\d+", address)
+    if host is None or not info.takes_text:
         return ""
     wanted: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in wanted_of(asked).items()
@@ -100,9 +104,8 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
         ],
     } | ({"parameters": {"truncate": True}} if asked.truncate else {})
     spelled = json.dumps(body, ensure_ascii=False).replace("'", r"'\''")
-    host = address.rpartition(":")[0] or "127.0.0.1"
     return (
-        f"curl http://{host}:8002/v2/models/{info.name}/infer -H 'Content-Type: application/json' \\\n"
+        f"curl http://{host[1]}:8002/v2/models/{info.name}/infer -H 'Content-Type: application/json' \\\n"
         f"  -d '{spelled}'\n"
     )
 
