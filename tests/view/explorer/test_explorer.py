@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import shlex
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from polyhead_client import Encoding
 from polyhead_view.explorer.answers import map_of
 from polyhead_view.explorer.explorer import Explorer, cosine
 from polyhead_view.explorer.page import create_page
+from polyhead_view.explorer.saved import SavedPage
 from polyhead_view.inputs import SequenceFiles
 
 ASKED = {"model": "words", "text": "the cat sat"}
@@ -274,4 +277,13 @@ def test_a_page_of_too_many_weights_is_refused(words: FakeClient, monkeypatch: p
     answer = page.post("/api/page", json=ASKED | {"text": "word " * 180})
 
     assert answer.status_code == 400
-    assert "at most 2 MiB of weights, was 3 MiB: shorten the sentence" in answer.json()["message"]
+    assert "at most 2 MiB of weights, was 4 MiB: shorten the sentence" in answer.json()["message"]
+
+
+def test_the_modules_of_a_saved_page_share_a_scope() -> None:
+    """A browser refuses the whole script if a name is declared twice."""
+    page = SavedPage(server={}, frames={}, state={}).html()
+
+    declared = re.findall(r"^(?:async )?(?:const|let|function|class) (\w+)", page, re.MULTILINE)
+    assert len(declared) > 100
+    assert [name for name, times in Counter(declared).items() if times > 1] == []

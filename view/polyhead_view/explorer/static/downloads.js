@@ -10,7 +10,7 @@ const MARGIN = 8;
 const LETTER = 6.5; // the width of one, in pixels
 const LONGEST = 24; // of a label, in letters
 const SHARPNESS = 2; // pixels of a PNG for each of the SVG
-const LARGEST = 16_000; // pixels of a PNG along a side, which browsers still draw
+const LONGEST_SIDE = 16_000; // pixels of a PNG along a side, which browsers still draw
 
 /** Have the browser save some bytes or text. */
 export function download(name, content, type) {
@@ -75,7 +75,7 @@ export async function pngOf(svg) {
   const canvas = document.createElement("canvas");
   try {
     await image.decode();
-    const scale = Math.min(SHARPNESS, LARGEST / Math.max(image.width, image.height));
+    const scale = Math.min(SHARPNESS, LONGEST_SIDE / Math.max(image.width, image.height));
     [canvas.width, canvas.height] = [image.width * scale, image.height * scale];
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   } finally {
