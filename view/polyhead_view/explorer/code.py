@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from polyhead_client import ModelInfo
+from polyhead_client import InvalidRequest, ModelInfo
 from polyhead_client.selection import OutputOptions, select
 from polyhead_view.explorer.questions import Question
 from polyhead_view.inputs import SEED, SequenceFiles, names, takes_ids
@@ -18,6 +18,29 @@ def wanted_of(asked: Question) -> dict[str, Any]:
         return {"rollout": True}
     kind = "cross_attention" if asked.cross else "attention"
     return {kind: [asked.layer], "heads": [asked.head]} | ({"weighted": True} if asked.weighted else {})
+
+
+def kept_heads(info: ModelInfo, silenced: tuple[tuple[int, int], ...]) -> dict[str, Any]:
+    """Return the argument `head_mask` of `encode`, float32 [L, H]; none if no head is silenced.
+
+    Raises:
+        InvalidRequest: There is no such head, or the family takes no head mask.
+    """
+    if not silenced:
+        return {}
+    if "head_mask" not in info.inputs:
+        raise InvalidRequest(
+            f"silenced must be empty: {info.family} takes no head mask (--head-mask at export)"
+        )
+    layers, heads = info.layers or 0, info.heads or 0
+    mask = np.ones((layers, heads), np.float32)
+    for layer, head in silenced:
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise InvalidRequest(
+                f"silenced must be heads within {layers} layers of {heads} heads, was {[layer, head]}"
+            )
+        mask[layer, head] = 0
+    return {"head_mask": mask}
 
 
 def python(asked: Question, info: ModelInfo, *, address: str, files: SequenceFiles) -> str:
@@ -74,6 +97,9 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
         asked: The question.
         info: The graph that answers.
         address: The server's address for gRPC; HTTP listens on its default port.
+
+    Raises:
+        InvalidRequest: A head that is silenced does not exist.
     """
     host = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):\d+", address)
     if host is None or not info.takes_text:
@@ -83,18 +109,9 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
     }
     options = OutputOptions(text=True, output=False, pooled=False, **wanted)
     inputs: list[dict[str, Any]] = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [asked.text]}]
-    if asked.silenced:
-        mask = np.ones((1, info.layers or 0, info.heads or 0))
-        for layer, head in asked.silenced:
-            mask[0, layer, head] = 0
-        inputs.append(
-            {
-                "name": "head_mask",
-                "datatype": "FP32",
-                "shape": mask.shape,
-                "data": mask.ravel().astype(int).tolist(),
-            }
-        )
+    for name, mask in kept_heads(info, asked.silenced).items():
+        data = mask.ravel().astype(int).tolist()
+        inputs.append({"name": name, "datatype": "FP32", "shape": [1, *mask.shape], "data": data})
     body = {
         "inputs": inputs,
         "outputs": [

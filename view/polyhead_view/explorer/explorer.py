@@ -159,7 +159,7 @@ class Explorer:
     async def similarity(self, asked: Question) -> bytes:
         """Return the split of the cosine of two sentences into pairs of tokens, [T, T of the other]."""
         info = await self._client.model(asked.model)
-        kept = kept_heads(info, asked.silenced)
+        kept = code.kept_heads(info, asked.silenced)
         if not (info.takes_text and asked.text and asked.other):
             raise InvalidRequest("a question about similarity must have a text, and another to compare with")
         encoding = await self._call(info, inputs=[asked.text, asked.other], truncate=asked.truncate, **kept)
@@ -191,7 +191,7 @@ class Explorer:
         inputs: dict[str, Any] = (
             {"inputs": asked.text} if info.takes_text else dict(self._files.arguments(info, asked.length))
         )
-        wanted = {"output": False, "pooled": False} | wanted | kept_heads(info, asked.silenced)
+        wanted = {"output": False, "pooled": False} | wanted | code.kept_heads(info, asked.silenced)
         encoding = await self._call(info, **inputs, **wanted, truncate=asked.truncate)
         if not encoding.lengths:
             raise InvalidRequest("the text must have tokens, it has none")
@@ -276,29 +276,6 @@ def has_insight(info: ModelInfo) -> bool:
 def how_to_export(info: ModelInfo, graph: str) -> str:
     """Say how a family gets a graph."""
     return f"{info.family}.{graph} is not served; export the family with --graphs {graph}."
-
-
-def kept_heads(info: ModelInfo, silenced: tuple[tuple[int, int], ...]) -> dict[str, Any]:
-    """Return the argument `head_mask` of `encode`, float32 [L, H]; none if no head is silenced.
-
-    Raises:
-        InvalidRequest: There is no such head, or the family takes no head mask.
-    """
-    if not silenced:
-        return {}
-    if "head_mask" not in info.inputs:
-        raise InvalidRequest(
-            f"silenced must be empty: {info.family} takes no head mask (--head-mask at export)"
-        )
-    layers, heads = info.layers or 0, info.heads or 0
-    mask = np.ones((layers, heads), np.float32)
-    for layer, head in silenced:
-        if not (0 <= layer < layers and 0 <= head < heads):
-            raise InvalidRequest(
-                f"silenced must be heads within {layers} layers of {heads} heads, was {[layer, head]}"
-            )
-        mask[layer, head] = 0
-    return {"head_mask": mask}
 
 
 def cosine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
