@@ -35,7 +35,12 @@ def say(word: str) -> None:
 
 def deploy(file: str) -> None:
     """Deploys an application and waits until it is as the file says."""
-    cli.main(["run", "--non-blocking", file], standalone_mode=False)
+    run = ["run", "--non-blocking", file]
+    try:
+        cli.main(run, standalone_mode=False)
+    except TimeoutError:
+        # Serve waits 60 s for its proxies, too short for a busy machine, and goes on with starting them.
+        cli.main(run, standalone_mode=False)
     time.sleep(1)  # until Serve has begun
     while (status := serve.status().applications["polyhead"]).status != "RUNNING":
         assert status.status != "DEPLOY_FAILED", status.message
