@@ -25,6 +25,9 @@ UV = $(BIN)/uv pip install --quiet --python
 # The tested set of versions; `make constraints` renews it.
 PINNED := --constraint constraints.txt
 
+# Without its cache of compiled modules, Python would compile all that it imports in every process.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run serve environments test test-all suite test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
 

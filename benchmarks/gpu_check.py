@@ -10,10 +10,10 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.frame import console
@@ -22,10 +22,11 @@ from benchmarks.gpu.page import page
 _PARTS = {"machine": 40, "families": 200, "parity": 80, "kernels": 60, "speed": 180, "served": 150}
 """The parts, each a module of `gpu`, and their time limits in seconds."""
 _NO_DEVICE = 3
+_PROCESSES = get_context("forkserver")
 
 
 def main() -> int:
-    """Run the check, or one part of it in this process."""
+    """Run the check."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -34,10 +35,10 @@ def main() -> int:
         "--models", type=Path, default=Path("build/gpu-models"), help="where exports are stored"
     )
     parser.add_argument("--out", type=Path, help="the page (default: named after the GPU)")
-    parser.add_argument("--part", choices=_PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--journal", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    return _run_part(chosen) if chosen.part else _check(chosen)
+    # What all parts import, once. It does not touch the GPU.
+    _PROCESSES.set_forkserver_preload(["torch", "onnxruntime", "polyhead_export"])
+    return _check(chosen)
 
 
 def _check(chosen: argparse.Namespace) -> int:
@@ -82,24 +83,21 @@ def _check(chosen: argparse.Namespace) -> int:
 def _run(part: str, chosen: argparse.Namespace, journal: Path) -> int:
     """Run a part in a process of its own; return its status."""
     results, log = journal / f"{part}.jsonl", journal / f"{part}.log"
-    command = [sys.executable, "-m", "benchmarks.gpu_check", "--part", part, "--journal", str(results)]
-    command += ["--device", chosen.device, "--models", str(chosen.models)]
-    command += ["--tiny"] if chosen.tiny else []
-    with (
-        log.open("w") as output,
-        # A process group, with the servers and callers that the part starts.
-        subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process,
-    ):
-        reason = ""
-        try:
-            status = process.wait(_PARTS[part])
-            if status not in {0, _NO_DEVICE}:
-                reason = f"it ended with status {status}: "
-        except subprocess.TimeoutExpired:
+    process = _PROCESSES.Process(target=_run_part, args=(part, chosen, results, log))
+    log.touch()
+    process.start()
+    assert process.pid is not None
+    try:
+        process.join(_PARTS[part])
+        if process.exitcode is None:
             status, reason = -signal.SIGKILL, f"it was ended after {_PARTS[part]} s: "
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        else:
+            status = process.exitcode
+            reason = "" if status in {0, _NO_DEVICE} else f"it ended with status {status}: "
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
     if status:
         printed = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         last = printed[-1] if printed else "it printed nothing"
@@ -107,8 +105,12 @@ def _run(part: str, chosen: argparse.Namespace, journal: Path) -> int:
     return status
 
 
-def _run_part(chosen: argparse.Namespace) -> int:
-    """Run a part in this process."""
+def _run_part(part: str, chosen: argparse.Namespace, journal: Path, log: Path) -> None:
+    """Run a part in this process, which ends with its status."""
+    os.setsid()  # a process group, with the servers and callers that the part starts
+    with log.open("w") as output:
+        os.dup2(output.fileno(), sys.stdout.fileno())
+        os.dup2(output.fileno(), sys.stderr.fileno())
     from benchmarks.gpu.device import NoDeviceError, TimedDevice
     from benchmarks.gpu.plan import Check, full, tiny
 
@@ -118,15 +120,14 @@ def _run_part(chosen: argparse.Namespace) -> int:
         device = TimedDevice(chosen.device)
     except NoDeviceError as error:
         print(error)
-        return _NO_DEVICE
+        sys.exit(_NO_DEVICE)
     check = Check(
         device=device,
         plan=(tiny if chosen.tiny else full)(chosen.device),
         models=chosen.models / ("tiny" if chosen.tiny else "full"),
-        write=lambda kind, **facts: _append(chosen.journal, kind, **facts),
+        write=lambda kind, **facts: _append(journal, kind, **facts),
     )
-    importlib.import_module(f"benchmarks.gpu.{chosen.part}").run(check)
-    return 0
+    importlib.import_module(f"benchmarks.gpu.{part}").run(check)
 
 
 def _append(journal: Path, kind: str, **facts: object) -> None:

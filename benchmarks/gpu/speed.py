@@ -14,6 +14,8 @@ from benchmarks.gpu.device import TimedDevice, ratio
 from benchmarks.gpu.families import ATTENTION, FAST, GRAPHS, build, feeds_of, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily, Size
 from polyhead_model import Encoder, flops
+from polyhead_model.attention import PADDED
+from polyhead_model.packing import TokenLayout
 
 EAGER, COMPILED, CAPTURED = "torch eager", "torch.compile", "torch.compile, CUDA graph"
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -39,14 +41,15 @@ def attend_sdpa(
     /,
     *,
     bias: Tensor | None = None,
+    layouts: tuple[TokenLayout, TokenLayout] = PADDED,
 ) -> tuple[Tensor, None]:
     """Compute attention by PyTorch's fused operator."""
-    q, k, v = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in (query, key, value))
+    queries, keys = layouts
+    q, k, v = queries.by_head(query, heads), keys.by_head(key, heads), keys.by_head(value, heads)
     added = None if mask is None else mask[:, None]
     if bias is not None:
         added = bias if added is None else bias.masked_fill(~added, -torch.inf)
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=added)
-    return context.transpose(1, 2).flatten(2), None
+    return queries.merge_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=added)), None
 
 
 def _measure(

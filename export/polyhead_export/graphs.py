@@ -19,6 +19,7 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from onnxscript import opset20
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.fx import Interpreter, Node
 
 from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
@@ -205,6 +206,22 @@ _TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 """What the exporter translates only once it is decomposed, or with more operators."""
 
 
+def _promote_types(interpreter: Any, node: Node) -> Any:
+    """Promote the types of a node's arguments where it must be; return what the trace knows of its result."""
+    from torch.onnx._internal.fx.passes.type_promotion import get_type_promotion_rule
+
+    if node.op != "call_function":
+        return Interpreter.run_node(interpreter, node)
+    with interpreter._set_current_node(node):
+        if rule := get_type_promotion_rule(node, interpreter.type_promotion_table):
+            interpreter._maybe_promote_node(node, rule)
+    return node.meta["val"]
+
+
+_OF_OTHER_NETWORKS = ("Conv", "BatchNorm", "Clip", "Min", "Max", "Relu", "Scatter", "SlicesSplit")
+"""In the names of rewriting rules; the last passes over all nodes for each node."""
+
+
 @cache
 def _loaded_once(load: Callable[..., Any], **options: Any) -> Any:
     return load(**options)
@@ -216,18 +233,24 @@ def _in_less_time() -> Iterator[None]:
 
     To decompose operators it would trace the whole graph again. It would load its thousand translations
     for every graph. A cache of what operators return takes longer to fill, where sizes are dynamic, than it
-    saves. To find pairs of slices that halve a tensor, of which encoders have none, it would pass over all
-    nodes for each node.
+    saves. To promote the types of a few arguments it would compute the shapes of all nodes again. It would
+    look at every node for what only other networks have.
     """
     from onnxscript import rewriter
     from torch.onnx._internal.exporter._registration import ONNXRegistry
+    from torch.onnx._internal.fx.passes import type_promotion
 
-    rules = tuple(rule for rule in rewriter._DEFAULT_REWRITE_RULES if rule.name != "SlicesSplit")
+    rules = tuple(
+        rule
+        for rule in rewriter._DEFAULT_REWRITE_RULES
+        if not any(word in (rule.name or "") for word in _OF_OTHER_NETWORKS)
+    )
     translations = partial(_loaded_once, ONNXRegistry.from_torchlib)
     with (
         patch.object(ExportedProgram, "run_decompositions", lambda program, *_, **__: program),
         patch.object(ONNXRegistry, "from_torchlib", staticmethod(translations)),
         patch.object(rewriter, "_DEFAULT_REWRITE_RULES", rules),
+        patch.object(type_promotion._TypePromotionInterpreter, "run_node", _promote_types),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
     ):
         yield

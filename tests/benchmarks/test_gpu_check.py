@@ -1,5 +1,6 @@
 """The command as it is started, on the CPU with tiny encoders."""
 
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,10 @@ def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
     done = check(tmp_path, "--device", "cpu", "--tiny")
 
     assert done.returncode == 0, done.stdout + done.stderr
+    journal = [
+        json.loads(line) for file in tmp_path.rglob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    assert [each for each in journal if each["kind"] == "problem"] == []
     page = (tmp_path / "build" / "bench" / "gpu-cpu.md").read_text()
     assert "the numbers mean nothing" in page
     met = {name: met for name, met, _ in rows(page, "Targets")}

@@ -82,7 +82,7 @@ def view(
             truncate=truncate,
         )
     drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
-    save(draw_heads(encoding, layer=drawn, columns=columns, weighted=weighted, cross=cross), out)
+    save(draw_heads(encoding, layer=drawn, columns=columns, cross=cross), out)
     sys.stdout.write(f"{out}\n")
 
 

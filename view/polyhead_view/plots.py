@@ -31,7 +31,6 @@ def draw_heads(
     *,
     layer: int,
     columns: int | None = None,
-    weighted: bool = False,
     cross: bool = False,
     query_labels: Sequence[str] | None = None,
     key_labels: Sequence[str] | None = None,
@@ -45,7 +44,6 @@ def draw_heads(
         layer: The layer to draw.
         columns: Heat maps per row; None means one row where up to 12 heads fit, and otherwise rows of equal
             length.
-        weighted: Whether to call the weights norm-weighted; `encode(..., weighted=True)` returns such.
         cross: Whether to draw the attention of a decoder block to its memory.
         query_labels: The labels of all T queries; None means the tokens, or their positions.
         key_labels: The labels of the keys, likewise.
@@ -82,8 +80,8 @@ def draw_heads(
         axis.set_visible(False)
     figure.supxlabel(_KEY, fontsize=FONT_SIZE)
     figure.supylabel(_QUERY, fontsize=FONT_SIZE)
-    add_bar(figure, image, axes, "norm-weighted" if weighted else "weight")
-    what = "norm-weighted attention" if weighted else "attention weights"
+    add_bar(figure, image, axes, "norm-weighted" if encoding.weighted else "weight")
+    what = "norm-weighted attention" if encoding.weighted else "attention weights"
     where = " to the memory" if cross else ""
     _title(figure, encoding.model, encoding.version, f"{what}{where} of layer {layer}")
     return figure

@@ -449,6 +449,30 @@ def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeCli
     assert not window.all("#change")
 
 
+def test_what_is_empty_or_not_served_stays_in_the_address(window: Window) -> None:
+    window.run("location.hash = 'text=one&score=of_a_later_release'")
+    window.until(lambda: "one" in window.find("figcaption").text)
+    window.run(
+        "const [text] = document.querySelectorAll('#text'); text.value = '';"
+        "text.dispatchEvent(new Event('input'))"
+    )
+    window.until(lambda: "text=&" in window.driver.current_url)
+    window.until_idle()
+    window.driver.refresh()
+
+    window.until(lambda: window.find("#about").text == "Type a sentence.")
+    assert "score=of_a_later_release" in window.driver.current_url
+
+
+def test_a_picture_that_cannot_be_drawn_is_said(window: Window) -> None:
+    window.all("[role=gridcell]")[0].click()
+    window.until(lambda: window.all("#detail canvas"))
+    window.until_idle()
+    window.run("HTMLCanvasElement.prototype.toBlob = (done) => done(null)")
+    window.find("#detail [aria-label='Save as PNG']").click()
+    window.until(lambda: "save it as SVG" in window.find("#problem").text)
+
+
 @pytest.mark.parametrize(
     "address", ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "family=gone&score=none&length=no"]
 )

@@ -81,7 +81,9 @@ export async function pngOf(svg) {
   } finally {
     URL.revokeObjectURL(image.src);
   }
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("the browser cannot draw a picture as large as this; save it as SVG");
+  return blob;
 }
 
 function node(tag, attributes, text = "") {

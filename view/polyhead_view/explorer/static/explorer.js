@@ -53,7 +53,7 @@ function state() {
     text: by("text").value,
     other: by("other").value,
     length: family()?.text === false ? by("length").value : "",
-    score: by("score").value || by("score").dataset.wanted,
+    score: by("score").dataset.wanted || by("score").value,
     weights: by("question").elements.weights.value === "weighted" ? "weighted" : "",
     cross: by("cross").value,
     truncate: by("truncate").checked ? "1" : "",
@@ -140,6 +140,7 @@ function refresh() {
     newest[kind]();
     report(kind);
   }
+  report("page");
   if (family().refused || !sentences().length) {
     overviews = [];
     by("grids").replaceChildren();
@@ -189,7 +190,7 @@ function showGrids() {
   const names = scores.map(({ name }) => name);
   const select = by("score");
   if (all("option", select).map((option) => option.value).join() !== names.join()) {
-    const before = select.value || select.dataset.wanted;
+    const before = select.dataset.wanted || select.value;
     select.replaceChildren(...scores.map(({ name, title }) => Object.assign(element("option", title), { value: name })));
     select.value = names.includes(before) ? before : names.includes("entropy") ? "entropy" : (names[0] ?? "");
     define(scores);
@@ -465,6 +466,7 @@ by("family").addEventListener("change", () => {
 });
 for (const id of ["truncate", "cross"]) by(id).addEventListener("change", refresh);
 by("score").addEventListener("change", () => {
+  by("score").dataset.wanted = by("score").value;
   showFrames();
   remember();
 });
@@ -498,6 +500,7 @@ by("save-page").addEventListener("click", () => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chosen.open) closeDetail();
 });
+window.addEventListener("unhandledrejection", (event) => report("page", event.reason));
 window.addEventListener("hashchange", () => {
   restore();
   refresh();

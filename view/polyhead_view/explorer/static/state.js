@@ -12,11 +12,11 @@ export function readState() {
   return saved && !Object.keys(found).length ? saved.state : found;
 }
 
-/** Put names and values into the address, soon; those that are empty are left out. */
+/** Put names and values into the address, soon; those that are empty are left out, but for the text, which begins with one. */
 export function writeState(state) {
   clearTimeout(pending);
   pending = setTimeout(() => {
-    const kept = Object.entries(state()).filter(([, value]) => value);
+    const kept = Object.entries(state()).filter(([name, value]) => value || name === "text");
     if (location.protocol !== "about:") history.replaceState(null, "", `#${new URLSearchParams(kept)}`); // not in a notebook
   }, ADDRESS_PAUSE_MS);
 }
