@@ -29,6 +29,7 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 # Threads of small encoders only wait for each other: an export takes half as long again with two.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of the exports that tests start
 
 # The same examples in each run, however long each takes.
 settings.register_profile(

@@ -17,8 +17,7 @@ def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu_check", *arguments],
         cwd=folder,
-        # PyTorch's threads only wait for each other.
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
