@@ -29,7 +29,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose compose-tests test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,12 +63,8 @@ numerics-default: ALSO = tests/export/test_blocks.py tests/export/test_parity.py
 numerics-%: $(VENV)/dev
 	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -p no:cacheprovider $(NUMERICS) $(ALSO)
 
-test-compose:  ## Build the images and really run the compose stack, where a container engine runs
-	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; \
-	then $(MAKE) compose-tests; \
-	else echo "test-compose: no container engine with Compose answers here; nothing was built or run"; fi
-
-compose-tests: $(VENV)/dev $(TRITON_VENV)/ready
+test-compose: $(VENV)/dev $(TRITON_VENV)/ready  ## Build the images and really run the compose stack, on a container engine
+	docker compose version && docker info >/dev/null
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
 

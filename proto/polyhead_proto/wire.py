@@ -43,8 +43,8 @@ def read_reply(data: bytes | memoryview, kind: type[Message]) -> ParsedReply:
         DecodeError: The bytes are not such a message.
     """
     if kind is not pb.ModelStreamInferResponse:
-        head, (contents,) = split(data, pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER)
-        return ParsedReply(pb.ModelInferResponse.FromString(head), contents)
+        header, (contents,) = split(data, pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER)
+        return ParsedReply(pb.ModelInferResponse.FromString(header), contents)
     rest, (inner,) = split(data, pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER)
     if len(inner) > 1:
         raise DecodeError(f"a message of a stream must hold one reply, had {len(inner)}")

@@ -13,7 +13,7 @@ from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
-from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.http.server import announce, serve_http
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.observability.shared_counters import SharedCounters
@@ -85,11 +85,11 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             stack.callback(asyncio.ensure_future(worker.keep_reporting()).cancel)
         counters = server.runtime.registry.counters
         counters.start(0 if worker is None else worker.restarts)
-        remote = RemoteRuntime(server.runtime, loop) if settings.http else None
+        runtime = ThreadsafeRuntime(server.runtime, loop) if settings.http else None
         serving_http = serve_http(
             settings,
             counters,
-            remote,
+            runtime,
             server.request_log,
             reuse_port=worker is not None,
             on_failure=partial(loop.call_soon_threadsafe, http_failed.set),

@@ -86,7 +86,7 @@ class Runtime:
             registry=self.registry,
             load=loader.load,
             build=_Builder(settings, self.device, self.registry, Iterations()).build,
-            retired=self._inference.forget,
+            retired=self._inference.on_retired,
             side_by_side=threads,
             families=families,
         )

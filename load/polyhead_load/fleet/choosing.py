@@ -1,4 +1,4 @@
-"""Choose a configuration: which carry a rate within a limit on p99, with what room, and at what price."""
+"""Choose a configuration: which carry a rate within a limit on p99, with what headroom, and at what price."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -49,22 +49,22 @@ class Option:
     """Why there is no plan."""
 
     @property
-    def room(self) -> float | None:
+    def headroom(self) -> float | None:
         """Return the largest rate that a machine carries within the limit, by the target's rate."""
         return None if self.plan is None else self.plan.fleet.most.rate / self.plan.fleet.rate
 
     @property
     def verdict(self) -> Verdict:
         """Return whether one machine holds the target."""
-        if self.room is None:
+        if self.headroom is None:
             never = isinstance(self.error, TooSlowError)
             return "never" if never else "unknown" if self.error else ""
         # A machine whose capacity changed between runs may be the slower one.
         interval = self.capacity_interval
         margin = max(CLOSE, interval.value / interval.low if interval else 1.0)
-        if self.room >= margin:
+        if self.headroom >= margin:
             return "holds"
-        return "close" if self.room * margin >= 1 else "no"
+        return "close" if self.headroom * margin >= 1 else "no"
 
     def facts(self) -> dict[str, Any]:
         """Return the option as JSON values; times are in seconds."""
@@ -75,7 +75,7 @@ class Option:
             "parameters": self.parameters,
             "reply_bytes": self.reply_bytes,
             "verdict": self.verdict,
-            "room": self.room,
+            "headroom": self.headroom,
             "machines": None if self.plan is None else self.plan.fleet.machines,
             "most": None if self.plan is None else asdict(self.plan.fleet.most),
             "usual": None if self.plan is None else asdict(self.plan.fleet.usual),
@@ -114,7 +114,7 @@ def choose(
         on_step: Called with a few words before each configuration, which takes seconds.
 
     Returns:
-        By T and B in the sweep's order, and of each those with the most room first, and last those that
+        By T and B in the sweep's order, and of each those with the most headroom first, and last those that
         cannot carry it.
 
     Raises:
@@ -176,7 +176,7 @@ def choose(
     ]
     return sorted(
         options,
-        key=lambda one: (*(values[name].index(one.labels[name]) for name in _WORKLOAD), -(one.room or 0.0)),
+        key=lambda one: (*(values[name].index(one.labels[name]) for name in _WORKLOAD), -(one.headroom or 0.0)),
     )
 
 
@@ -200,16 +200,16 @@ def _recommendation(options: Sequence[Option], varied: Sequence[Dimension], targ
     planned = [one for one in options if one.plan]
     said = [f"{len(holding)} of {len(options)} hold {target}, on one machine."]
     if len(options) == 1:
-        said = [f"A machine carries {number(planned[0].room)} × {target}."] if planned else []
+        said = [f"A machine carries {number(planned[0].headroom)} × {target}."] if planned else []
     elif holding:
-        said.append(f"Most room: {name(holding[0])}, {number(holding[0].room)} × the rate.")
+        said.append(f"Most headroom: {name(holding[0])}, {number(holding[0].headroom)} × the rate.")
         largest = max(holding, key=lambda one: one.parameters or 0)
         if any(one.parameters != largest.parameters for one in holding):
             said.append(f"The largest of them: {name(largest)}, {count(largest.parameters)} parameters.")
     elif planned and (plan := planned[0].plan):
         machines = plan.fleet.machines
         said.append(
-            f"The nearest: {name(planned[0])}, {number(planned[0].room)} × the rate on one, so plan for "
+            f"The nearest: {name(planned[0])}, {number(planned[0].headroom)} × the rate on one, so plan for "
             f"{machines + (machines == 1):,}."
         )
     for verdict, what in (

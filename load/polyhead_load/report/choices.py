@@ -19,7 +19,7 @@ def choose_table(
 ) -> Table:
     """Return the table to choose from, which fits into 80 columns."""
     title = "Choose" if target is None else f"Choose: {target}"
-    asked = () if target is None else ("room", "p99 ms", "most/s")
+    asked = () if target is None else ("headroom", "p99 ms", "most/s")
     table = compact_table(title, "configuration", *asked, "capacity/s", "param.", "reply", min_width=8)
     for one in options:
         name = "\n".join(described(dimension, one.labels[dimension]) for dimension in varied)
@@ -27,7 +27,7 @@ def choose_table(
         capacity = _with_interval(number(one.capacity), spread(interval) if interval else "")
         about = [capacity, count(one.parameters), size(one.reply_bytes)]
         if target is not None:
-            about = ["\n".join(room_cell(one)), _with_interval(*p99_cell(one)), most_cell(one), *about]
+            about = ["\n".join(headroom_cell(one)), _with_interval(*p99_cell(one)), most_cell(one), *about]
         table.add_row(name, *about)
     return table
 
@@ -66,12 +66,12 @@ def next_steps(sweep: Sweep, target: ServiceTarget | None, run: Path) -> Iterato
         )
 
 
-def room_cell(one: Option) -> tuple[str, str]:
+def headroom_cell(one: Option) -> tuple[str, str]:
     """Return how much more than the target's rate one machine carries, and what that means."""
     if one.plan is None:
         return "–", "not known" if one.verdict == "unknown" else one.verdict
-    room, machines = f"{number(one.room)} ×", one.plan.fleet.machines
-    return room, one.verdict if one.verdict != "no" else f"{machines:,} machines"
+    headroom, machines = f"{number(one.headroom)} ×", one.plan.fleet.machines
+    return headroom, one.verdict if one.verdict != "no" else f"{machines:,} machines"
 
 
 def p99_cell(one: Option) -> tuple[str, str]:

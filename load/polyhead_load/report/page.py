@@ -16,7 +16,7 @@ from markupsafe import Markup
 from polyhead_load.fleet.choosing import Option, choose
 from polyhead_load.fleet.sizing import MOST_SHARE
 from polyhead_load.records import REST
-from polyhead_load.report.choices import choose_lines, most_cell, p99_cell, room_cell
+from polyhead_load.report.choices import choose_lines, headroom_cell, most_cell, p99_cell
 from polyhead_load.report.findings import QUANTILES, Findings, read_findings
 from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
@@ -119,7 +119,7 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         choice=list(choose_lines(report.options, findings.varied, report.target)),
         never=any(one.verdict == "never" for one in report.options),
         most_share=MOST_SHARE,
-        room_cell=room_cell,
+        headroom_cell=headroom_cell,
         p99_cell=p99_cell,
         most_cell=most_cell,
     )

@@ -40,7 +40,7 @@ from polyhead_server.http.endpoint import (
 )
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
-from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.http.tensors import (
     NUMBERS_AT_ONCE,
     REQUEST,
@@ -76,12 +76,12 @@ class Inferences:
     """Answer inference requests: of the Open Inference Protocol, and embeddings calls.
 
     Args:
-        remote: The runtime.
+        runtime: The runtime.
         bodies: Reads requests.
     """
 
-    def __init__(self, remote: RemoteRuntime, bodies: Bodies) -> None:
-        self._remote = remote
+    def __init__(self, runtime: ThreadsafeRuntime, bodies: Bodies) -> None:
+        self._runtime = runtime
         self._bodies = bodies
         self._created = int(time.time())
 
@@ -90,7 +90,7 @@ class Inferences:
         """Answer `/v2/models/NAME/infer`."""
         model, version = _named(caller)
 
-        def effort(body: memoryview) -> int:
+        def work_bytes(body: memoryview) -> int:
             size = JSON_BYTES.read(caller.request)
             return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
 
@@ -99,17 +99,17 @@ class Inferences:
             request, is_binary = read_request(body, size, model=model, version=version, given=given)
             return request.size, (request, is_binary)
 
-        with self._remote.reserve() as held:
+        with self._runtime.reserve() as held:
             (request, is_binary), deadline = await self._read(
-                caller, translate, held, types=[_BINARY], effort=effort
+                caller, translate, held, types=[_BINARY], work_bytes=work_bytes
             )
             async with until_left(caller.request.receive):
-                reply = await self._remote.infer(request, deadline=deadline, held=held)
+                reply = await self._runtime.infer(request, deadline=deadline, held=held)
                 del request  # before the reply is translated and sent
                 written = write_reply(reply, is_binary)
                 cost = _BYTES_PER_NUMBER * written.elements
                 if not written.raw and written.elements > NUMBERS_AT_ONCE:
-                    yield Reply(content=written.json, effort=cost)
+                    yield Reply(content=written.json, work_bytes=cost)
                     return
                 text: bytes = await self._bodies.run(cost, b"".join, written.json)
                 if not written.raw:
@@ -130,13 +130,13 @@ class Inferences:
                 body: memoryview, given: Parameters
             ) -> tuple[int, tuple[embed.EmbeddingsCall, list[embed.CallPart]]]:
                 call = embed.read_call(body, form, models, given)
-                registry = self._remote.registry
+                registry = self._runtime.registry
                 graphs = (model.signature for model in registry.models())
                 signature = embed.without_tokens(registry.find(call.model).signature, graphs)
-                parts = embed.parts_of(call, signature, self._remote.settings)
+                parts = embed.parts_of(call, signature, self._runtime.settings)
                 return sum(part.request.size for part in parts), (call, parts)
 
-            with self._remote.reserve() as held:
+            with self._runtime.reserve() as held:
                 (call, parts), deadline = await self._read(caller, translate, held)
                 async with until_left(caller.request.receive):
                     replies = await self._embed(parts, deadline, held)
@@ -156,7 +156,7 @@ class Inferences:
         for part in parts:
             try:
                 with part.located():
-                    reply = await self._remote.infer(part.request, deadline=deadline, held=held)
+                    reply = await self._runtime.infer(part.request, deadline=deadline, held=held)
             except TooLargeError:
                 if len(part.inputs) == 1:
                     raise
@@ -174,12 +174,12 @@ class Inferences:
     @asynccontextmanager
     async def model(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models/NAME`."""
-        signature = self._remote.registry.find(_named(caller)[0]).signature
+        signature = self._runtime.registry.find(_named(caller)[0]).signature
         yield _json(embed.listed_model(signature.name, self._created))
 
     def _models(self) -> list[Signature]:
         """Return the models that embed."""
-        signatures = {model.signature.name: model.signature for model in self._remote.registry.models()}
+        signatures = {model.signature.name: model.signature for model in self._runtime.registry.models()}
         return [signature for signature in signatures.values() if embed.embeds(signature)]
 
     async def _read(
@@ -189,7 +189,7 @@ class Inferences:
         held: Reservation,
         *,
         types: Sequence[str] = (),
-        effort: Callable[[memoryview], int] = len,
+        work_bytes: Callable[[memoryview], int] = len,
     ) -> tuple[T, float]:
         """Read and translate an inference; count one that is rejected here.
 
@@ -199,7 +199,7 @@ class Inferences:
                 this keeps in memory.
             held: Has the bytes.
             types: Media types that the body may have, beside JSON.
-            effort: Returns what it costs to translate a body, in bytes of JSON.
+            work_bytes: Returns what it costs to translate a body, in bytes of JSON.
 
         Returns:
             What it stands for, and its deadline.
@@ -210,7 +210,7 @@ class Inferences:
             given = {} if priority is None else {"priority": priority}
             caller.check_type(*types)
             body = await self._bodies.read(caller.request, held)
-            size, translated = await self._bodies.run(effort(body), translate, body, given)
+            size, translated = await self._bodies.run(work_bytes(body), translate, body, given)
             del body
             held.add(size - held.bytes)
             return translated, math.inf if seconds is None else began + seconds
@@ -224,20 +224,20 @@ class Inferences:
         A variable of the caller's would refer to the error, and its traceback to the caller and the body.
         """
         counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
-        count = self._remote.registry.unattributed.failed
-        self._remote.soon(partial(count, total_ns=total_ns, error=counted))
+        count = self._runtime.registry.unattributed.failed
+        self._runtime.soon(partial(count, total_ns=total_ns, error=counted))
 
 
 class HttpProcedures:
     """Answer what is not inference: health, metadata, configuration, statistics, the index.
 
     Args:
-        remote: The runtime.
+        runtime: The runtime.
         bodies: Reads requests.
     """
 
-    def __init__(self, remote: RemoteRuntime, bodies: Bodies) -> None:
-        self._remote = remote
+    def __init__(self, runtime: ThreadsafeRuntime, bodies: Bodies) -> None:
+        self._runtime = runtime
         self._bodies = bodies
 
     @asynccontextmanager
@@ -248,15 +248,15 @@ class HttpProcedures:
     @asynccontextmanager
     async def ready(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/health/ready`."""
-        ready = bool(self._remote.serving())
+        ready = bool(self._runtime.serving())
         yield _json({"ready": ready}, 200 if ready else 503)
 
     @asynccontextmanager
     async def model_ready(self, caller: Caller) -> AsyncIterator[Reply]:
         """Answer `/v2/models/NAME/ready`."""
         name, version = _named(caller)
-        self._remote.registry.slot(name, version)
-        response = await self._remote.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
+        self._runtime.registry.slot(name, version)
+        response = await self._runtime.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
         yield _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
 
     def call(self, procedure: str, field: str = "", form: Fields | None = None) -> Answer:
@@ -274,10 +274,10 @@ class HttpProcedures:
             fields = caller.request.path_params
             if form is not None:
                 caller.check_type(_BINARY)
-                with self._remote.reserve() as held:
+                with self._runtime.reserve() as held:
                     body = await self._bodies.read(caller.request, held)
                     fields = fields | form.read(read_json(body) if body else {}, "the request")
-            response = to_json(await self._remote.call(procedure, rpc.request(**fields)))
+            response = to_json(await self._runtime.call(procedure, rpc.request(**fields)))
             yield _json(response[field] if field else response)
 
         return answer
@@ -342,7 +342,7 @@ def create_application(
     counters: SharedCounters,
     workers: Executor,
     *,
-    remote: RemoteRuntime | None = None,
+    runtime: ThreadsafeRuntime | None = None,
     log: RequestLog | None = None,
 ) -> Starlette:
     """Return the application.
@@ -351,19 +351,19 @@ def create_application(
         settings: The limits, tokens and origins.
         counters: The counters of all workers.
         workers: Runs work on large bodies.
-        remote: The runtime, for inference; None serves metrics and probes only.
+        runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
 
     Raises:
         StartError: A file of tokens cannot be used.
     """
-    protected = remote is not None and (settings.token_file is not None or settings.tls_cert is not None)
+    protected = runtime is not None and (settings.token_file is not None or settings.tls_cert is not None)
     bodies = Bodies(settings, workers)
     make = partial(
         Endpoint,
         bodies=bodies,
-        remote=remote,
-        guards=() if remote is None else guards(settings, remote.registry.unattributed),
+        runtime=runtime,
+        guards=() if runtime is None else guards(settings, runtime.registry.unattributed),
         origins=settings.http_origin,
         local_only=is_loopback(settings.http_host) and not protected,
     )
@@ -373,9 +373,9 @@ def create_application(
         return Route(path, endpoint, methods=["GET" if endpoint.request is None else "POST"])
 
     routes: list[Route] = []
-    if remote is not None:
-        inferences = Inferences(remote, bodies)
-        routes += _open_inference_routes(route, HttpProcedures(remote, bodies), inferences, log)
+    if runtime is not None:
+        inferences = Inferences(runtime, bodies)
+        routes += _open_inference_routes(route, HttpProcedures(runtime, bodies), inferences, log)
         routes += _embeddings_routes(route, inferences, log)
     routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(

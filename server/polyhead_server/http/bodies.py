@@ -159,7 +159,7 @@ class Reply:
     """Its body, in pieces that are made as they are taken."""
     size: int | None = None
     """The body's bytes; None: not known yet."""
-    effort: int = 0
+    work_bytes: int = 0
     """What making a piece costs, in bytes."""
     status: int = 200
     media_type: str = "application/json"
@@ -187,8 +187,8 @@ async def send_reply(reply: Reply, scope: Scope, send: Send, bodies: Bodies) -> 
     if size is not None and size <= PIECE:  # in one go: each takes a system call
         await send({"type": "http.response.body", "body": b"".join(content)})
         return
-    effort = max(reply.effort, 0 if reply.size is None else reply.size)
-    while (piece := await bodies.run(effort, next, content, None)) is not None:
+    work_bytes = max(reply.work_bytes, 0 if reply.size is None else reply.size)
+    while (piece := await bodies.run(work_bytes, next, content, None)) is not None:
         for start in range(0, len(piece), PIECE):
             part = bytes(piece[start : start + PIECE])
             await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -24,7 +24,7 @@ from polyhead_server.errors import InvalidRequestError, quoted, shorten
 from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, send_reply
 from polyhead_server.http.documents import Fields
-from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.observability import counter_layout as layout
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog, request_id
@@ -128,7 +128,7 @@ class Endpoint:
     """Sends the reply."""
     procedure: str = ""
     """What the path corresponds to in gRPC, for the guards; empty is open to everybody."""
-    remote: RemoteRuntime | None = None
+    runtime: ThreadsafeRuntime | None = None
     guards: Sequence[Guard] = ()
     """Reject callers without the right token."""
     origins: Sequence[str] = ()
@@ -206,6 +206,6 @@ class Endpoint:
         """Log and count a request that is rejected unread, and return its reply."""
         path, extra = shorten(caller.request.scope["path"]), {"request_id": caller.id}
         LOGGER.debug("call of %s rejected: %s: %s", path, code.name, message, extra=extra)
-        if self.procedure == "ModelInfer" and self.remote is not None:
-            self.remote.soon(partial(self.remote.registry.unattributed.rejected, code.name))
+        if self.procedure == "ModelInfer" and self.runtime is not None:
+            self.runtime.soon(partial(self.runtime.registry.unattributed.rejected, code.name))
         return errors.plain_reply(errors.STATUS[code], message, self.body)

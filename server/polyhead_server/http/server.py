@@ -18,7 +18,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
-    from polyhead_server.http.remote import RemoteRuntime
+    from polyhead_server.http.threadsafe import ThreadsafeRuntime
     from polyhead_server.observability.request_log import RequestLog
 
 DEFAULT_PORT = 8002
@@ -36,7 +36,7 @@ _THREADS = 2
 def serve_http(
     settings: Settings,
     counters: SharedCounters,
-    remote: "RemoteRuntime | None" = None,
+    runtime: "ThreadsafeRuntime | None" = None,
     log: "RequestLog | None" = None,
     *,
     reuse_port: bool = False,
@@ -50,7 +50,7 @@ def serve_http(
     Args:
         settings: Say where, and whether at all.
         counters: The counters of all workers.
-        remote: The runtime, for inference; None serves metrics and probes only.
+        runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
         reuse_port: Share the port with other processes.
         on_failure: Called in that thread if it ends before the block does. The log says why.
@@ -70,13 +70,13 @@ def serve_http(
         return
     with listening:
         stopping = Event()
-        limit = min(MAX_CONNECTIONS[remote is not None], _descriptors() // 2)
-        context = tls_context(settings) if remote is not None else None
+        limit = min(MAX_CONNECTIONS[runtime is not None], _descriptors() // 2)
+        context = tls_context(settings) if runtime is not None else None
 
         def application(workers: Executor) -> Any:
             from polyhead_server.http.application import create_application
 
-            return create_application(settings, counters, workers, remote=remote, log=log)
+            return create_application(settings, counters, workers, runtime=runtime, log=log)
 
         def run() -> None:
             try:

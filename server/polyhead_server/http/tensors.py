@@ -1,6 +1,6 @@
 """The Open Inference Protocol over REST: JSON, with or without binary tensors.
 
-A request gets the head that a gRPC client would have sent, and is checked where that is. Only what JSON adds
+A request gets the header that a gRPC client would have sent, and is checked where that is. Only what JSON adds
 is checked here: its fields and their types, and that an array of numbers is the tensor that it says.
 Shape letters: B batch, T tokens.
 """
@@ -308,11 +308,11 @@ def write_reply(reply: InferReply, is_binary: IsBinary) -> Written:
 
 def _pieces(reply: InferReply, is_binary: IsBinary) -> Iterator[bytes]:
     signature = reply.signature
-    head: dict[str, Any] = {"model_name": signature.name, "model_version": str(signature.version)}
+    header: dict[str, Any] = {"model_name": signature.name, "model_version": str(signature.version)}
     if reply.request_id:
-        head["id"] = reply.request_id
-    head["parameters"] = reply.timings
-    yield orjson.dumps(head)[:-1] + b',"outputs":['
+        header["id"] = reply.request_id
+    header["parameters"] = reply.timings
+    yield orjson.dumps(header)[:-1] + b',"outputs":['
     for number, (output, content) in enumerate(zip(reply.outputs, reply.contents, strict=True)):
         name = output.spec.name
         tensor: dict[str, Any] = {"name": name, "datatype": output.datatype, "shape": output.shape}

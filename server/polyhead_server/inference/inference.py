@@ -88,7 +88,7 @@ class Inference:
                 if self._registry.changes == changes:
                     break  # otherwise a thread may have read it for a model that has been replaced meanwhile
             if seen is not None and not job.template.holds_data:
-                held.add(-seen.room)
+                held.add(-seen.expanded_bytes)
             if template is None:
                 self._templates.remember(request, job.template)
             if job.template.extent is None:
@@ -97,7 +97,7 @@ class Inference:
             account.batch = job.extent.batch
             plan, parts, arrays = job.extent.plan, job.parts, job.extras
             with model.lease:  # no await since the model was seen to be in service
-                held.add(job.extent.room, model.statistics)
+                held.add(job.extent.held_bytes, model.statistics)
                 account.input_ns = account.elapsed_ns
                 if job.work is not None:
                     done = await model.scheduler.submit(job.work)
@@ -107,26 +107,26 @@ class Inference:
             del job  # what only the engine needs
             if parts is None or send is None:
                 make = partial(make_reply, plan, arrays, request.request_id)
-                message, account.write_ns = await self._write(plan.effort, make, write, account.timings)
+                message, account.write_ns = await self._write(plan.work_bytes, make, write, account.timings)
                 return message
             maker = PartMaker(parts, arrays, model.signature, request.request_id)
             for part in parts:
                 message, account.write_ns = await self._write(
-                    maker.effort(part), partial(maker.make, part), write, account.timings, account.write_ns
+                    maker.work_bytes(part), partial(maker.make, part), write, account.timings, account.write_ns
                 )
                 if part.number < parts.count - 1:
                     await send(message)
                     del message  # before the next is made
             return message
 
-    def forget(self, _model: Model) -> None:
-        """Free what refers to a model that is out of service."""
+    def on_retired(self, _model: Model) -> None:
+        """Drop all request templates: some refer to the model, which is out of service."""
         self._templates.forget()
 
     async def _peek(self, request: InferRequest, held: Reservation) -> Peeked:
-        """Look at a head that is new, and reserve what reading it takes."""
-        seen = await self._off_loop(LARGE if len(request.head) > SMALL_BYTES else 0, peek, request)
-        held.add(seen.room, self._registry.unattributed)
+        """Look at a header that is new, and reserve what reading it takes."""
+        seen = await self._off_loop(LARGE if len(request.header) > SMALL_BYTES else 0, peek, request)
+        held.add(seen.expanded_bytes, self._registry.unattributed)
         return seen
 
     def _find(self, seen: Peeked) -> Model:
@@ -147,17 +147,17 @@ class Inference:
         *,
         streamed: bool,
     ) -> Job:
-        # A head may hold much to check, so one that is new never is on the event loop.
-        effort = LARGE if template is None else max(request.size, template.effort)
+        # A header may hold much to check, so one that is new never is on the event loop.
+        work_bytes = LARGE if template is None else max(request.size, template.work_bytes)
         try:
-            return await self._off_loop(effort, self._reader, request, template, model, deadline, streamed)
+            return await self._off_loop(work_bytes, self._reader, request, template, model, deadline, streamed)
         except RequestError as error:
             traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
             raise
 
     async def _write(
         self,
-        effort: int,
+        work_bytes: int,
         make: Callable[[Mapping[str, int], int], InferReply],
         write: Callable[[InferReply], R],
         timings: Mapping[str, int],
@@ -165,11 +165,11 @@ class Inference:
     ) -> tuple[R, int]:
         """Make and write a reply, or a part of it; return it with the time that took, and parts before."""
         began_ns = time.perf_counter_ns() - before_ns
-        message = await self._off_loop(effort, lambda: write(make(timings, began_ns)))
+        message = await self._off_loop(work_bytes, lambda: write(make(timings, began_ns)))
         return message, time.perf_counter_ns() - began_ns
 
-    async def _off_loop(self, effort: int, function: Callable[..., T], *arguments: object) -> T:
+    async def _off_loop(self, work_bytes: int, function: Callable[..., T], *arguments: object) -> T:
         """Call a function in a worker thread where it has much to do, and here otherwise."""
-        if effort < LARGE:
+        if work_bytes < LARGE:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)

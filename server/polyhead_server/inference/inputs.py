@@ -1,4 +1,4 @@
-"""Check the inputs of a request: what its head says of them, and their data.
+"""Check the inputs of a request: what its header says of them, and their data.
 
 Every size is compared before an array is made, every value before it reaches the engine.
 Shape letters: B batch, T tokens, D d_model.

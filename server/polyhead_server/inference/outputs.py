@@ -49,7 +49,7 @@ class OutputPlan:
     computed_bytes: int
     """Of all that the graph gives for it, before anything is selected."""
 
-    def effort(self, size: int) -> int:
+    def work_bytes(self, size: int) -> int:
         """Return what writing so many bytes of it costs, in bytes to copy."""
         return size * (1 if self.datatype == self.spec.datatype else _CONVERTING)
 

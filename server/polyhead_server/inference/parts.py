@@ -55,15 +55,15 @@ class Parts:
     """All parts of a reply."""
 
     outputs: Sequence[OutputPlan]
-    room: int
+    part_bytes: int
     """The most bytes of raw content in a part of an output that can be cut."""
     count: int
 
     def __iter__(self) -> Iterator[Part]:
         number = 0
         for output in self.outputs:
-            end = number + _count(output, self.room)
-            for start, shape in _blocks(output, self.room):
+            end = number + _count(output, self.part_bytes)
+            for start, shape in _blocks(output, self.part_bytes):
                 number += 1
                 yield Part(number=number - 1, output=output, start=start, shape=shape, last=number == end)
 
@@ -79,22 +79,22 @@ def plan_parts(
     """
     fields = _FIELDS_BYTES + len(signature.name) + len(write_id(request_id))
     most = part_limit - fields
-    room = min(most, PART_BYTES)
+    part_bytes = min(most, PART_BYTES)
     count = 0
     for output in outputs:
-        if output.bytes > most and (output.datatype == "BYTES" or room < DTYPES[output.datatype].itemsize):
+        if output.bytes > most and (output.datatype == "BYTES" or part_bytes < DTYPES[output.datatype].itemsize):
             raise TooLargeError(
                 f"output {output.spec.name} needs {output.bytes} bytes in one part, "
                 f"the limit is {max(most, 0)}: send fewer or shorter sequences"
             )
-        count += _count(output, room)
+        count += _count(output, part_bytes)
     needed = sum(output.bytes for output in outputs) + count * fields
     if needed > total_limit:
         raise TooLargeError(
             f"the reply needs about {needed} bytes in all its parts, the limit is {total_limit}: "
             "ask for fewer outputs, or send fewer or shorter sequences"
         )
-    return Parts(outputs=outputs, room=room, count=count)
+    return Parts(outputs=outputs, part_bytes=part_bytes, count=count)
 
 
 class PartMaker:
@@ -115,13 +115,13 @@ class PartMaker:
         self._signature = signature
         self._request_id = request_id
 
-    def effort(self, part: Part) -> int:
+    def work_bytes(self, part: Part) -> int:
         """Return what making and writing a part costs, in bytes to copy."""
         copied = sum(output.computed_bytes for output in self._parts.outputs) if part.number == 0 else 0
-        return copied + part.output.effort(min(part.output.bytes, self._parts.room))
+        return copied + part.output.work_bytes(min(part.output.bytes, self._parts.part_bytes))
 
     def make(self, part: Part, timings: Mapping[str, int], began_ns: int) -> InferReply:
-        """Make one part; takes long where its effort is large.
+        """Make one part; takes long where its work is large.
 
         Args:
             part: The next part.
@@ -142,14 +142,14 @@ class PartMaker:
         is_final = part.number == self._parts.count - 1
         return InferReply(
             signature=self._signature,
-            head=self._head(part),
+            header=self._header(part),
             request_id=self._request_id,
             outputs=[output],
             contents=[content],
             timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns} if is_final else {},
         )
 
-    def _head(self, part: Part) -> bytes:
+    def _header(self, part: Part) -> bytes:
         """Write a part's fields, without its content, the request's id and timings."""
         signature, parameters = self._signature, {}
         if not part.is_whole:
@@ -176,34 +176,34 @@ class PartMaker:
         ).SerializeToString()
 
 
-def _axis(output: OutputPlan, room: int) -> tuple[int, int]:
+def _axis(output: OutputPlan, part_bytes: int) -> tuple[int, int]:
     """Return the axis along which an output's blocks run, and how many of its indices fit into one."""
     inner = output.bytes
     for axis, size in enumerate(output.shape):
         inner //= size
-        if inner <= room:
-            return axis, min(size, room // inner)
+        if inner <= part_bytes:
+            return axis, min(size, part_bytes // inner)
     raise AssertionError("plan_parts checks that an element fits")
 
 
-def _is_one_part(output: OutputPlan, room: int) -> bool:
-    return output.bytes <= room or output.datatype == "BYTES"
+def _is_one_part(output: OutputPlan, part_bytes: int) -> bool:
+    return output.bytes <= part_bytes or output.datatype == "BYTES"
 
 
-def _count(output: OutputPlan, room: int) -> int:
-    if _is_one_part(output, room):
+def _count(output: OutputPlan, part_bytes: int) -> int:
+    if _is_one_part(output, part_bytes):
         return 1
-    axis, step = _axis(output, room)
+    axis, step = _axis(output, part_bytes)
     return math.prod(output.shape[:axis]) * math.ceil(output.shape[axis] / step)
 
 
-def _blocks(output: OutputPlan, room: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _blocks(output: OutputPlan, part_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the start and the shape of each block."""
     shape = output.shape
-    if _is_one_part(output, room):
+    if _is_one_part(output, part_bytes):
         yield (0,) * len(shape), shape
         return
-    axis, step = _axis(output, room)
+    axis, step = _axis(output, part_bytes)
     before, behind = (1,) * axis, shape[axis + 1 :]
     for outer in np.ndindex(*shape[:axis]):
         for start in range(0, shape[axis], step):

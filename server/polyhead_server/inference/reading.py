@@ -1,4 +1,4 @@
-"""Read a request: from its head and raw contents to what the engine and the reply need."""
+"""Read a request: from its header and raw contents to what the engine and the reply need."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def read(
 
     Args:
         request: The request.
-        template: Of an earlier request with the same head; None: the head is parsed and checked here.
+        template: Of an earlier request with the same header; None: the header is parsed and checked here.
         model: The one that is asked.
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
@@ -70,7 +70,7 @@ def read(
     """
     is_new = template is None
     if template is None:
-        message = parse(pb.ModelInferRequest, request.head)
+        message = parse(pb.ModelInferRequest, request.header)
         template = make_template(message, len(request.raw), model, settings)
     signature, parameters = model.signature, template.parameters
     if parameters.parts and not streamed:

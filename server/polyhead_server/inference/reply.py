@@ -60,11 +60,11 @@ class ReplyPlan:
     outputs: Sequence[OutputPlan]
     computed: Sequence[str]
     """The outputs that the graph computes."""
-    head: bytes
+    header: bytes
     """The reply without id, timings and raw contents."""
     size: int
     """The bytes of the whole reply without the id, timings at their longest."""
-    effort: int
+    work_bytes: int
     """What writing the reply costs, in bytes to copy."""
     computed_bytes: int
     """Of all that the graph gives for it."""
@@ -75,7 +75,7 @@ class InferReply:
     """The reply to a request, or a part of it."""
 
     signature: Signature
-    head: bytes
+    header: bytes
     """A `ModelInferResponse` with what it says of its outputs, without id, timings and raw contents."""
     request_id: str
     outputs: Sequence[OutputPlan]
@@ -99,7 +99,7 @@ def plan_reply(
         InvalidRequestError: A query is out of range.
     """
     plans = [plan_output(output, sizes=sizes, tokens_bytes=tokens_bytes) for output in outputs]
-    head = pb.ModelInferResponse(
+    header = pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),
         outputs=[
@@ -115,9 +115,9 @@ def plan_reply(
         signature=signature,
         outputs=plans,
         computed=[output.spec.name for output in plans if output.spec.name not in EXTRAS],
-        head=head,
-        size=len(head) + _TIMINGS_BYTES + sum(framed),
-        effort=sum(output.effort(output.bytes) for output in plans),
+        header=header,
+        size=len(header) + _TIMINGS_BYTES + sum(framed),
+        work_bytes=sum(output.work_bytes(output.bytes) for output in plans),
         computed_bytes=sum(output.computed_bytes for output in plans),
     )
 
@@ -142,7 +142,7 @@ def make_reply(
     timings: Mapping[str, int],
     began_ns: int,
 ) -> InferReply:
-    """Make a whole reply; takes long where its plan's effort is large.
+    """Make a whole reply; takes long where its plan's work is large.
 
     Args:
         plan: What to reply.
@@ -159,7 +159,7 @@ def make_reply(
         contents.append(content)
     return InferReply(
         signature=plan.signature,
-        head=plan.head,
+        header=plan.header,
         request_id=request_id,
         outputs=plan.outputs,
         contents=contents,
@@ -169,7 +169,7 @@ def make_reply(
 
 def write_reply(reply: InferReply, *, streamed: bool = False) -> bytes:
     """Write a reply as a `ModelInferResponse`, or as a `ModelStreamInferResponse`."""
-    pieces: list[Piece] = [reply.head, write_id(reply.request_id), write_timings(reply.timings)]
+    pieces: list[Piece] = [reply.header, write_id(reply.request_id), write_timings(reply.timings)]
     for content in reply.contents:
         pieces += frame_tensor(content)
     return join(pieces, streamed=streamed)

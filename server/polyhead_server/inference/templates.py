@@ -1,8 +1,8 @@
-"""Check what a request asks for, apart from its data, once for all requests with the same head.
+"""Check what a request asks for, apart from its data, once for all requests with the same header.
 
 A client's requests hardly differ in anything but their tensors. Names, datatypes, shapes, parameters and
-requested outputs stand in the request's head. Equal heads ask for the same, so the template of a head that
-has been checked is found by the head's bytes.
+requested outputs stand in the request's header. Equal headers ask for the same, so the template of a header that
+has been checked is found by the header's bytes.
 """
 
 import math
@@ -23,7 +23,7 @@ from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
-_MAX_HEAD_BYTES = 4096
+_MAX_HEADER_BYTES = 4096
 _MAX_TEMPLATES = 1024
 _MAX_EXTENTS = 8192
 """Of all templates together: each takes a few KiB for a graph with many outputs."""
@@ -36,13 +36,13 @@ class Extent:
     batch: int
     tokens: int
     plan: ReplyPlan
-    room: int
+    held_bytes: int
     """The most bytes that what is computed and what is written take at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestTemplate:
-    """What all requests with the same head ask for."""
+    """What all requests with the same header ask for."""
 
     model: Model
     layout: Layout
@@ -61,7 +61,7 @@ class RequestTemplate:
     """Those of the outputs that follow from the inputs: `tokens`, `lengths`."""
     extent: Extent | None
     """None where sizes follow from the data: from text, or for `tokens`."""
-    effort: int
+    work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
     extents: dict[int, Extent] = field(default_factory=dict)
     """Those of earlier texts, by T. Only the event loop adds any."""
@@ -88,10 +88,10 @@ def make_template(
     missing = [spec for spec in signature.feeds if spec.name not in given]
     extras = EXTRAS & {output.spec.name for output in outputs}
     extent = None
-    effort = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
+    work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and TOKENS not in extras:
         extent = plan_extent(outputs, sizes, signature, settings)
-        effort = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
+        work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
         layout=layout_of(signature),
@@ -104,7 +104,7 @@ def make_template(
         outputs=outputs,
         extras=extras,
         extent=extent,
-        effort=effort,
+        work_bytes=work_bytes,
     )
 
 
@@ -163,7 +163,7 @@ def plan_extent(
         batch=sizes["B"],
         tokens=sizes[signature.length],
         plan=plan,
-        room=plan.computed_bytes + min(plan.size, settings.max_reply_bytes),
+        held_bytes=plan.computed_bytes + min(plan.size, settings.max_reply_bytes),
     )
 
 
@@ -182,18 +182,18 @@ class RequestTemplates:
         self._extents = 0
 
     def find(self, request: InferRequest) -> RequestTemplate | None:
-        """Return the template of an earlier request with the same head."""
+        """Return the template of an earlier request with the same header."""
         if self._changes != self._registry.changes:
             self.forget()
-        return self._known.get((request.head, len(request.raw)))
+        return self._known.get((request.header, len(request.raw)))
 
     def remember(self, request: InferRequest, template: RequestTemplate) -> None:
-        """Keep a template whose model is in service now, unless it holds data or its head is too long."""
-        if len(request.head) > _MAX_HEAD_BYTES or template.holds_data:
+        """Keep a template whose model is in service now, unless it holds data or its header is too long."""
+        if len(request.header) > _MAX_HEADER_BYTES or template.holds_data:
             return
         while len(self._known) >= _MAX_TEMPLATES:
             del self._known[next(iter(self._known))]
-        self._known[request.head, len(request.raw)] = template
+        self._known[request.header, len(request.raw)] = template
 
     def learn(self, template: RequestTemplate, extent: Extent) -> None:
         """Keep what follows from the T of a text. For `tokens`, it follows from the text itself."""

@@ -1,6 +1,6 @@
 """Split request messages without copying their tensors.
 
-What is left without `id` and raw contents, the head, describes the tensors. It is the same in the next
+What is left without `id` and raw contents, the header, describes the tensors. It is the same in the next
 request of its kind, and is parsed once for all of them: see `templates`.
 """
 
@@ -30,9 +30,9 @@ _MAX_ID_BYTES = 1024
 
 @dataclass(kw_only=True, slots=True)
 class InferRequest:
-    """A `ModelInferRequest` whose head is not parsed. Not frozen, because that takes three times as long."""
+    """A `ModelInferRequest` whose header is not parsed. Not frozen, because that takes three times as long."""
 
-    head: bytes
+    header: bytes
     """All but `id` and `raw_input_contents`: equal for requests that differ in their data only."""
     request_id: str
     raw: Sequence[bytes | memoryview]
@@ -48,13 +48,13 @@ def split_infer(payload: bytes) -> InferRequest:
         InvalidRequestError: The bytes are not such a message, or have too many fields or too long an id.
     """
     try:
-        head, (ids, raw) = split(payload, _ID, _RAW)
+        header, (ids, raw) = split(payload, _ID, _RAW)
         request_id = ""
         for content in ids:  # the last counts
             request_id = str(check_id(content), "utf-8")
     except (DecodeError, UnicodeDecodeError) as error:
         raise _not_a_message(pb.ModelInferRequest, payload) from error
-    return InferRequest(head=head, request_id=request_id, raw=raw, size=len(payload))
+    return InferRequest(header=header, request_id=request_id, raw=raw, size=len(payload))
 
 
 def make_request(
@@ -72,9 +72,9 @@ def make_request(
     """
     request_id = str(check_id(message.id.encode()), "utf-8")
     message.ClearField("id")
-    head = message.SerializeToString(deterministic=True)
+    header = message.SerializeToString(deterministic=True)
     packed = sum(len(content) for content in raw if isinstance(content, bytes))
-    return InferRequest(head=head, request_id=request_id, raw=raw, size=max(len(head), kept) + packed)
+    return InferRequest(header=header, request_id=request_id, raw=raw, size=max(len(header), kept) + packed)
 
 
 def check_id(content: R) -> R:
@@ -89,9 +89,9 @@ def check_id(content: R) -> R:
 
 
 class Peeked(NamedTuple):
-    """What is known of a head before it is parsed."""
+    """What is known of a header before it is parsed."""
 
-    room: int
+    expanded_bytes: int
     """The most bytes of memory that reading it takes."""
     model: str
     version: str
@@ -99,22 +99,22 @@ class Peeked(NamedTuple):
 
 
 def peek(request: InferRequest) -> Peeked:
-    """Look for what must be known of a head before it is parsed. Takes long for a long one.
+    """Look for what must be known of a header before it is parsed. Takes long for a long one.
 
     Raises:
         InvalidRequestError: The bytes are not such a message, or reading them takes too much time.
     """
     names = {_MODEL: "", _VERSION: ""}
     try:
-        room = check_expansion(request.head, pb.ModelInferRequest)
-        for number, content in fields_of(memoryview(request.head)):
+        expanded = check_expansion(request.header, pb.ModelInferRequest)
+        for number, content in fields_of(memoryview(request.header)):
             if number in names and content is not None:
                 names[number] = str(content, "utf-8")
     except ExpansionError as error:
         raise InvalidRequestError(str(error)) from error
     except (DecodeError, UnicodeDecodeError) as error:
-        raise _not_a_message(pb.ModelInferRequest, request.head) from error
-    return Peeked(room, names[_MODEL], names[_VERSION])
+        raise _not_a_message(pb.ModelInferRequest, request.header) from error
+    return Peeked(expanded, names[_MODEL], names[_VERSION])
 
 
 def parse_small(kind: type[M], payload: bytes) -> M:

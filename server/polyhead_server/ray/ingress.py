@@ -32,7 +32,7 @@ from polyhead_server.ray.services import CHECK, RETRY_MS, SECONDS
 from polyhead_server.serving.catalogue import server_metadata
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import guards
-from polyhead_server.transport.call import reject
+from polyhead_server.transport.call import logged_reply
 from polyhead_server.transport.reading import MAX_IN_PROGRESS
 from polyhead_server.transport.streaming import failed_reply
 
@@ -89,7 +89,7 @@ class Ingress:
         try:
             reply = self._rejection(procedure, context) or await self._find(procedure)(request, context)
         except Exception as error:
-            reply = reject(context, error)
+            reply = logged_reply(context, error)
         return _end(reply, context)
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[Message]:
@@ -112,7 +112,7 @@ class Ingress:
                 pass
             except Exception as error:
                 failed: asyncio.Queue[Answer | None] = asyncio.Queue(1)
-                failed.put_nowait(reject(context, error))
+                failed.put_nowait(logged_reply(context, error))
                 await begun.put(failed)
             await begun.put(None)  # not where this is cancelled: nobody takes it any more
 
@@ -151,7 +151,7 @@ class Ingress:
                 async for reply in handle.stream.remote(request, seconds, request_id(context)):
                     await put(reply)
         except Exception as error:
-            await put(reject(context, _explained(error)))
+            await put(logged_reply(context, _explained(error)))
         await replies.put(None)
 
     def _model_of(self, request: bytes) -> str:
@@ -162,7 +162,7 @@ class Ingress:
                 f"a request must have at most {most} bytes, had {len(request)}: "
                 "send fewer or shorter sequences"
             )
-        _, (names,) = split(split_infer(request).head, _NAME)
+        _, (names,) = split(split_infer(request).header, _NAME)
         return str(names[-1], "utf-8", "replace") if names else ""
 
     # ---- The other procedures ----------------------------------------------------------------------

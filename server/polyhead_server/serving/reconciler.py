@@ -18,7 +18,7 @@ from polyhead_server.repository import Broken, Scan, VersionFolder, list_familie
 from polyhead_server.repository.manifest import FAMILY
 from polyhead_server.serving.loading import Loaded, in_thread
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.rollout import Load, Policy, Rollout
+from polyhead_server.serving.versions import Load, Policy, ServedVersions
 
 LOOK_SECONDS = 10.0
 """A file system that has not shown a folder and its manifests by then may never do so."""
@@ -65,7 +65,7 @@ class Reconciler:
         self._models = models
         self._families = families
         self._registry = registry
-        self._rollout = Rollout(registry, policy=policy, load=load, build=build, retired=retired)
+        self._versions = ServedVersions(registry, policy=policy, load=load, build=build, retired=retired)
         self._side_by_side = side_by_side
         self._look_seconds = look_seconds
         self._load_seconds = load_seconds
@@ -76,7 +76,7 @@ class Reconciler:
 
     def declare(self, found: Scan) -> None:
         """Register what will be loaded first, and what cannot be."""
-        self._rollout.declare(found)
+        self._versions.declare(found)
 
     async def reconcile(self, found: Scan | None = None, *, patient: bool = True) -> None:
         """Serve what the repository holds now.
@@ -104,7 +104,7 @@ class Reconciler:
                         versions = [one for one in found if one.family == name]
                     await self._update(name, versions, patient=patient)
 
-            await _for_each(sorted({*names, *self._rollout.families}), follow, self._side_by_side)
+            await _for_each(sorted({*names, *self._versions.families}), follow, self._side_by_side)
 
     async def watch(self, seconds: float) -> None:
         """Reconcile for ever, with pauses of so many seconds."""
@@ -136,11 +136,11 @@ class Reconciler:
             found = await self._look(name, scan_family) if FAMILY.fullmatch(name) else []
             if not found:
                 raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
-            if name in self._rollout.families:
-                self._rollout.families[name].failures.clear()
-                self._rollout.families[name].logged.clear()  # who asks again is told again
+            if name in self._versions.families:
+                self._versions.families[name].failures.clear()
+                self._versions.families[name].logged.clear()  # who asks again is told again
             await self._update(name, found, patient=False)
-            self._rollout.check(name)
+            self._versions.check(name)
 
     async def unload(self, name: str) -> None:
         """Take a family out of service; accepted requests are finished.
@@ -152,14 +152,14 @@ class Reconciler:
         async with self._one_at_a_time:
             if name in self._busy:
                 raise SlowError(name)
-            self._rollout.unload(name)
+            self._versions.unload(name)
 
     async def close(self) -> None:
         """End the work in progress, and close the models that are out of service."""
         self._closed = True
         for work in self._busy.values():
             work.cancel()
-        await self._rollout.close()
+        await self._versions.close()
 
     async def _look(self, name: str, read: Callable[[Path | RemoteFolder], T]) -> T:
         return await self._in_time(
@@ -168,7 +168,7 @@ class Reconciler:
 
     async def _update(self, name: str, found: Scan, *, patient: bool) -> None:
         await self._in_time(
-            name, lambda: self._rollout.update(name, found, patient=patient), self._load_seconds
+            name, lambda: self._versions.update(name, found, patient=patient), self._load_seconds
         )
 
     async def _in_time(self, name: str, work: Callable[[], Awaitable[T]], seconds: float) -> T:

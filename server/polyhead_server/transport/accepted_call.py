@@ -16,7 +16,7 @@ import grpc
 from polyhead_server.errors import ErrorReply, InvalidRequestError, RequestError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.transport.access import Guard, Rejection
-from polyhead_server.transport.call import CallContext, reject
+from polyhead_server.transport.call import CallContext, logged_reply
 from polyhead_server.transport.cygrpc import cygrpc
 from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader, RequestReader
 
@@ -194,7 +194,7 @@ class AcceptedCall:
         if self._ended and not self._left:
             return
         error = self._reader.too_large(or_else="cannot be decompressed")
-        reject(self, error)
+        logged_reply(self, error)
         self._reader.count(self.method, error, self._began_ns)
 
     def _start(self) -> None:
@@ -236,7 +236,7 @@ class AcceptedCall:
             self._task.cancel()
 
     def _fail(self, error: Exception) -> None:
-        reply: ErrorReply = reject(self, error)
+        reply: ErrorReply = logged_reply(self, error)
         self._send_status(reply.code, reply.message, reply.trailers)
 
     def _send_status(self, code: grpc.StatusCode, details: str = "", trailers: Any = ()) -> None:

@@ -63,13 +63,13 @@ def caller_deadline(context: CallContext) -> float:
     return math.inf if remaining is None else now + remaining
 
 
-def reject(context: RecordedContext, error: Exception) -> ErrorReply:
+def logged_reply(context: RecordedContext, error: Exception) -> ErrorReply:
     """Turn an error into what its caller gets. Log those that are the server's fault."""
-    return rejection_of(error, request_id(context))
+    return logged_reply_of(error, request_id(context))
 
 
-def rejection_of(error: Exception, name: str) -> ErrorReply:
-    """Do the same as `reject` for a request of this id."""
+def logged_reply_of(error: Exception, name: str) -> ErrorReply:
+    """Do the same as `logged_reply` for a request of this id."""
     reply = error_reply(error, name)
     if (record := CURRENT.get()) is not None:
         record.code, record.message = reply.code.name, reply.message
@@ -94,5 +94,5 @@ async def abort(context: CallContext, error: Exception) -> NoReturn:
     """
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    reply = reject(context, error)
+    reply = logged_reply(context, error)
     await context.abort(reply.code, reply.message, reply.trailers)

@@ -17,7 +17,7 @@ from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestErro
 from polyhead_server.inference.wire import split_infer
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import StreamContext, abort, caller_deadline, reject
+from polyhead_server.transport.call import StreamContext, abort, caller_deadline, logged_reply
 from polyhead_server.transport.reading import MAX_IN_PROGRESS, StreamRequests
 
 Task: TypeAlias = asyncio.Task[None]
@@ -158,7 +158,7 @@ class InferStream:
                 if isinstance(error, DrainingError) or self._wants_status():
                     await slot.wait()
                     await abort(self._context, error)  # in this task, where the request's record is
-                await self._write(slot, failed_reply(reject(self._context, error), payload))
+                await self._write(slot, failed_reply(logged_reply(self._context, error), payload))
             finally:
                 self._requests.in_progress -= 1
 

@@ -73,12 +73,12 @@ def test_those_with_the_most_room_come_first(
 
     assert (known.labels["family"], slow.labels["family"]) == ("known", "slow")
     assert (known.verdict, slow.verdict) == ("holds", "no")
-    assert known.room is not None
-    assert slow.room is not None
+    assert known.headroom is not None
+    assert slow.headroom is not None
     changing = Interval(value=capacity, low=capacity / 2, high=2 * capacity)
     assert replace(known, capacity_interval=changing).verdict == "close"
-    assert known.room == pytest.approx(0.85 / 0.55, rel=0.15)
-    assert slow.room == pytest.approx(known.room / 2, rel=0.15)
+    assert known.headroom == pytest.approx(0.85 / 0.55, rel=0.15)
+    assert slow.headroom == pytest.approx(known.headroom / 2, rel=0.15)
     assert slow.plan is not None
     assert slow.plan.fleet.machines == 2
 
@@ -90,7 +90,7 @@ def test_those_with_the_most_room_come_first(
     app([str(run.path), *flags], result_action="return_value")
     said = capsys.readouterr().out
     page = write_report(run, target).page.read_text()
-    sentence = f"1 of 2 hold {target}, on one machine. Most room: known, {known.room:.2f} × the rate."
+    sentence = f"1 of 2 hold {target}, on one machine. Most headroom: known, {known.headroom:.2f} × the rate."
     assert sentence in said.replace("\n", " ")
     assert "2 machines" in said
     assert sentence in page

@@ -13,7 +13,7 @@ import pytest
 from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
-from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.http.server import serve_http
 
 
@@ -110,9 +110,9 @@ def over_http(models: Path, *, wait: bool = True, **overrides: Any) -> Iterator[
     settings = quick_settings(models, **({"http": True, "http_port": 0} | overrides))
     with running(settings, wait=wait) as one:
         server = one.server
-        remote = RemoteRuntime(server.runtime, one.loop)
+        runtime = ThreadsafeRuntime(server.runtime, one.loop)
         counters = server.runtime.registry.counters
-        with serve_http(settings, counters, remote, server.request_log) as port:
+        with serve_http(settings, counters, runtime, server.request_log) as port:
             assert port is not None
             yield OverHttp(one, port)
 

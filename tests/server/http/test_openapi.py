@@ -21,7 +21,7 @@ from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all
 from polyhead_server.http import application
 from polyhead_server.http.application import create_application
 from polyhead_server.http.openapi import document as document_of
-from polyhead_server.http.remote import RemoteRuntime
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.scheduling import Scheduler
 
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}
@@ -90,9 +90,9 @@ def test_it_is_made_once(serve_over_http: StartHttp, monkeypatch: pytest.MonkeyP
 
 def test_it_has_every_path_and_those_without_inference(web: OverHttp) -> None:
     runtime = web.running.runtime
-    remote = RemoteRuntime(runtime, web.running.loop)
+    threadsafe = ThreadsafeRuntime(runtime, web.running.loop)
     with ThreadPoolExecutor(1) as workers:
-        every = create_application(runtime.settings, runtime.registry.counters, workers, remote=remote)
+        every = create_application(runtime.settings, runtime.registry.counters, workers, runtime=threadsafe)
         few = create_application(runtime.settings, runtime.registry.counters, workers)
 
     described = web.get("/openapi.json").json["paths"]

@@ -233,7 +233,7 @@ def test_parameters_that_other_clients_add_are_accepted(server: Any, tiny: dict[
 
 
 def test_a_size_in_words_is_compared_with_every_request(server: Any) -> None:
-    """Also with those whose head is known already."""
+    """Also with those whose header is known already."""
     request = server.request("tiny-tokens", {"text": ["a cat"]})
     request.inputs[0].parameters["binary_data_size"].uint64_param = len(request.raw_input_contents[0])
     assert server.call("ModelInfer", request).outputs
@@ -455,7 +455,7 @@ LONG = (1, 400)
 
 def test_a_request_leaves_the_event_loop_at_most_twice(local: Local) -> None:
     for model, size, first, then in (
-        ("tiny", SMALL, 1, 0),  # a head that is new is checked off the loop
+        ("tiny", SMALL, 1, 0),  # a header that is new is checked off the loop
         ("tiny", MANY, 2, 2),  # read, and written
         ("tiny.attention", SMALL, 1, 0),
         ("tiny.attention", LONG, 2, 1),  # written

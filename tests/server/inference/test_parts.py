@@ -203,7 +203,7 @@ def test_parts_are_small_where_messages_may_be_large(signature: Signature) -> No
 def test_a_parts_fields_take_less_than_is_reserved(signature: Signature) -> None:
     largest = 2**15
     output = planned("attention.1000000", (largest,) * 4)
-    parts = Parts(outputs=[output], room=4, count=2**62)
+    parts = Parts(outputs=[output], part_bytes=4, count=2**62)
     part = dataclasses.replace(next(iter(parts)), number=2**62)
 
     message = written(signature, parts, {output.spec.name: np.zeros((1, 1, 1, 1), np.float32)})(part)

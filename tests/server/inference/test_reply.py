@@ -58,8 +58,8 @@ def arrays(outputs: Sequence[OutputPlan]) -> list[np.ndarray[Any, Any]]:
 def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
     plan = planned(repository, "attention", [])
     values = arrays(plan.outputs)
-    head = plan.head + write_id("id 7")
-    pieces = [head, write_timings(TIMINGS), *(piece for value in values for piece in frame_tensor(value))]
+    header = plan.header + write_id("id 7")
+    pieces = [header, write_timings(TIMINGS), *(piece for value in values for piece in frame_tensor(value))]
 
     reply = pb.ModelInferResponse.FromString(b"".join(pieces))
 
@@ -73,7 +73,7 @@ def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
 def test_the_size_is_known_before(repository: Path) -> None:
     plan = planned(repository, "attention", [])
     pieces = [
-        plan.head,
+        plan.header,
         write_timings(TIMINGS),
         *(piece for value in arrays(plan.outputs) for piece in frame_tensor(value)),
     ]
@@ -118,7 +118,7 @@ def test_a_stream_s_part_is_a_message(repository: Path) -> None:
     (value,) = arrays(plan.outputs)
 
     part = pb.ModelStreamInferResponse.FromString(
-        join([plan.head, write_id("7"), *frame_tensor(value)], streamed=True)
+        join([plan.header, write_id("7"), *frame_tensor(value)], streamed=True)
     )
 
     assert part.infer_response.id == "7"

@@ -1,4 +1,4 @@
-"""A request's head is checked once, and its template never taken for another's."""
+"""A request's header is checked once, and its template never taken for another's."""
 
 import dataclasses
 from pathlib import Path
@@ -52,7 +52,7 @@ def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: 
 
 
 def learn(templates: RequestTemplates, registry: Registry, what: InferRequest) -> RequestTemplate:
-    message = parse(pb.ModelInferRequest, what.head)
+    message = parse(pb.ModelInferRequest, what.header)
     template = make_template(message, len(what.raw), registry.find("tiny"), Settings(models=Path()))
     templates.find(what)
     templates.remember(what, template)

@@ -46,7 +46,7 @@ def test_a_request_is_read_as_protobuf_reads_it(request: pb.ModelInferRequest) -
     rest = pb.ModelInferRequest.FromString(payload)
     rest.ClearField("id")
     rest.ClearField("raw_input_contents")
-    assert parse(pb.ModelInferRequest, parts.head) == rest
+    assert parse(pb.ModelInferRequest, parts.header) == rest
     assert peek(parts)[1:] == (request.model_name, request.model_version)
 
 
@@ -58,8 +58,8 @@ def test_a_request_that_comes_in_another_form_is_the_same(request: pb.ModelInfer
 
     made = make_request(rest, raw)
 
-    assert (made.head, made.request_id, made.raw) == (expected.head, expected.request_id, expected.raw)
-    assert made.size == len(made.head) + sum(map(len, raw))
+    assert (made.header, made.request_id, made.raw) == (expected.header, expected.request_id, expected.raw)
+    assert made.size == len(made.header) + sum(map(len, raw))
     views = [memoryview(one) for one in raw]
     assert make_request(rest, [b"packed", *views], kept=10**6).size == 10**6 + len(b"packed")
 
@@ -74,7 +74,7 @@ def test_the_head_is_the_same_whatever_the_data(
     del other.raw_input_contents[:]
     other.raw_input_contents.extend(raw)
 
-    assert split_infer(_ordered(other)).head == split_infer(_ordered(request)).head
+    assert split_infer(_ordered(other)).header == split_infer(_ordered(request)).header
 
 
 def test_an_id_is_bounded_in_bytes() -> None:
@@ -94,7 +94,7 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             expected = pb.ModelInferRequest.FromString(payload)
         except DecodeError:
             with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelInferRequest message"):
-                parse(pb.ModelInferRequest, split_infer(payload).head)
+                parse(pb.ModelInferRequest, split_infer(payload).header)
         else:
             parts = split_infer(payload)
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)

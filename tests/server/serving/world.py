@@ -17,7 +17,7 @@ from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
 from polyhead_server.serving.reconciler import Reconciler, look
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.rollout import Policy
+from polyhead_server.serving.versions import Policy
 
 P = ParamSpec("P")
 

@@ -48,7 +48,7 @@ class Family:
     """Versions in service that the last scan did not find."""
 
 
-class Rollout:
+class ServedVersions:
     """Loads, replaces and retires versions. Lives on the event loop; loading happens in threads.
 
     Args:

@@ -26,7 +26,7 @@ _MOST_AT_ONCE = 32
 T = TypeVar("T")
 
 
-class RemoteRuntime:
+class ThreadsafeRuntime:
     """Call a runtime from the event loop of another thread. Leaving a call cancels it.
 
     Args:
