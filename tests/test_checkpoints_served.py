@@ -243,15 +243,20 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
     np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
 
 
-@pytest.mark.usefixtures("rerankers")
-def test_the_page_ranks_passages(models: Path, device: str) -> None:
+def test_the_page_ranks_passages(models: Path, rerankers: Mapping[str, Any], device: str) -> None:
+    """As sentence-transformers does."""
     code = block("docs/encoders.md", "best_first").replace("reranker", "classifier-bert")
     names: dict[str, Any] = {}
 
-    with serving(quick_settings(models, device=device)) as server:
+    with serving(quick_settings(models, device=device)) as server, Client(server.address) as client:
         exec(code.replace("127.0.0.1:8001", server.address), names)
+        raw = client.rerank(
+            "Who sat on the mat?", names["passages"], model="classifier-bert", raw_scores=True
+        )
 
-    assert sorted(names["best_first"]) == sorted(names["passages"])
+    expected = rerankers["bert"].rank("Who sat on the mat?", names["passages"])
+    assert [each.index for each in names["best_first"]] == [each["corpus_id"] for each in expected]
+    np.testing.assert_allclose([each.score for each in raw], [each["score"] for each in expected], atol=1e-5)
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)

@@ -23,5 +23,7 @@ from .models import ModelStatistics as ModelStatistics
 from .models import ServedModel as ServedModel
 from .models import ServerInfo as ServerInfo
 from .models import TensorInfo as TensorInfo
+from .scoring import LabelScore as LabelScore
+from .scoring import RankedText as RankedText
 
 __version__: str

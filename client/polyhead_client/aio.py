@@ -110,6 +110,8 @@ class AsyncClient:
     __reduce__ = refuse_copy
 
     encode = _awaited(Operations.encode)
+    classify = _awaited(Operations.classify)
+    rerank = _awaited(Operations.rerank)
     model = _awaited(Operations.model)
     models = _awaited(Operations.models)
     metadata = _awaited(Operations.metadata)

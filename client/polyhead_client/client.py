@@ -111,6 +111,8 @@ class Client:
     __reduce__ = refuse_copy
 
     encode = _blocking(Operations.encode)
+    classify = _blocking(Operations.classify)
+    rerank = _blocking(Operations.rerank)
     model = _blocking(Operations.model)
     models = _blocking(Operations.models)
     metadata = _blocking(Operations.metadata)

@@ -9,6 +9,9 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyhead_client import request
 from polyhead_client.arguments import (
     check_count,
@@ -30,6 +33,7 @@ from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import EncodeTemplate, template_of
 from polyhead_client.results import Results
+from polyhead_client.scoring import LabelScore, RankedText, check_options, check_texts, labels_of, ranked
 from polyhead_client.selection import Indices, RequestedOutputs, read_indices, read_layers, read_options
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
@@ -258,6 +262,117 @@ class Operations:
             self._models.forget(model or info.name)
         return results.encoding(requested, batch.form, time.perf_counter_ns() - started_ns)
 
+    def classify(
+        self,
+        texts: str | Sequence[str],
+        *,
+        text_pair: str | Sequence[str] | None = None,
+        top: int | None = None,
+        raw_scores: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[LabelScore] | list[list[LabelScore]]]:
+        """Classify texts, or pairs of texts.
+
+        Args:
+            texts: One text, or a list of texts.
+            text_pair: The second texts of pairs, in the form of `texts`.
+            top: The most labels of each text, from the best on; None means all.
+            raw_scores: Whether scores are logits. By default they are probabilities: the softmax of the
+                logits, or the sigmoid of a single one.
+            model: The family, a classifier; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of texts that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The labels of a text with their scores, the best first; for a list of texts, a list of these.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the model is no classifier.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most = check_options(top, raw_scores)
+        is_single = isinstance(texts, str)
+        encoding = yield from self.encode(
+            texts if is_single else check_texts("texts", texts),
+            text_pair=text_pair,
+            model=model,
+            version=version,
+            output=False,
+            pooled=False,
+            logits=True,
+            tokens=False,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        logits, labels = _logits_of(encoding)
+        found = labels_of(np.atleast_2d(logits), labels, top=most, raw_scores=raw_scores)
+        return found[0] if is_single else found
+
+    def rerank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        top: int | None = None,
+        raw_scores: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[RankedText]]:
+        """Sort texts by how well they answer a query.
+
+        Args:
+            query: The query.
+            texts: The texts, as many as you like.
+            top: The most results, from the best on; None means all.
+            raw_scores: Whether scores are logits. By default they are probabilities, the sigmoid of these.
+            model: The family, a reranker; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of texts that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The texts with their scores, the best first; of equal ones the earlier.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the model is no reranker.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most = check_options(top, raw_scores)
+        (query,) = check_texts("query", [query])
+        if not (texts := check_texts("texts", texts)):
+            return []
+        encoding = yield from self.encode(
+            [query] * len(texts),
+            text_pair=texts,
+            model=model,
+            version=version,
+            output=False,
+            pooled=False,
+            logits=True,
+            tokens=False,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        logits, labels = _logits_of(encoding)
+        if len(labels) != 1:
+            raise InvalidRequest(
+                f"model must be a reranker, with one label, {encoding.model} has {len(labels)}: "
+                f"{', '.join(labels)}"
+            )
+        return ranked(logits, texts, top=most, raw_scores=raw_scores)
+
     def _template(
         self,
         batch: Batch,
@@ -395,6 +510,11 @@ class Operations:
             ).ready
         message = pb.ModelReadyRequest(name=model)
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
+
+
+def _logits_of(encoding: Encoding) -> tuple[NDArray[Any], tuple[str, ...]]:
+    logits = np.asarray(encoding.logits)  # there are some, since they were asked for
+    return logits, encoding.labels or tuple(map(str, range(logits.shape[-1])))
 
 
 def _encode_batch(

@@ -176,7 +176,10 @@ def choose(
     ]
     return sorted(
         options,
-        key=lambda one: (*(values[name].index(one.labels[name]) for name in _WORKLOAD), -(one.headroom or 0.0)),
+        key=lambda one: (
+            *(values[name].index(one.labels[name]) for name in _WORKLOAD),
+            -(one.headroom or 0.0),
+        ),
     )
 
 

@@ -27,8 +27,9 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
-from polyhead_server.http import errors
+from polyhead_server.http import errors, scoring
 from polyhead_server.http.bodies import Bodies, Reply, until_left
+from polyhead_server.http.calls import Call, CallForm, CallPart, parts_of, values_of, without_tokens
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     JSON_BYTES,
@@ -40,7 +41,6 @@ from polyhead_server.http.endpoint import (
 )
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
-from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.http.tensors import (
     NUMBERS_AT_ONCE,
     REQUEST,
@@ -50,6 +50,7 @@ from polyhead_server.http.tensors import (
     read_request,
     write_reply,
 )
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.observability import counter_layout as layout
@@ -73,7 +74,7 @@ _Translate = Callable[[memoryview, Parameters], tuple[int, T]]
 
 
 class Inferences:
-    """Answer inference requests: of the Open Inference Protocol, and embeddings calls.
+    """Answer inference requests: of the Open Inference Protocol, and calls of other APIs.
 
     Args:
         runtime: The runtime.
@@ -119,48 +120,46 @@ class Inferences:
                 headers = {JSON_BYTES.name: str(len(text))}
                 yield Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
 
-    def embeddings(self, form: Fields, write: Callable[..., Iterator[bytes]]) -> Answer:
-        """Return what answers embeddings calls of a form."""
+    def call(self, form: CallForm) -> Answer:
+        """Return what answers calls of a form, which become inference requests."""
 
         @asynccontextmanager
         async def answer(caller: Caller) -> AsyncIterator[Reply]:
-            models = [signature.name for signature in self._models()]
+            models = [signature.name for signature in self._models(form)]
 
             def translate(
                 body: memoryview, given: Parameters
-            ) -> tuple[int, tuple[embed.EmbeddingsCall, list[embed.CallPart]]]:
-                call = embed.read_call(body, form, models, given)
+            ) -> tuple[int, tuple[Call, Signature, list[CallPart]]]:
+                call = form.read(form.fields.read(read_json(body), "the request"), models, given)
                 registry = self._runtime.registry
                 graphs = (model.signature for model in registry.models())
-                signature = embed.without_tokens(registry.find(call.model).signature, graphs)
-                parts = embed.parts_of(call, signature, self._runtime.settings)
-                return sum(part.request.size for part in parts), (call, parts)
+                signature = without_tokens(registry.find(call.model).signature, graphs, form.role)
+                parts = parts_of(call, signature, self._runtime.settings)
+                return sum(part.request.size for part in parts), (call, signature, parts)
 
             with self._runtime.reserve() as held:
-                (call, parts), deadline = await self._read(caller, translate, held)
+                (call, signature, parts), deadline = await self._read(caller, translate, held)
                 async with until_left(caller.request.receive):
-                    replies = await self._embed(parts, deadline, held)
-                    vectors, tokens = embed.vectors_of(replies)
-                    content = write(call, vectors, tokens)
-                    yield Reply.of(
-                        await self._bodies.run(_BYTES_PER_NUMBER * vectors.size, b"".join, content)
-                    )
+                    replies = await self._infer_parts(parts, deadline, held)
+                    values, tokens = values_of(replies)
+                    content = form.write(call, signature, values, tokens)
+                    yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * values.size, b"".join, content))
 
         return answer
 
-    async def _embed(
-        self, parts: Iterable[embed.CallPart], deadline: float, held: Reservation
+    async def _infer_parts(
+        self, parts: Iterable[CallPart], deadline: float, held: Reservation
     ) -> list[InferReply]:
         """Return the replies to the parts of a call. One that is too large is sent in halves."""
         replies = []
         for part in parts:
             try:
-                with part.located():
+                with part.call.located(part.inputs):
                     reply = await self._runtime.infer(part.request, deadline=deadline, held=held)
             except TooLargeError:
                 if len(part.inputs) == 1:
                     raise
-                replies += await self._embed(part.halves(), deadline, held)
+                replies += await self._infer_parts(part.halves(), deadline, held)
             else:
                 replies.append(reply)
         return replies
@@ -168,7 +167,7 @@ class Inferences:
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/v1/models`."""
-        listed = [embed.listed_model(one.name, self._created) for one in self._models()]
+        listed = [embed.listed_model(one.name, self._created) for one in self._models(embed.OPENAI)]
         yield _json({"object": "list", "data": listed})
 
     @asynccontextmanager
@@ -177,10 +176,10 @@ class Inferences:
         signature = self._runtime.registry.find(_named(caller)[0]).signature
         yield _json(embed.listed_model(signature.name, self._created))
 
-    def _models(self) -> list[Signature]:
-        """Return the models that embed."""
+    def _models(self, form: CallForm) -> list[Signature]:
+        """Return the models that calls of a form are for."""
         signatures = {model.signature.name: model.signature for model in self._runtime.registry.models()}
-        return [signature for signature in signatures.values() if embed.embeds(signature)]
+        return [signature for signature in signatures.values() if form.serves(signature)]
 
     async def _read(
         self,
@@ -376,7 +375,7 @@ def create_application(
     if runtime is not None:
         inferences = Inferences(runtime, bodies)
         routes += _open_inference_routes(route, HttpProcedures(runtime, bodies), inferences, log)
-        routes += _embeddings_routes(route, inferences, log)
+        routes += _call_routes(route, inferences, log)
     routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(
         _CrossOrigin,
@@ -435,15 +434,21 @@ def _open_inference_routes(
         yield route(f"{model}/ready", procedures.model_ready, "Whether a model is ready", ready, **options)
 
 
-def _embeddings_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
-    embedding = partial(route, headers=[TIMEOUT, PRIORITY], procedure="ModelInfer", log=log)
-    answer = inferences.embeddings(embed.OPENAI, embed.write_openai)
-    reply = {"anyOf": [like(sample) for sample in embed.SAMPLES]}
-    options = {"request": embed.OPENAI, "body": errors.openai}
-    yield embedding("/v1/embeddings", answer, "Embed texts, as OpenAI's API does", reply, **options)
-    answer = inferences.embeddings(embed.TEI, embed.write_tei)
-    summary = "Embed texts, as Text Embeddings Inference does"
-    yield embedding("/embed", answer, summary, like([[0.0]]), request=embed.TEI, body=errors.tei)
+def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
+    def call(path: str, form: CallForm, body: errors.ErrorBody, summary: str, reply: Any) -> Route:
+        options = {"headers": [TIMEOUT, PRIORITY], "procedure": "ModelInfer", "log": log}
+        return route(path, inferences.call(form), summary, reply, request=form.fields, body=body, **options)
+
+    reply: Any = {"anyOf": [like(sample) for sample in embed.SAMPLES]}
+    yield call("/v1/embeddings", embed.OPENAI, errors.openai, "Embed texts, as OpenAI's API does", reply)
+    like_tei = "as Text Embeddings Inference does"
+    yield call("/embed", embed.TEI, errors.tei, f"Embed texts, {like_tei}", like([[0.0]]))
+    label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
+    reply = {"anyOf": [like([label]), like([[label]])]}
+    yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}", reply)
+    yield call("/rerank", scoring.RERANK, errors.tei, f"Rerank texts, {like_tei}", like([ranked]))
+    reply = like({"id": "", "results": [{"index": 0, "relevance_score": 0.0}], "meta": {}})
+    yield call("/v1/rerank", scoring.COHERE, errors.cohere, "Rerank texts, as Cohere's API does", reply)
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
     model = embed.listed_model("", 0)
     models = like({"object": "list", "data": [model]})

@@ -55,6 +55,11 @@ def tei(status: int, message: str) -> Mapping[str, object]:
     return {"error": message, "error_type": kinds.get(status, "backend")}
 
 
+def cohere(_: int, message: str) -> Mapping[str, object]:
+    """Return an error as Cohere has it."""
+    return {"message": message}
+
+
 def error_reply(error: Exception, context: Context, body: ErrorBody) -> Reply:
     """Return the reply that ends a request with an error; log it where it is the server's fault."""
     if isinstance(error, HTTPException):

@@ -1,7 +1,7 @@
 """The Open Inference Protocol over REST: JSON, with or without binary tensors.
 
-A request gets the header that a gRPC client would have sent, and is checked where that is. Only what JSON adds
-is checked here: its fields and their types, and that an array of numbers is the tensor that it says.
+A request gets the header that a gRPC client would have sent, and is checked where that is. Only what JSON
+adds is checked here: its fields and their types, and that an array of numbers is the tensor that it says.
 Shape letters: B batch, T tokens.
 """
 

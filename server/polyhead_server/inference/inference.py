@@ -112,7 +112,11 @@ class Inference:
             maker = PartMaker(parts, arrays, model.signature, request.request_id)
             for part in parts:
                 message, account.write_ns = await self._write(
-                    maker.work_bytes(part), partial(maker.make, part), write, account.timings, account.write_ns
+                    maker.work_bytes(part),
+                    partial(maker.make, part),
+                    write,
+                    account.timings,
+                    account.write_ns,
                 )
                 if part.number < parts.count - 1:
                     await send(message)
@@ -150,7 +154,9 @@ class Inference:
         # A header may hold much to check, so one that is new never is on the event loop.
         work_bytes = LARGE if template is None else max(request.size, template.work_bytes)
         try:
-            return await self._off_loop(work_bytes, self._reader, request, template, model, deadline, streamed)
+            return await self._off_loop(
+                work_bytes, self._reader, request, template, model, deadline, streamed
+            )
         except RequestError as error:
             traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
             raise

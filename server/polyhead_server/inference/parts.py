@@ -82,7 +82,9 @@ def plan_parts(
     part_bytes = min(most, PART_BYTES)
     count = 0
     for output in outputs:
-        if output.bytes > most and (output.datatype == "BYTES" or part_bytes < DTYPES[output.datatype].itemsize):
+        if output.bytes > most and (
+            output.datatype == "BYTES" or part_bytes < DTYPES[output.datatype].itemsize
+        ):
             raise TooLargeError(
                 f"output {output.spec.name} needs {output.bytes} bytes in one part, "
                 f"the limit is {max(most, 0)}: send fewer or shorter sequences"

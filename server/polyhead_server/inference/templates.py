@@ -1,8 +1,8 @@
 """Check what a request asks for, apart from its data, once for all requests with the same header.
 
 A client's requests hardly differ in anything but their tensors. Names, datatypes, shapes, parameters and
-requested outputs stand in the request's header. Equal headers ask for the same, so the template of a header that
-has been checked is found by the header's bytes.
+requested outputs stand in the request's header. Equal headers ask for the same, so the template of a header
+that has been checked is found by the header's bytes.
 """
 
 import math

@@ -30,7 +30,7 @@ _MAX_ID_BYTES = 1024
 
 @dataclass(kw_only=True, slots=True)
 class InferRequest:
-    """A `ModelInferRequest` whose header is not parsed. Not frozen, because that takes three times as long."""
+    """A `ModelInferRequest` whose header is not parsed. Not frozen: that takes three times as long."""
 
     header: bytes
     """All but `id` and `raw_input_contents`: equal for requests that differ in their data only."""

@@ -13,8 +13,8 @@ import pytest
 from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
-from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.http.server import serve_http
+from polyhead_server.http.threadsafe import ThreadsafeRuntime
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,198 @@
+"""Calls of other APIs, which become inference requests for parts of their inputs.
+
+Shape letters: B inputs, T tokens.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_proto import messages as pb
+from polyhead_proto.names import LENGTHS, OUTPUT
+from polyhead_server.errors import InvalidRequestError, RequestError, listed, quoted
+from polyhead_server.http.documents import Field, Fields
+from polyhead_server.http.tensors import Parameters, pack, write_parameters
+from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.wire import InferRequest, make_request
+from polyhead_server.repository.signature import Signature
+from polyhead_server.settings import Settings
+
+MOST_INPUTS = 2048
+"""As many as OpenAI takes in a call."""
+
+TRUNCATE_FIELD = Field("Whether to cut texts that are too long; without, they are rejected", [bool])
+DIRECTION_FIELD = Field("Right", [str])
+
+_TENSOR = r"(text_pair|text|input_ids)\b"
+_NAMED = re.compile(
+    rf"element (\d+) of data of {_TENSOR}|(?:^|(?<=of )|(?<=and )){_TENSOR}(?:\[(\d+)[^]]*\])?"
+)
+"""What messages about an inference request call an input of the call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(ABC):
+    """What a call asks for."""
+
+    model: str
+    names: Mapping[str, str]
+    """What the call names the tensors that its inputs become. Without `[]`, it is one for all of them."""
+    parameters: Parameters
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Sequence[int]:
+        """The tokens of each of B inputs; 0 where only the tokeniser knows them."""
+
+    @abstractmethod
+    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
+        """Return the inference request for a part of the inputs.
+
+        Raises:
+            InvalidRequestError: The model cannot do what the call asks for.
+            TooLargeError: An input has too many token ids.
+        """
+
+    @contextmanager
+    def located(self, part: range) -> Iterator[None]:
+        """Make errors name inputs as the call does, and by their positions in it."""
+
+        def renamed(found: re.Match[str]) -> str:
+            index, name = found[1] or found[4], self.names.get(found[2] or found[3], found[0])
+            if index is None or not name.endswith("[]"):
+                return name.removesuffix("[]")
+            return f"{name.removesuffix('[]')}[{part.start + int(index)}]"
+
+        try:
+            yield
+        except RequestError as error:
+            error.args = (_NAMED.sub(renamed, str(error)),)
+            raise
+
+    def message(self, signature: Signature, output: str) -> pb.ModelInferRequest:
+        """Return a request for an output and the lengths, without inputs."""
+        message = pb.ModelInferRequest(
+            model_name=signature.name, parameters=write_parameters(self.parameters, "the request")
+        )
+        for name in (output, LENGTHS):
+            message.outputs.add(name=name)
+        return message
+
+
+def request_of_texts(message: pb.ModelInferRequest, texts: Mapping[str, Sequence[str]]) -> InferRequest:
+    """Return a request with inputs of texts, by the names of their tensors."""
+    for name, each in texts.items():
+        message.inputs.add(name=name, datatype="BYTES", shape=[len(each)])
+    return make_request(message, [pack(name, "BYTES", [len(each)], each) for name, each in texts.items()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallForm:
+    """A call of another API."""
+
+    fields: Fields
+    """Of its body."""
+    read: Callable[[Mapping[str, Any], Sequence[str], Parameters], Call]
+    """Reads these, given the models that the call is for and further parameters."""
+    serves: Callable[[Signature], bool]
+    """Whether it is for a graph."""
+    role: str
+    """Of the output that it asks for."""
+    write: Callable[[Any, Signature, NDArray[np.float32], int], Iterator[bytes]]
+    """Writes the reply: of the call, the graph, the output (B, …) and the number of tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallPart:
+    """Consecutive inputs of a call, and the inference request for them."""
+
+    call: Call
+    signature: Signature
+    settings: Settings
+    inputs: range
+    request: InferRequest
+
+    def halves(self) -> "list[CallPart]":
+        """Return two parts with the same inputs, of which there are at least two."""
+        middle = len(self.inputs) // 2
+        return [
+            _part(self.call, self.signature, self.settings, half)
+            for half in (self.inputs[:middle], self.inputs[middle:])
+        ]
+
+
+def parts_of(call: Call, signature: Signature, settings: Settings) -> list[CallPart]:
+    """Return the inference requests that a call becomes. Only the tokeniser knows whether texts are too many.
+
+    Raises:
+        InvalidRequestError: There are too many inputs, or the model cannot do what the call asks for.
+        TooLargeError: An input has too many token ids.
+    """
+    sizes = call.sizes
+    if len(sizes) > MOST_INPUTS:
+        many = next(name for name in call.names.values() if name.endswith("[]")).removesuffix("[]")
+        raise InvalidRequestError(f"{many} must be at most {MOST_INPUTS} inputs, were {len(sizes)}")
+    parts: list[range] = []
+    start = longest = 0
+    for index, tokens in enumerate(sizes):
+        longest = max(longest, tokens)
+        size = index + 1 - start
+        if size > settings.max_batch_size or (size > 1 and size * longest > settings.max_request_tokens):
+            parts.append(range(start, index))
+            start, longest = index, tokens
+    parts.append(range(start, len(sizes)))
+    return [_part(call, signature, settings, part) for part in parts]
+
+
+def _part(call: Call, signature: Signature, settings: Settings, inputs: range) -> CallPart:
+    with call.located(inputs):
+        request = call.request(signature, settings, inputs)
+    return CallPart(call=call, signature=signature, settings=settings, inputs=inputs, request=request)
+
+
+def output_of(signature: Signature, role: str) -> str | None:
+    """Return the output of a graph that has a role, if there is one."""
+    return next((spec.name for spec in signature.outputs.values() if spec.role == role), None)
+
+
+def without_tokens(signature: Signature, graphs: Iterable[Signature], role: str) -> Signature:
+    """Return the graph of the same family with such an output and no vectors of tokens, or this one."""
+    family = (each for each in graphs if each.manifest.name == signature.manifest.name)
+    return next((each for each in family if OUTPUT not in each.outputs and output_of(each, role)), signature)
+
+
+def named_or_only(fields: Mapping[str, object], models: Sequence[str], what: str) -> str:
+    """Return the model that a call names, or the only one that there is for it.
+
+    Raises:
+        InvalidRequestError: It names none, and there is not one.
+    """
+    if "model" in fields:
+        return str(fields["model"])
+    if len(models) != 1:
+        raise InvalidRequestError(
+            f"the request must have the field model, one of those that {what} ({listed(models) or 'none'})"
+        )
+    return models[0]
+
+
+def check_direction(fields: Mapping[str, Any]) -> None:
+    """Check on which side texts are to be cut.
+
+    Raises:
+        InvalidRequestError: On the left, which no server can.
+    """
+    if (direction := fields.get("truncation_direction", "Right")).lower() != "right":
+        raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
+
+
+def values_of(replies: Iterable[InferReply]) -> tuple[NDArray[np.float32], int]:
+    """Return the output (B, …) in the replies to a call's requests, and the number of tokens."""
+    values, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
+    return np.concatenate(values, dtype=np.float32), int(sum(each.sum() for each in lengths))

@@ -1,0 +1,268 @@
+"""Calls that score texts: TEI's `/predict` and `/rerank`, and Cohere's `/v1/rerank`.
+
+Shape letters: B texts or pairs of texts, C labels.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyhead_proto.names import LOGITS, TEXT, TEXT_PAIR, TRUNCATE
+from polyhead_proto.probabilities import probabilities
+from polyhead_server.errors import InvalidRequestError, listed
+from polyhead_server.http.calls import (
+    DIRECTION_FIELD,
+    TRUNCATE_FIELD,
+    Call,
+    CallForm,
+    check_direction,
+    named_or_only,
+    output_of,
+    request_of_texts,
+)
+from polyhead_server.http.documents import Field, Fields, shown
+from polyhead_server.http.tensors import Parameters
+from polyhead_server.inference.wire import InferRequest
+from polyhead_server.repository.signature import Signature
+from polyhead_server.settings import Settings
+
+_RAW_SCORES = Field("Whether scores are logits: by default probabilities", [bool])
+_MODEL = Field("The family; without, the only one that can do it", [str])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringCall(Call):
+    """What a call asks for."""
+
+    texts: Sequence[str]
+    """B texts."""
+    pairs: Sequence[str] | None
+    """B texts, each the second of a pair."""
+    raw_scores: bool
+    is_single: bool = False
+    """The call is for one text or pair, which is not in a list, and neither is its result."""
+    ranks: bool = False
+    """The pairs have one text in common, and the best of the others are wanted."""
+    returns_texts: bool = False
+    top: int | None = None
+    """The most results, from the best on; None: all."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Unknown: 0 of each text."""
+        return [0] * len(self.texts)
+
+    def request(self, signature: Signature, _: Settings, part: range) -> InferRequest:
+        """Return the request for logits of a part."""
+        logits = output_of(signature, LOGITS)
+        wanted = {TEXT: self.texts} if self.pairs is None else {TEXT: self.texts, TEXT_PAIR: self.pairs}
+        if logits is None or not wanted.keys() <= signature.inputs.keys():
+            takes = "pairs of texts" if self.pairs else "texts"
+            raise InvalidRequestError(
+                f"model must be a classifier or reranker that takes {takes}, "
+                f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
+            )
+        if self.ranks and (count := signature.outputs[logits].shape[-1]) != 1:
+            raise InvalidRequestError(
+                f"model must be a reranker, with one label, {signature.name} has {count}"
+            )
+        message = self.message(signature, logits)
+        return request_of_texts(
+            message, {name: texts[part.start : part.stop] for name, texts in wanted.items()}
+        )
+
+    def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what the reply says of logits [B, C]."""
+        return logits if self.raw_scores else probabilities(logits)
+
+
+def classifies(signature: Signature) -> bool:
+    """Return whether a graph is one that classifies texts."""
+    return signature.graph == "fast" and TEXT in signature.inputs and output_of(signature, LOGITS) is not None
+
+
+def reranks(signature: Signature) -> bool:
+    """Return whether a graph is one that gives pairs of texts one score."""
+    return (
+        classifies(signature)
+        and TEXT_PAIR in signature.inputs
+        and signature.outputs[output_of(signature, LOGITS) or ""].shape[-1] == 1
+    )
+
+
+def _read_predict(fields: Mapping[str, Any], models: Sequence[str], given: Parameters) -> ScoringCall:
+    check_direction(fields)
+    inputs = fields["inputs"]
+    is_single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], str))
+    rows = [inputs] if is_single else inputs
+    rows = [[row] if isinstance(row, str) else row for row in rows]
+    if not rows:
+        raise InvalidRequestError("inputs must have at least one text, had none")
+    for index, row in enumerate(rows):
+        name = "inputs" if is_single else f"inputs[{index}]"
+        if type(row) is not list or not 1 <= len(row) <= 2 or any(type(text) is not str for text in row):
+            raise InvalidRequestError(
+                f"{name} must be a text, or a list of one or two texts, was {shown(row)}"
+            )
+        if len(row) != len(rows[0]):
+            raise InvalidRequestError(
+                f"inputs must be all texts, or all pairs of texts: {name} had {len(row)}, inputs[0] {len(rows[0])}"
+            )
+    texts, *pairs = zip(*rows, strict=True)
+    return ScoringCall(
+        model=named_or_only(fields, models, "classify"),
+        names=dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
+        texts=texts,
+        pairs=pairs[0] if pairs else None,
+        parameters=_parameters(fields, given),
+        raw_scores=fields.get("raw_scores", False),
+        is_single=is_single,
+    )
+
+
+def _read_rerank(
+    field: str, fields: Mapping[str, Any], models: Sequence[str], given: Parameters
+) -> ScoringCall:
+    check_direction(fields)
+    texts = [text["text"] if _is_document(text) else text for text in fields[field]]
+    if not texts:
+        raise InvalidRequestError(f"{field} must have at least one text, had none")
+    for index, text in enumerate(texts):
+        if type(text) is not str:
+            raise InvalidRequestError(f"{field}[{index}] must be a string, was {shown(text)}")
+    top = fields.get("top_n")
+    if top is not None and top < 1:
+        raise InvalidRequestError(f"top_n must be at least 1, was {top}")
+    return ScoringCall(
+        model=named_or_only(fields, models, "rerank"),
+        names={TEXT: "query", TEXT_PAIR: f"{field}[]"},
+        texts=[fields["query"]] * len(texts),
+        pairs=texts,
+        parameters=_parameters(fields, given),
+        raw_scores=fields.get("raw_scores", False),
+        ranks=True,
+        returns_texts=fields.get("return_text", fields.get("return_documents", False)),
+        top=top,
+    )
+
+
+def _is_document(value: object) -> bool:
+    """Return whether a value is a document as Cohere's clients may send it."""
+    return isinstance(value, dict) and value.keys() == {"text"}
+
+
+def _parameters(fields: Mapping[str, Any], given: Parameters) -> Parameters:
+    return {**given, TRUNCATE: fields[TRUNCATE]} if TRUNCATE in fields else given
+
+
+def _write_predict(
+    call: ScoringCall, signature: Signature, logits: NDArray[np.float32], _: int
+) -> Iterator[bytes]:
+    spec = signature.outputs[output_of(signature, LOGITS) or ""]
+    labels = spec.labels or [str(number) for number in range(logits.shape[-1])]
+    rows = [
+        sorted(
+            ({"label": label, "score": score} for label, score in zip(labels, row, strict=True)),
+            key=lambda one: -one["score"],
+        )
+        for row in call.scores(logits).tolist()
+    ]
+    yield orjson.dumps(rows[0] if call.is_single else rows)
+
+
+def _ranked(call: ScoringCall, logits: NDArray[np.float32]) -> list[tuple[int, float]]:
+    """Return the positions of texts with their scores, the best first, of equal ones the earlier."""
+    scores = call.scores(logits)[:, 0]
+    order = np.argsort(-scores, kind="stable")[: call.top]
+    return [(int(index), float(scores[index])) for index in order]
+
+
+def _write_tei(call: ScoringCall, _: Signature, logits: NDArray[np.float32], __: int) -> Iterator[bytes]:
+    texts = call.pairs or ()
+    yield orjson.dumps(
+        [
+            {"index": index, "score": score} | ({"text": texts[index]} if call.returns_texts else {})
+            for index, score in _ranked(call, logits)
+        ]
+    )
+
+
+def _write_cohere(
+    call: ScoringCall, _: Signature, logits: NDArray[np.float32], tokens: int
+) -> Iterator[bytes]:
+    texts = call.pairs or ()
+    results = [
+        {"index": index, "relevance_score": score}
+        | ({"document": {"text": texts[index]}} if call.returns_texts else {})
+        for index, score in _ranked(call, logits)
+    ]
+    meta = {"api_version": {"version": "1"}, "tokens": {"input_tokens": tokens}}
+    yield orjson.dumps({"id": str(uuid.uuid4()), "results": results, "meta": meta})
+
+
+PREDICT = CallForm(
+    fields=Fields(
+        {
+            "inputs": Field(
+                "A text, a pair of texts, or for each input a list with one text or two",
+                [str, list],
+                required=True,
+            ),
+            "model": _MODEL,
+            "raw_scores": _RAW_SCORES,
+            "truncation_direction": DIRECTION_FIELD,
+            TRUNCATE: TRUNCATE_FIELD,
+        },
+        example={"inputs": "I like you."},
+    ),
+    read=_read_predict,
+    serves=classifies,
+    role=LOGITS,
+    write=_write_predict,
+)
+RERANK = CallForm(
+    fields=Fields(
+        {
+            "query": Field("What the texts may answer", [str], required=True),
+            "texts": Field("The texts", [list], required=True),
+            "model": _MODEL,
+            "raw_scores": _RAW_SCORES,
+            "return_text": Field("Whether to return the texts", [bool]),
+            "truncation_direction": DIRECTION_FIELD,
+            TRUNCATE: TRUNCATE_FIELD,
+        },
+        example={"query": "Where did the cat sit?", "texts": ["The cat sat on the mat.", "Prices fell."]},
+    ),
+    read=partial(_read_rerank, "texts"),
+    serves=reranks,
+    role=LOGITS,
+    write=_write_tei,
+)
+COHERE = CallForm(
+    fields=Fields(
+        {
+            "model": Field("The family", [str], required=True),
+            "query": Field("What the documents may answer", [str], required=True),
+            "documents": Field("Texts, or objects with a text", [list], required=True),
+            "top_n": Field("The most results: all by default", [int]),
+            "return_documents": Field("Whether to return the documents", [bool]),
+            TRUNCATE: TRUNCATE_FIELD,
+        },
+        example={
+            "model": "reranker",
+            "query": "cat",
+            "documents": ["The cat sat.", "Prices fell."],
+            "top_n": 1,
+        },
+    ),
+    read=partial(_read_rerank, "documents"),
+    serves=reranks,
+    role=LOGITS,
+    write=_write_cohere,
+)

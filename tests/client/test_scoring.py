@@ -1,0 +1,92 @@
+"""Labels and ranks, from a server of a classifier and a reranker."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.pages import block
+from tests.server.conftest import running
+from tests.server.http.test_scoring import LABELS, LONG, QUERY, TEXTS, models
+from tests.servers import quick_settings
+
+from polyhead_client import Client, InvalidRequest
+
+__all__ = ["models"]  # a fixture
+
+
+@pytest.fixture(scope="module")
+def client(models: Path) -> Iterator[Client]:
+    with running(quick_settings(models, max_batch_size=3)) as server, Client(server.address) as client:
+        yield client
+
+
+def logits(client: Client, texts: list[str], pairs: list[str] | None, model: str) -> Any:
+    return client.encode(texts, text_pair=pairs, model=model, output=False).logits
+
+
+def test_a_text_gets_its_labels_with_the_best_first(client: Client) -> None:
+    (expected,) = logits(client, TEXTS[:1], None, "sentiment")
+
+    found = client.classify(TEXTS[0], model="sentiment")
+    raw = client.classify([TEXTS[0]], model="sentiment", top=2, raw_scores=True)
+
+    order = np.argsort(-expected)
+    powers = np.exp(expected.astype(np.float64))
+    assert [each.label for each in found] == [LABELS[at] for at in order]
+    np.testing.assert_allclose([each.score for each in found], (powers / powers.sum())[order], atol=1e-6)
+    assert [(each.label, each.score) for each in raw[0]] == [
+        (LABELS[at], float(expected[at])) for at in order[:2]
+    ]
+
+
+def test_many_texts_and_pairs_are_classified(client: Client) -> None:
+    """In several requests."""
+    expected = logits(client, TEXTS, TEXTS[::-1], "sentiment")
+
+    found = client.classify(TEXTS, text_pair=TEXTS[::-1], model="sentiment", raw_scores=True, top=1)
+
+    assert [row[0].label for row in found] == [LABELS[at] for at in expected.argmax(1)]
+    np.testing.assert_allclose([row[0].score for row in found], expected.max(1), atol=1e-6)
+
+
+def test_texts_are_ranked_by_how_well_they_answer(client: Client) -> None:
+    expected = logits(client, [QUERY] * 4, TEXTS, "reranker")[:, 0].astype(np.float64)
+    seen: list[tuple[int, int]] = []
+
+    found = client.rerank(QUERY, TEXTS, model="reranker", progress=lambda *done: seen.append(done))
+    best = client.rerank(QUERY, TEXTS, model="reranker", top=1, raw_scores=True)
+
+    order = np.argsort(-expected, kind="stable")
+    assert [(each.index, each.text) for each in found] == [(at, TEXTS[at]) for at in order]
+    np.testing.assert_allclose([each.score for each in found], 1 / (1 + np.exp(-expected[order])), atol=1e-6)
+    np.testing.assert_allclose([each.score for each in best], [expected.max()], atol=1e-6)
+    assert seen[-1] == (4, 4)
+    assert client.rerank(QUERY, [], model="reranker") == []
+
+
+def test_the_page_shows_what_works(client: Client) -> None:
+    exec(block("docs/client.md", "client.rerank"), {"client": client, "texts": TEXTS})
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "named"),
+    [
+        ("classify", {"texts": 5}, "texts must be a list of texts, was 5"),
+        ("classify", {"texts": ["a", 5]}, "texts must be a list of texts"),
+        ("classify", {"texts": "a", "top": 0}, "top must be an integer, 1 or more"),
+        ("classify", {"texts": "a", "raw_scores": "no"}, "raw_scores must be True or False"),
+        ("classify", {"texts": LONG}, "must be at most 16 tokens"),
+        ("rerank", {"query": 5, "texts": ["a"]}, "query must be a list of texts"),
+        ("rerank", {"query": "a", "texts": "b"}, "texts must be a list of texts"),
+        ("rerank", {"query": "a", "texts": ["b"], "model": "sentiment"}, "model must be a reranker"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    client: Client, call: str, arguments: dict[str, Any], named: str
+) -> None:
+    default = "sentiment" if call == "classify" else "reranker"
+
+    with pytest.raises(InvalidRequest, match=named):
+        getattr(client, call)(**{"model": default, **arguments})

@@ -1,0 +1,199 @@
+"""Calls that score texts: TEI's `/predict` and `/rerank`, and Cohere's."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import write_tokenizer
+from tests.server.http.conftest import OverHttp, over_http
+
+from polyhead_export import TokenizerFile, export_family
+from polyhead_model import Classifier, Encoder, EncoderConfig
+
+LABELS = ("negative", "neutral", "positive")
+QUERY = "the cat"
+TEXTS = ["a dog sat on the mat", "i saw that", "the big cat", "the small red house"]
+LONG = "the cat sat on the mat " * 5
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scoring")
+    write_tokenizer(folder / "tokenizer.json")
+    for name, labels in {"sentiment": LABELS, "reranker": ("relevance",)}.items():
+        config = EncoderConfig(
+            d_model=16,
+            heads=2,
+            layers=1,
+            feed_forward=32,
+            vocabulary=32,
+            positions=32,
+            types=2,
+            classifier=Classifier(labels=labels),
+        )
+        tokenizer = TokenizerFile(path=folder / "tokenizer.json", max_tokens=16)
+        export_family(Encoder(config).eval(), name, folder / "models", tokenizer=tokenizer)
+    return folder / "models"
+
+
+@pytest.fixture(scope="module")
+def scorers(models: Path) -> Iterator[OverHttp]:
+    """A server of a classifier and a reranker, whose batches hold three texts."""
+    with over_http(models, max_batch_size=3) as one:
+        yield one
+
+
+def logits(web: OverHttp, model: str, texts: list[str], pairs: list[str] | None = None) -> Any:
+    """What gRPC answers, text by text."""
+    return np.concatenate(
+        [
+            web.running.infer(
+                model, {"text": [text]} | ({} if pairs is None else {"text_pair": [pairs[at]]})
+            )["logits"]
+            for at, text in enumerate(texts)
+        ]
+    ).astype(np.float64)
+
+
+def softmax(row: Any) -> Any:
+    powers = np.exp(row - row.max())
+    return powers / powers.sum()
+
+
+def as_mapping(labels: list[dict[str, Any]]) -> list[float]:
+    """Scores by label; they must come with the best first."""
+    scores = [one["score"] for one in labels]
+    assert scores == sorted(scores, reverse=True)
+    return [next(one["score"] for one in labels if one["label"] == label) for label in LABELS]
+
+
+def test_predict_gives_the_probability_of_each_label(scorers: OverHttp) -> None:
+    expected = [softmax(row) for row in logits(scorers, "sentiment", TEXTS)]
+
+    single = scorers.post("/predict", {"inputs": TEXTS[0], "model": "sentiment"}).json
+    many = scorers.post("/predict", {"inputs": [[text] for text in TEXTS], "model": "sentiment"}).json
+    raw = scorers.post("/predict", {"inputs": [TEXTS[0]], "model": "sentiment", "raw_scores": True}).json
+
+    np.testing.assert_allclose(as_mapping(single), expected[0], atol=1e-6)
+    np.testing.assert_allclose([as_mapping(row) for row in many], expected, atol=1e-6)
+    np.testing.assert_allclose(as_mapping(raw), logits(scorers, "sentiment", TEXTS[:1])[0], atol=1e-6)
+
+
+def test_predict_takes_pairs(scorers: OverHttp) -> None:
+    (expected,) = logits(scorers, "sentiment", [TEXTS[0]], [TEXTS[1]])
+
+    single = scorers.post("/predict", {"inputs": TEXTS[:2], "model": "sentiment"}).json
+    (listed,) = scorers.post("/predict", {"inputs": [TEXTS[:2]], "model": "sentiment"}).json
+
+    np.testing.assert_allclose(as_mapping(single), softmax(expected), atol=1e-6)
+    assert listed == single
+
+
+def test_rerank_gives_the_best_first(scorers: OverHttp) -> None:
+    """The one model that can do it need not be named."""
+    raw = logits(scorers, "reranker", [QUERY] * len(TEXTS), TEXTS)[:, 0]
+
+    ranked = scorers.post("/rerank", {"query": QUERY, "texts": TEXTS, "return_text": True}).json
+    scores = scorers.post("/rerank", {"query": QUERY, "texts": TEXTS, "raw_scores": True}).json
+
+    assert [one["index"] for one in ranked] == np.argsort(-raw).tolist()
+    assert [one["text"] for one in ranked] == [TEXTS[one["index"]] for one in ranked]
+    np.testing.assert_allclose([one["score"] for one in ranked], 1 / (1 + np.exp(-np.sort(-raw))), atol=1e-6)
+    assert all(one.keys() == {"index", "score"} for one in scores)
+    np.testing.assert_allclose([one["score"] for one in scores], np.sort(-raw) * -1, atol=1e-6)
+
+
+def test_coheres_call(scorers: OverHttp) -> None:
+    ranked = scorers.post("/rerank", {"query": QUERY, "texts": TEXTS}).json
+    call = {"model": "reranker", "query": QUERY, "top_n": 2}
+
+    reply = scorers.post("/v1/rerank", {**call, "documents": TEXTS}).json
+    texts = scorers.post(
+        "/v1/rerank", {**call, "documents": [{"text": text} for text in TEXTS], "return_documents": True}
+    ).json
+
+    assert [(one["index"], one["relevance_score"]) for one in reply["results"]] == [
+        (one["index"], one["score"]) for one in ranked[:2]
+    ]
+    assert [one["document"]["text"] for one in texts["results"]] == [
+        TEXTS[one["index"]] for one in reply["results"]
+    ]
+
+
+def test_long_texts_are_cut_where_that_is_asked_for(scorers: OverHttp) -> None:
+    rejected = scorers.post("/rerank", {"query": QUERY, "texts": [*TEXTS, LONG]})
+    cut = scorers.post("/rerank", {"query": QUERY, "texts": [*TEXTS, LONG], "truncate": True})
+
+    assert rejected.status == 400
+    assert rejected.error.startswith("query and texts[4] must be at most 16 tokens")
+    assert len(cut.json) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "named"),
+    [
+        ("/predict", {"inputs": []}, 400, "inputs must have at least one text"),
+        ("/predict", {"inputs": 5}, 400, "inputs of the request must be a string or an array"),
+        (
+            "/predict",
+            {"inputs": ["a", "b", "c"]},
+            400,
+            "inputs must be a text, or a list of one or two texts",
+        ),
+        ("/predict", {"inputs": [["a"], ["b", "c"]]}, 400, "inputs must be all texts, or all pairs"),
+        ("/predict", {"inputs": [["a"], [5]]}, 400, "inputs[1] must be a text"),
+        ("/predict", {"inputs": [["a"], 5]}, 400, "inputs[1] must be a text"),
+        ("/predict", {"inputs": [["a"], ["mat " * 20]]}, 400, "inputs[1] must be at most 16 tokens"),
+        ("/predict", {"inputs": [["a"], ["\ud800"]]}, 400, "inputs[1] must be valid Unicode"),
+        ("/predict", {"inputs": "a", "model": "none"}, 404, "none"),
+        (
+            "/predict",
+            {"inputs": "a", "model": None},
+            400,
+            "must have the field model, one of those that classify",
+        ),
+        (
+            "/predict",
+            {"inputs": "a", "truncation_direction": "Left"},
+            400,
+            "truncation_direction must be Right",
+        ),
+        ("/rerank", {"query": QUERY}, 400, "must have the field texts"),
+        ("/rerank", {"query": QUERY, "texts": []}, 400, "texts must have at least one text"),
+        ("/rerank", {"query": QUERY, "texts": ["a", 5]}, 400, "texts[1] must be a string, was 5"),
+        ("/rerank", {"query": QUERY, "texts": ["a"], "model": "sentiment"}, 400, "must be a reranker"),
+        (
+            "/rerank",
+            {"query": QUERY, "texts": ["a"] * 2049},
+            400,
+            "texts must be at most 2048 inputs, were 2049",
+        ),
+        (
+            "/v1/rerank",
+            {"query": QUERY, "documents": ["a"], "top_n": 0},
+            400,
+            "top_n must be at least 1, was 0",
+        ),
+        ("/v1/rerank", {"query": QUERY, "documents": [{"title": "a"}]}, 400, "documents[0] must be a string"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    scorers: OverHttp, path: str, body: dict[str, Any], status: int, named: str
+) -> None:
+    default = "sentiment" if path == "/predict" else "reranker"
+
+    answered = scorers.post(path, {"model": default, **body})
+
+    assert answered.status == status
+    message = answered.json["message"] if path == "/v1/rerank" else answered.error
+    assert named in message
+
+
+def test_a_model_that_gives_no_logits_is_refused(web: OverHttp) -> None:
+    answered = web.post("/predict", {"inputs": "the cat", "model": "tiny-tokens"})
+
+    assert answered.status == 400
+    assert "model must be a classifier or reranker" in answered.error
+    assert "none" in web.post("/rerank", {"query": "a", "texts": ["b"]}).error
