@@ -112,7 +112,8 @@ def _read_predict(fields: Mapping[str, Any], models: Sequence[str], given: Param
             )
         if len(row) != len(rows[0]):
             raise InvalidRequestError(
-                f"inputs must be all texts, or all pairs of texts: {name} had {len(row)}, inputs[0] {len(rows[0])}"
+                f"inputs must be all texts, or all pairs of texts: {name} had {len(row)}, "
+                f"inputs[0] {len(rows[0])}"
             )
     texts, *pairs = zip(*rows, strict=True)
     return ScoringCall(
