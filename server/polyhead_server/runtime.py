@@ -368,6 +368,7 @@ class _Builder:
             scheduler=scheduler,
             tokeniser=loaded.tokeniser,
             provider=self.device.provider,
+            backend=self.device.backend,
             compute_precision=self.device.compute_precision,
             drift=loaded.drift,
             on_gpu=not self.device.host_memory,

@@ -99,6 +99,15 @@ def test_a_factor_goes_with_a_text(probed: Running) -> None:
     close(mute["output"], mute["output"][:, :1].repeat(8, axis=1))
 
 
+def test_metadata_names_what_computes(probed: Running, device: str) -> None:
+    metadata = probed.call("ModelMetadata", pb.ModelMetadataRequest(name="probed"))
+    config = probed.call("ModelConfig", pb.ModelConfigRequest(name="probed")).config
+
+    named = {"cpu": ("onnxruntime_onnx", "onnxruntime"), "openvino": ("openvino", "openvino")}
+    assert (metadata.platform, config.backend) == named[device]
+    assert config.platform == metadata.platform
+
+
 def test_metadata_says_what_they_may_be(probed: Running) -> None:
     metadata = probed.call("ModelMetadata", pb.ModelMetadataRequest(name="probed.rows"))
     tensors = json.loads(metadata.properties["tensors"])

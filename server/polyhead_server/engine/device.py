@@ -24,6 +24,8 @@ class Device:
 
     name: str
     provider: str
+    backend: str = "onnxruntime"
+    """What opens graphs, as Triton names it."""
     reason: str
     """Why this device was chosen, for the log."""
     options: Mapping[str, str] = field(default_factory=dict)

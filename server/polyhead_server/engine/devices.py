@@ -71,6 +71,7 @@ def on_openvino(reason: str) -> Device:
     return Device(
         name="openvino",
         provider=OPENVINO,
+        backend="openvino",
         reason=reason,
         precisions=frozenset({"fp32", "int8"}),
         computes=bf16 | {"fp32"},

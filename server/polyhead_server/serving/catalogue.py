@@ -18,7 +18,8 @@ from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.registry import Model, ModelState, Registry
 from polyhead_server.settings import Settings
 
-PLATFORM = "onnxruntime_onnx"
+_PLATFORMS = {"onnxruntime": "onnxruntime_onnx"}
+"""Triton's names for backends where they differ from those of the configuration."""
 
 EXTENSIONS = ("model_configuration", "parameters", "statistics")
 """The protocol's extensions that are served, by Triton's names."""
@@ -60,7 +61,7 @@ def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.M
     return pb.ModelMetadataResponse(
         name=signature.name,
         versions=[str(number) for number in registry.versions(signature.name)],
-        platform=PLATFORM,
+        platform=_PLATFORMS.get(model.backend, model.backend),
         # Triton's clients size what they send by the inputs; outputs have the shape in which they are sent.
         inputs=[tensor(spec, (-1, *spec.dims)) for spec in signature.inputs.values()],
         outputs=[tensor(spec, spec.shape) for spec in signature.outputs.values()],
@@ -73,8 +74,8 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
     signature = model.signature
     config = pb.ModelConfig(
         name=signature.name,
-        platform=PLATFORM,
-        backend="onnxruntime",
+        platform=_PLATFORMS.get(model.backend, model.backend),
+        backend=model.backend,
         max_batch_size=settings.max_batch_size,
         default_model_filename=signature.manifest.graphs[signature.graph].file,
         input=[

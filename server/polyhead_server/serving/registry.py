@@ -62,6 +62,7 @@ class Model:
     tokeniser: Tokeniser | None
     provider: str
     """onnxruntime's execution provider that is really in use, or OpenVINO."""
+    backend: str = "onnxruntime"
     compute_precision: str = "fp32"
     """In which fp32 and int8 families are computed."""
     drift: ComputeDrift | None = None
