@@ -103,6 +103,8 @@ class Encoding(Picklable):
     """Attention rollout through all layers (Abnar & Zuidema 2020, arXiv 2005.00928), [T, T]."""
     mixed: Arrays | None = None
     """The sum of all attention weights, each times the weight of its head in `head_mix`, [T, T]."""
+    contacts: Arrays | None = None
+    """The probability that two residues of a protein touch, [T, T]; zero for special tokens."""
     top: TopKeys | None = None
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
@@ -205,8 +207,8 @@ class Encoding(Picklable):
         """Return what one sequence has of attention and scores as an xarray Dataset.
 
         Variables are `attention` (layer, head, query, key), `cross_attention` (layer, head, query, memory),
-        `rollout`, `mixed` (query, key), `scores` and `weighted_scores` (layer, head, score); query_token and
-        key_token are labels beside the positions of queries and keys.
+        `rollout`, `mixed`, `contacts` (query, key), `scores` and `weighted_scores` (layer, head, score);
+        query_token and key_token are labels beside the positions of queries and keys.
 
         Raises:
             ValueError: This is a batch.
@@ -223,7 +225,8 @@ class Encoding(Picklable):
                     | _axes(queries, keys, "key" if name == "attention" else "memory"),
                     name,
                 )
-        for name, values in (("rollout", self.rollout), ("mixed", self.mixed)):
+        for name in ("rollout", "mixed", "contacts"):
+            values = getattr(self, name)
             if values is not None:
                 tokens = labels(self._tokens, len(values))
                 found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
@@ -275,7 +278,11 @@ class Encoding(Picklable):
                 kind = f"norm-weighted {name}" if self.weighted else name
                 title = f"Layer {layer}, head {self.heads[at]}: {kind}"
                 return shown + heat_map(title, finite(weights[at]), list(queries.values()), keys)
-        for name, values in (("Rollout", self.rollout), ("Mixed attention", self.mixed)):
+        for name, values in (
+            ("Rollout", self.rollout),
+            ("Mixed attention", self.mixed),
+            ("Contacts", self.contacts),
+        ):
             if values is not None:
                 tokens = labels(self._tokens, len(values))
                 return shown + heat_map(name, finite(values), tokens, tokens)

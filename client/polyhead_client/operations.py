@@ -121,6 +121,7 @@ class Operations:
         scores: bool = False,
         rollout: bool = False,
         head_mix: Any = None,
+        contacts: bool = False,
         top: int | None = None,
         thumbnails: bool = False,
         layers: Indices | None = None,
@@ -170,6 +171,8 @@ class Operations:
             rollout: Whether to fetch attention rollout.
             head_mix: Numbers [L, H] or [B, L, H] with which to sum the weights of all heads to one map,
                 `Encoding.mixed`.
+            contacts: Whether to fetch the probability of a contact of each pair of residues of a protein,
+                from families that were exported with `--graphs contacts`.
             top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
             thumbnails: Whether to fetch small pictures of the weights of each head.
             layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
@@ -221,6 +224,7 @@ class Operations:
             "scores": scores,
             "rollout": rollout,
             "mixed": head_mix is not None,
+            "contacts": contacts,
             "top": top,
             "thumbnails": thumbnails,
             "layers": layers,

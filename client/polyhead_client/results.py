@@ -17,6 +17,7 @@ from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
+    CONTACTS,
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
     HEAD_SCORES,
@@ -121,6 +122,7 @@ class Results:
             "scores": scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
             "rollout": self._first(by_role.get(ROLLOUT)),
             "mixed": self._first(by_role.get(MIXED)),
+            "contacts": self._first(by_role.get(CONTACTS)),
             "top": None
             if keys is None
             else TopKeys(keys=keys, weights=self._first(by_role.get(TOP_WEIGHTS))),

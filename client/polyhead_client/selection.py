@@ -19,6 +19,7 @@ from polyhead_proto.datatypes import DTYPES, Precision
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
+    CONTACTS,
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
     CROSS_VALUE_NORMS,
@@ -58,6 +59,7 @@ _ARGUMENTS = MappingProxyType(
         HEAD_SCORES: "scores",
         ROLLOUT: "rollout",
         MIXED: "head_mix",
+        CONTACTS: "contacts",
         TOP_KEYS: "top",
         TOP_WEIGHTS: "top",
         THUMBNAILS: "thumbnails",
@@ -183,6 +185,7 @@ class OutputOptions:
     scores: bool = False
     rollout: bool = False
     mixed: bool = False
+    contacts: bool = False
     top: int | None = None
     thumbnails: bool = False
     layers: tuple[int, ...] | None = None
@@ -193,7 +196,7 @@ class OutputOptions:
     """The roles of all outputs but those that every graph has."""
 
     def __post_init__(self) -> None:
-        for name in ("output", "weighted", "value_norms", "scores", "rollout", "thumbnails"):
+        for name in ("output", "weighted", "value_norms", "scores", "rollout", "contacts", "thumbnails"):
             check_flag(name, getattr(self, name))
         for name in ("pooled", "logits", "tokens"):
             check_flag(name, getattr(self, name), optional=True)
@@ -205,6 +208,7 @@ class OutputOptions:
             HEAD_SCORES: self.scores,
             ROLLOUT: self.rollout,
             MIXED: self.mixed,
+            CONTACTS: self.contacts,
             TOP_KEYS: self.top is not None,
             TOP_WEIGHTS: self.top is not None,
             THUMBNAILS: self.thumbnails,
@@ -330,9 +334,14 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
                 "one sequence through all layers, or compares positions in it"
             )
         if not found:
+            of = (
+                "contacts adds one, if the checkpoint predicts them"
+                if role == CONTACTS
+                else "insight adds one"
+            )
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} is not available: {name} has no graph that gives it "
-                "(polyhead export --graphs insight adds one)"
+                f"(polyhead export --graphs {of})"
             )
         if (layer := _missing_layer(found[0], role, options)) is not None:
             argument = _ARGUMENTS[role] if role in _ROWS else "layers"

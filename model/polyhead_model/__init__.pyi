@@ -8,6 +8,7 @@ from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import load_checkpoint as load_checkpoint
 from .checkpoint_files import CheckpointError as CheckpointError
 from .config import Classifier as Classifier
+from .config import ContactHead as ContactHead
 from .config import Dense as Dense
 from .config import EncoderConfig as EncoderConfig
 from .describe import attention_bytes as attention_bytes

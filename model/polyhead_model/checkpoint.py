@@ -14,7 +14,7 @@ from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.config import Pooling
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
-from polyhead_model.hf_tensors import check_tensors, convert, some, with_frequencies
+from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 from polyhead_model.sentence_modules import Prompts
 from polyhead_model.tokenizer_files import gives_token_types
@@ -71,7 +71,7 @@ def load_checkpoint(
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
-        encoder = Encoder(with_frequencies(info, source))
+        encoder = Encoder(with_contacts(info, with_frequencies(info, source), source))
     encoder.load_state_dict(convert(info, encoder, source) | _read_dense(info), assign=True)
     return Checkpoint(
         encoder=encoder.eval(),

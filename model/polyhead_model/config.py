@@ -82,6 +82,36 @@ class Classifier:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class ContactHead:
+    """A logistic regression on the attention of all heads, which predicts contacts in proteins (ESM).
+
+    Raises:
+        ValueError: A number is not finite.
+        TypeError: A field has the wrong type.
+    """
+
+    weights: tuple[float, ...]
+    """Of the L·H heads, layer by layer."""
+    bias: float
+    end_id: int
+    """The token id that ends a sequence. Contacts are between tokens before it, the first left out."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weights, list | tuple):
+            raise TypeError(f"weights must be numbers, was {self.weights!r}")
+        object.__setattr__(self, "weights", tuple(self.weights))
+        for name, value in (*(("weights", each) for each in self.weights), ("bias", self.bias)):
+            _require_number(name, value)
+            if not math.isfinite(value):
+                raise ValueError(f"{name} must be finite, was {value}")
+        _require_integer("end_id", self.end_id)
+
+    def __repr__(self) -> str:
+        """Count the weights, which may be thousands."""
+        return f"ContactHead({len(self.weights)} weights, bias={self.bias!r}, end_id={self.end_id!r})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EncoderConfig:
     """The architecture of an encoder.
 
@@ -199,6 +229,8 @@ class EncoderConfig:
     """Whether to scale pooled vectors to length 1, after the dense layers."""
     classifier: Classifier | None = None
     """The classifier that gives logits for each sequence."""
+    contacts: ContactHead | None = None
+    """The regression that predicts contacts from attention; None = there is none."""
 
     def __repr__(self) -> str:
         """Show the fields that are not as by default, which make an equal configuration."""
@@ -251,9 +283,7 @@ class EncoderConfig:
             _require_choice("cross_attention", self.cross_attention, get_args(CrossAttention))
         if self.pooling is not None:
             _require_choice("pooling", self.pooling, get_args(Pooling))
-        object.__setattr__(self, "dense", _read_dense(self.dense))
-        if self.classifier is not None:
-            object.__setattr__(self, "classifier", _as("classifier", self.classifier, Classifier))
+        self._read_parts()
         _require_number("dropout", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
@@ -265,6 +295,7 @@ class EncoderConfig:
         self._check_rotations()
         self._check_relative_positions()
         self._check_embeddings()
+        self._check_contacts()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
 
@@ -281,6 +312,27 @@ class EncoderConfig:
             raise ValueError(
                 "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
                 "was 'pre'"
+            )
+
+    def _read_parts(self) -> None:
+        """Turn what JSON has of parts into them."""
+        object.__setattr__(self, "dense", _read_dense(self.dense))
+        for name, kind in (("classifier", Classifier), ("contacts", ContactHead)):
+            if (part := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _as(name, part, kind))
+
+    def _check_contacts(self) -> None:
+        if (head := self.contacts) is None:
+            return
+        if self.vocabulary is None or not 0 <= head.end_id < self.vocabulary:
+            raise ValueError(
+                "contacts need an end_id among the token ids "
+                f"(vocabulary {self.vocabulary}), was {head.end_id}"
+            )
+        if len(head.weights) != self.layers * self.heads:
+            raise ValueError(
+                f"contacts must have a weight for each of {self.layers} layers' {self.heads} heads, "
+                f"had {len(head.weights)}"
             )
 
     def _check_cross_attention(self, kind: CrossAttention) -> None:

@@ -115,6 +115,8 @@ class Dialect:
     """Whether the matrices of layers are stored as [inputs, outputs], not as [outputs, inputs]."""
     frequencies: str | None = None
     """The name, or its end, of tensors with the angles of rotations."""
+    contact_head: str | None = None
+    """The module that predicts contacts from attention."""
     unused: tuple[str, ...] = ()
     """Patterns of names of tensors of the encoder that do not affect its outputs, beside those of all."""
 
@@ -196,6 +198,7 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         classifier=_DENSE_AND_OUT,
         frequencies="rotary_embeddings.inv_freq",
+        contact_head="contact_head.regression",
         # Checkpoints with rotations may have a position table nevertheless.
         unused=(r"contact_head\.", r"embeddings\.position_embeddings\.weight", r".*\.inv_freq"),
     ),

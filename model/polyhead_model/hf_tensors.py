@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyhead_model.checkpoint_files import CheckpointError
-from polyhead_model.config import EncoderConfig
+from polyhead_model.config import ContactHead, EncoderConfig
 from polyhead_model.encoder import Encoder
 from polyhead_model.hf_dialects import Dialect, Rows
 from polyhead_model.huggingface import CheckpointInfo
@@ -87,6 +87,22 @@ def with_frequencies(info: CheckpointInfo, source: Mapping[str, Tensor]) -> Enco
         return dataclasses.replace(config, rotary_frequencies=frequencies)
     except ValueError as error:
         raise CheckpointError(f"{info.folder}: {ending}: {error}") from error
+
+
+def with_contacts(info: CheckpointInfo, config: EncoderConfig, source: Mapping[str, Tensor]) -> EncoderConfig:
+    """Return the configuration with the contact head that the weights hold, if they hold one.
+
+    Raises:
+        CheckpointError: It is not one for this encoder.
+    """
+    weight, bias = (source.get(f"{info.dialect.contact_head}.{name}") for name in ("weight", "bias"))
+    if info.dialect.contact_head is None or weight is None or bias is None or info.end_id is None:
+        return config
+    head = ContactHead(weights=tuple(weight.float().flatten().tolist()), bias=bias.item(), end_id=info.end_id)
+    try:
+        return dataclasses.replace(config, contacts=head)
+    except ValueError as error:
+        raise CheckpointError(f"{info.folder}: {info.dialect.contact_head}: {error}") from error
 
 
 def _place(dialect: Dialect, name: str) -> _Place:

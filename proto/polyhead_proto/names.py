@@ -89,6 +89,9 @@ ROLLOUT = "rollout"
 MIXED = "mixed"
 """The role of outputs of the attention of all heads, summed with the weights `head_mix`, [B, T, T]."""
 
+CONTACTS = "contacts"
+"""The role of outputs of the probability of a contact of each pair of tokens, [B, T, T]."""
+
 TOP_KEYS = "top_keys"
 """The role of outputs of the strongest keys of each query, [B, L, H, T, Top]; -1 where there are fewer."""
 

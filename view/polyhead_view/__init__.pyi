@@ -3,6 +3,7 @@ from .heads.pictures import draw_redundancy as draw_redundancy
 from .heads.pictures import draw_score_maps as draw_score_maps
 from .heads.survey import HeadSurvey as HeadSurvey
 from .heads.survey import survey_heads as survey_heads
+from .plots import draw_contacts as draw_contacts
 from .plots import draw_heads as draw_heads
 from .plots import draw_pair as draw_pair
 from .plots import draw_rollout as draw_rollout

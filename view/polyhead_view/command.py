@@ -22,7 +22,8 @@ def view(
     /,
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
-    layer: int,
+    layer: int | None = None,
+    contacts: bool = False,
     out: Path = Path("attention.png"),
     input: Path | None = None,
     memory: Path | None = None,
@@ -32,7 +33,7 @@ def view(
     columns: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     truncate: bool = False,
 ) -> None:
-    """Draw the attention heads of a layer as heat maps, one for each head.
+    """Draw the attention heads of a layer as heat maps, one for each head; or the contacts in a protein.
 
     Parameters
     ----------
@@ -49,6 +50,8 @@ def view(
         Draw the attention to the memory, where layers attend to their own sequence as well.
     layer
         The layer to draw; -1 is the last.
+    contacts
+        Instead of a layer: draw which residues of a protein touch, for a family with a graph of contacts.
     out
         The image file; its suffix selects the format (.png, .svg, .pdf, ...).
     heads
@@ -62,9 +65,11 @@ def view(
     """
     from polyhead_client.files import load_sequence
     from polyhead_view.figures import save
-    from polyhead_view.plots import draw_heads
+    from polyhead_view.plots import draw_contacts, draw_heads
 
     _check_kind(out)
+    if (layer is None) is not contacts:
+        raise InvalidRequest("give either --layer, or --contacts")
     if (text is None) is (input is None):
         raise InvalidRequest("give either a sentence, or --input FILE.npy")
     inputs = text or "" if input is None else load_sequence("--input", input)
@@ -75,14 +80,19 @@ def view(
             model=connection.model,
             output=False,
             pooled=False,
-            attention=None if cross else [layer],
-            cross_attention=[layer] if cross else None,
+            attention=None if cross or layer is None else [layer],
+            cross_attention=[layer] if cross and layer is not None else None,
+            contacts=contacts,
             weighted=weighted,
             heads=None if heads is None else parse_indices("--heads", heads),
             truncate=truncate,
         )
-    drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
-    save(draw_heads(encoding, layer=drawn, columns=columns, cross=cross), out)
+    if contacts:
+        figure = draw_contacts(encoding)
+    else:
+        drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
+        figure = draw_heads(encoding, layer=drawn, columns=columns, cross=cross)
+    save(figure, out)
     sys.stdout.write(f"{out}\n")
 
 

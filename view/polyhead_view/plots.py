@@ -188,6 +188,33 @@ def draw_scores(
     return figure
 
 
+def draw_contacts(encoding: Encoding) -> Figure:
+    """Draw the probability of a contact of each pair of residues of a protein, from 0 to 1.
+
+    Args:
+        encoding: The encoding of a single sequence, with its contacts.
+
+    Raises:
+        ValueError: The encoding has no contacts, or is that of a batch.
+    """
+    contacts = encoding.contacts
+    if contacts is None:
+        raise ValueError("encoding must have contacts: encode with contacts=True")
+    if not isinstance(contacts, np.ndarray) or contacts.ndim != 2:
+        raise ValueError(_BATCH)
+    labels = names(encoding.tokens, len(contacts))  # type: ignore[arg-type]
+    width, room = side(len(contacts)), margin(labels)
+    figure = Figure(figsize=(width + room + 1.4, width + room + 0.8), layout="constrained")
+    axis = figure.subplots()
+    image = draw_map(axis, contacts, Normalize(0, 1))
+    axis.set_box_aspect(1)
+    label(axis.xaxis, labels, width, rotation=90)
+    label(axis.yaxis, labels, width, rotation=0)
+    add_bar(figure, image, axis, "probability of a contact")
+    _title(figure, encoding.model, encoding.version, "contacts")
+    return figure
+
+
 def draw_rollout(encoding: Encoding, *, query: int | None = None) -> Figure:
     """Draw attention rollout: how much each token gets from each input token through all layers.
 

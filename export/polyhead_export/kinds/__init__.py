@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from polyhead_export.errors import ExportError
 from polyhead_export.kinds.attention import AttentionGraph
+from polyhead_export.kinds.contacts import ContactsGraph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.kinds.pooled import PooledGraph
@@ -13,7 +14,8 @@ from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
 
 KINDS: Mapping[str, type[GraphKind]] = {
-    kind.name: kind for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph)
+    kind.name: kind
+    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph)
 }
 """Every kind by its name, in the order of their files in a version."""
 
@@ -70,6 +72,12 @@ def kinds_of(
                 "others than the first (cls) or the last, or its layers are not blocks of self-attention"
             )
         names = [name for name in names if name != PooledGraph.name]
+    if config.contacts is None:
+        if ContactsGraph.name in graphs:
+            raise ExportError(
+                "graphs must not have contacts: this encoder has no regression that predicts them"
+            )
+        names = [name for name in names if name != ContactsGraph.name]
     layers = None
     if attention_layers is not None:
         layers = tuple(sorted(attention_layers))

@@ -1,0 +1,118 @@
+"""Contacts in proteins, from a checkpoint of ESM to what is served: as transformers predicts them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.servers import quick_settings, serving
+
+from polyhead_client import Client, InvalidRequest
+from polyhead_export import ExportError, export_family
+from polyhead_model import EncoderConfig, load_checkpoint
+from polyhead_model.config import ContactHead
+from polyhead_view import draw_contacts
+
+START, PADDING, END = 0, 1, 2
+SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 24}
+LENGTHS = (14, 5, 3, 2)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """An encoder of ESM with random weights, and the folder of its checkpoint."""
+    from transformers import EsmConfig, EsmModel
+
+    torch.manual_seed(3)
+    config = EsmConfig(
+        vocab_size=24,
+        max_position_embeddings=64,
+        pad_token_id=PADDING,
+        eos_token_id=END,
+        mask_token_id=23,
+        position_embedding_type="rotary",
+        attn_implementation="eager",
+        **SIZES,
+    )
+    model = EsmModel(config, add_pooling_layer=False).eval()
+    for parameter in model.parameters():  # sharp enough that maps differ
+        torch.nn.init.normal_(parameter, std=0.4)
+    folder = tmp_path_factory.mktemp("esm")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+@pytest.fixture(scope="module")
+def proteins() -> tuple[list[list[int]], Any, Any]:
+    """Sequences with a start and an end, and the same padded with their mask."""
+    random = np.random.default_rng(5)
+    ids = [[START, *random.integers(4, 23, length - 2).tolist(), END] for length in LENGTHS]
+    padded = torch.tensor([row + [PADDING] * (max(LENGTHS) - len(row)) for row in ids])
+    return ids, padded, (padded != PADDING).long()
+
+
+@pytest.fixture(scope="module")
+def client(theirs: tuple[Any, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    models = tmp_path_factory.mktemp("models")
+    export_family(load_checkpoint(theirs[1]).encoder, "esm", models, graphs=["contacts"])
+    with serving(quick_settings(models)) as server, Client(server.address) as client:
+        yield client
+
+
+def test_contacts_are_those_of_transformers(
+    client: Client, theirs: tuple[Any, Path], proteins: tuple[list[list[int]], Any, Any]
+) -> None:
+    ids, padded, mask = proteins
+    with torch.inference_mode():
+        expected = theirs[0].predict_contacts(padded, mask).numpy()
+
+    contacts = client.encode(ids, model="esm", contacts=True, output=False).contacts
+
+    assert contacts is not None
+    for length, ours, whole in zip(LENGTHS, contacts, expected, strict=True):
+        assert ours.shape == (length, length)
+        inner = slice(1, length - 1)
+        np.testing.assert_allclose(ours[inner, inner], whole[: length - 2, : length - 2], atol=1e-5)
+        assert ours[0].max() == ours[-1].max() == ours[:, 0].max() == ours[:, -1].max() == 0
+    assert np.ptp(contacts[0][1:-1, 1:-1]) > 0.1  # there is something to compare
+
+
+def test_a_protein_alone_has_the_contacts_that_it_has_in_a_batch(
+    client: Client, proteins: tuple[list[list[int]], Any, Any]
+) -> None:
+    together = client.encode(proteins[0], model="esm", contacts=True).contacts
+    alone = client.encode(proteins[0][1], model="esm", contacts=True)
+
+    assert together is not None
+    np.testing.assert_allclose(alone.contacts, together[1], atol=1e-6)
+    assert "Contacts" in alone._repr_html_()
+    assert len(draw_contacts(alone).axes) == 2
+    with pytest.raises(ValueError, match="must have contacts"):
+        draw_contacts(client.encode(proteins[0][1], model="esm"))
+
+
+def test_a_family_without_a_contact_head_says_so(client: Client, tmp_path: Path) -> None:
+    config = EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=20)
+    from polyhead_model import Encoder
+
+    with pytest.raises(ExportError, match="this encoder has no regression that predicts them"):
+        export_family(Encoder(config), "other", tmp_path, graphs=["contacts"])
+    with pytest.raises(InvalidRequest, match="contacts must be True or False"):
+        client.encode([0, 4, 2], model="esm", contacts="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"weights": (0.5,) * 3}, "a weight for each of 1 layers' 2 heads, had 3"),
+        ({"end_id": 20}, "end_id among the token ids"),
+        ({"weights": (0.5, float("nan"))}, "weights must be finite"),
+    ],
+)
+def test_a_contact_head_fits_its_encoder(fields: dict[str, Any], named: str) -> None:
+    given = {"weights": (0.5, 0.5), "bias": 0.0, "end_id": 2} | fields
+
+    with pytest.raises(ValueError, match=named):
+        EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=20, contacts=ContactHead(**given))
