@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from polyhead_export import TokenizerFile, export_family
 from polyhead_load.sweep.server import started_server
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import Classifier, Encoder, EncoderConfig
 
 # Before transformers is imported anywhere: tests stay off the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -240,6 +241,28 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
 
     return made_once(tmp_path_factory, "models", export)
+
+
+SENTIMENTS = ("negative", "neutral", "positive")
+
+
+@pytest.fixture(scope="session")
+def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with a classifier, `sentiment`, and a reranker, `reranker`."""
+    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    write_tokenizer(tokenizer)
+
+    def export(folder: Path) -> None:
+        for name, labels in {"sentiment": SENTIMENTS, "reranker": ("relevance",)}.items():
+            config = replace(FAMILIES["tiny-tokens"], pooling=None, classifier=Classifier(labels=labels))
+            with torch.random.fork_rng():
+                torch.manual_seed(17)
+                encoder = Encoder(config).eval()
+            export_family(
+                encoder, name, folder, tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+            )
+
+    return made_once(tmp_path_factory, "scorers", export)
 
 
 @pytest.fixture(scope="session")

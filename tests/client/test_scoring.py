@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import SENTIMENTS
 from tests.pages import block
 from tests.server.conftest import running
-from tests.server.http.test_scoring import LABELS, LONG, QUERY, TEXTS, models
+from tests.server.http.test_scoring import LONG, QUERY, TEXTS
 from tests.servers import quick_settings
 
 from polyhead_client import Client, InvalidRequest
 
-__all__ = ["models"]  # a fixture
-
 
 @pytest.fixture(scope="module")
-def client(models: Path) -> Iterator[Client]:
-    with running(quick_settings(models, max_batch_size=3)) as server, Client(server.address) as client:
+def client(scorers: Path) -> Iterator[Client]:
+    with running(quick_settings(scorers, max_batch_size=3)) as server, Client(server.address) as client:
         yield client
 
 
@@ -34,10 +33,10 @@ def test_a_text_gets_its_labels_with_the_best_first(client: Client) -> None:
 
     order = np.argsort(-expected)
     powers = np.exp(expected.astype(np.float64))
-    assert [each.label for each in found] == [LABELS[at] for at in order]
+    assert [each.label for each in found] == [SENTIMENTS[at] for at in order]
     np.testing.assert_allclose([each.score for each in found], (powers / powers.sum())[order], atol=1e-6)
     assert [(each.label, each.score) for each in raw[0]] == [
-        (LABELS[at], float(expected[at])) for at in order[:2]
+        (SENTIMENTS[at], float(expected[at])) for at in order[:2]
     ]
 
 
@@ -47,7 +46,7 @@ def test_many_texts_and_pairs_are_classified(client: Client) -> None:
 
     found = client.classify(TEXTS, text_pair=TEXTS[::-1], model="sentiment", raw_scores=True, top=1)
 
-    assert [row[0].label for row in found] == [LABELS[at] for at in expected.argmax(1)]
+    assert [row[0].label for row in found] == [SENTIMENTS[at] for at in expected.argmax(1)]
     np.testing.assert_allclose([row[0].score for row in found], expected.max(1), atol=1e-6)
 
 

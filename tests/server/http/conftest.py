@@ -35,7 +35,7 @@ class Answered:
     @property
     def error(self) -> str:
         """The message of an error."""
-        message = self.json["error"]
+        message = self.json.get("error", self.json)
         return str(message if isinstance(message, str) else message["message"])
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all
+from tests.server.http.conftest import Answered, OverHttp, StartHttp, over_http, read_all
 
 from polyhead_server.http import application
 from polyhead_server.http.application import create_application
@@ -30,6 +31,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v2/repository/index": {"ready": True},
     "/v1/embeddings": {"model": "tiny-tokens", "input": "a dog"},
     "/embed": {"model": "tiny-tokens", "inputs": "a dog"},
+    "/predict": {"model": "reranker", "inputs": "a dog"},
+    "/v1/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
+    "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"]},
 }
 MOST_BYTES = 2048
 TOKEN = secrets.token_hex(16)
@@ -47,6 +51,20 @@ def filled(path: str, name: str = "", version: str = "1") -> str:
     """A path with a model that it knows, or this one."""
     known = "tiny-tokens" if path.startswith("/v1") else "tiny"
     return path.replace("{name}", name or known).replace("{version}", version)
+
+
+@pytest.fixture(scope="module")
+def models(repository: Path, scorers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Families for every path."""
+    models = shutil.copytree(repository, tmp_path_factory.mktemp("openapi") / "models")
+    shutil.copytree(scorers / "reranker", models / "reranker")
+    return models
+
+
+@pytest.fixture(scope="module")
+def web(models: Path) -> Iterator[OverHttp]:
+    with over_http(models) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +161,7 @@ def test_every_example_can_be_sent(web: OverHttp, document: Any) -> None:
             example = content["example"]
             OAS31Validator(content["schema"]).validate(example)
             if "model" in example:
-                example["model"] = "tiny-tokens"
+                example["model"] = body_of(path)["model"]
             answered = web.post(path.format(name="tiny-tokens", version=1), example)
             assert answered.status == 200, answered.body
             sent += 1
@@ -151,12 +169,12 @@ def test_every_example_can_be_sent(web: OverHttp, document: Any) -> None:
 
 
 @pytest.fixture
-def strict(serve_over_http: StartHttp, tmp_path: Path) -> OverHttp:
+def strict(serve_over_http: StartHttp, models: Path, tmp_path: Path) -> OverHttp:
     """A server that soon has enough."""
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     limits = {"max_request_bytes": MOST_BYTES, "max_held_bytes": MOST_BYTES, "max_request_seconds": 2.0}
-    return serve_over_http(token_file=tokens, **limits)
+    return serve_over_http(models, token_file=tokens, **limits)
 
 
 def half(web: OverHttp, path: str, size: int) -> Any:
