@@ -29,7 +29,7 @@ from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, scoring
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import Call, CallForm, CallPart, parts_of, values_of, without_tokens
+from polyhead_server.http.calls import ApiCall, CallForm, CallPart, parts_of, values_of, without_tokens
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     JSON_BYTES,
@@ -129,7 +129,7 @@ class Inferences:
 
             def translate(
                 body: memoryview, given: Parameters
-            ) -> tuple[int, tuple[Call, Signature, list[CallPart]]]:
+            ) -> tuple[int, tuple[ApiCall, Signature, list[CallPart]]]:
                 call = form.read(form.fields.read(read_json(body), "the request"), models, given)
                 registry = self._runtime.registry
                 graphs = (model.signature for model in registry.models())

@@ -37,7 +37,7 @@ _NAMED = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call(ABC):
+class ApiCall(ABC):
     """What a call asks for."""
 
     model: str
@@ -98,7 +98,7 @@ class CallForm:
 
     fields: Fields
     """Of its body."""
-    read: Callable[[Mapping[str, Any], Sequence[str], Parameters], Call]
+    read: Callable[[Mapping[str, Any], Sequence[str], Parameters], ApiCall]
     """Reads these, given the models that the call is for and further parameters."""
     serves: Callable[[Signature], bool]
     """Whether it is for a graph."""
@@ -112,7 +112,7 @@ class CallForm:
 class CallPart:
     """Consecutive inputs of a call, and the inference request for them."""
 
-    call: Call
+    call: ApiCall
     signature: Signature
     settings: Settings
     inputs: range
@@ -127,7 +127,7 @@ class CallPart:
         ]
 
 
-def parts_of(call: Call, signature: Signature, settings: Settings) -> list[CallPart]:
+def parts_of(call: ApiCall, signature: Signature, settings: Settings) -> list[CallPart]:
     """Return the inference requests that a call becomes. Only the tokeniser knows whether texts are too many.
 
     Raises:
@@ -150,7 +150,7 @@ def parts_of(call: Call, signature: Signature, settings: Settings) -> list[CallP
     return [_part(call, signature, settings, part) for part in parts]
 
 
-def _part(call: Call, signature: Signature, settings: Settings, inputs: range) -> CallPart:
+def _part(call: ApiCall, signature: Signature, settings: Settings, inputs: range) -> CallPart:
     with call.located(inputs):
         request = call.request(signature, settings, inputs)
     return CallPart(call=call, signature=signature, settings=settings, inputs=inputs, request=request)

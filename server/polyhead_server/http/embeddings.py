@@ -18,7 +18,7 @@ from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.calls import (
     DIRECTION_FIELD,
     TRUNCATE_FIELD,
-    Call,
+    ApiCall,
     CallForm,
     check_direction,
     named_or_only,
@@ -37,7 +37,7 @@ _DIMENSIONS = Field("The width of the model's vectors, if at all", [int])
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingsCall(Call):
+class EmbeddingsCall(ApiCall):
     """What a call asks for."""
 
     inputs: Sequence[str] | Sequence[Sequence[int]]

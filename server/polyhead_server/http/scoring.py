@@ -19,7 +19,7 @@ from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.calls import (
     DIRECTION_FIELD,
     TRUNCATE_FIELD,
-    Call,
+    ApiCall,
     CallForm,
     check_direction,
     named_or_only,
@@ -37,7 +37,7 @@ _MODEL = Field("The family; without, the only one that can do it", [str])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoringCall(Call):
+class ScoringCall(ApiCall):
     """What a call asks for."""
 
     texts: Sequence[str]
