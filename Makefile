@@ -63,8 +63,9 @@ numerics-default: ALSO = tests/export/test_blocks.py tests/export/test_parity.py
 numerics-%: $(VENV)/dev
 	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest -p no:cacheprovider $(NUMERICS) $(ALSO)
 
-test-compose: $(VENV)/dev $(TRITON_VENV)/ready  ## Build the images and really run the compose stack, on a container engine
+test-compose:  ## Build the images and really run the compose stack, on a container engine
 	docker compose version && docker info >/dev/null
+	$(MAKE) $(VENV)/dev $(TRITON_VENV)/ready
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
 

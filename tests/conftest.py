@@ -254,7 +254,9 @@ def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def export(folder: Path) -> None:
         for name, labels in {"sentiment": SENTIMENTS, "reranker": ("relevance",)}.items():
-            config = replace(FAMILIES["tiny-tokens"], pooling=None, classifier=Classifier(labels=labels))
+            config = replace(
+                FAMILIES["tiny-tokens"], pooling=None, normalise=False, classifier=Classifier(labels=labels)
+            )
             with torch.random.fork_rng():
                 torch.manual_seed(17)
                 encoder = Encoder(config).eval()

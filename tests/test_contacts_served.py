@@ -1,5 +1,6 @@
 """Contacts in proteins, from a checkpoint of ESM to what is served: as transformers predicts them."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.image import imread
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
+from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
-from polyhead_model import EncoderConfig, load_checkpoint
+from polyhead_model import Encoder, EncoderConfig, load_checkpoint, prune_heads
 from polyhead_model.config import ContactHead
 from polyhead_view import draw_contacts
 
@@ -39,8 +42,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     model = EsmModel(config, add_pooling_layer=False).eval()
     for parameter in model.parameters():  # sharp enough that maps differ
         torch.nn.init.normal_(parameter, std=0.4)
+    torch.nn.init.normal_(model.contact_head.regression.weight, std=3)
     folder = tmp_path_factory.mktemp("esm")
     model.save_pretrained(folder)
+    config_file = folder / "config.json"
+    settings = json.loads(config_file.read_text())
+    del settings["eos_token_id"]  # which published checkpoints do not have
+    config_file.write_text(json.dumps(settings))
     return model, folder
 
 
@@ -93,10 +101,44 @@ def test_a_protein_alone_has_the_contacts_that_it_has_in_a_batch(
         draw_contacts(client.encode(proteins[0][1], model="esm"))
 
 
+def test_the_command_draws_them(
+    client: Client, proteins: tuple[list[list[int]], Any, Any], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "protein.npy", np.array(proteins[0][0]))
+    out = tmp_path / "contacts.png"
+
+    command = ["view", "--contacts", "--input", str(tmp_path / "protein.npy"), "--out", str(out)]
+    assert main([*command, "--model", "esm", "--address", client._target]) == 0
+
+    height, width, _ = imread(out).shape
+    assert width > height > 100
+
+
+def test_heads_that_were_pruned_add_nothing(
+    theirs: tuple[Any, Path], proteins: tuple[list[list[int]], Any, Any], tmp_path: Path
+) -> None:
+    encoder = load_checkpoint(theirs[1]).encoder
+    assert encoder.config.contacts is not None
+    pruned = prune_heads(encoder, [(0, 1), (2, 0), (2, 3)])
+    export_family(pruned, "pruned", tmp_path, graphs=["contacts"])
+    with serving(quick_settings(tmp_path)) as server, Client(server.address) as client:
+        contacts = client.encode(proteins[0][0], contacts=True).contacts
+        attention = client.encode(proteins[0][0], attention=True).attention
+    assert contacts is not None
+    assert attention is not None
+
+    head = encoder.config.contacts
+    logits = np.full((LENGTHS[0] - 2,) * 2, head.bias)
+    for layer, weights in attention.items():
+        for number, each in enumerate(np.asarray(weights, np.float64)[:, 1:-1, 1:-1]):
+            symmetric = each + each.T
+            common = np.outer(symmetric.sum(1), symmetric.sum(0)) / max(symmetric.sum(), 1e-30)
+            logits = logits + head.weights[layer * 4 + number] * (symmetric - common)
+    np.testing.assert_allclose(np.asarray(contacts)[1:-1, 1:-1], 1 / (1 + np.exp(-logits)), atol=1e-5)
+
+
 def test_a_family_without_a_contact_head_says_so(client: Client, tmp_path: Path) -> None:
     config = EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=20)
-    from polyhead_model import Encoder
-
     with pytest.raises(ExportError, match="this encoder has no regression that predicts them"):
         export_family(Encoder(config), "other", tmp_path, graphs=["contacts"])
     with pytest.raises(InvalidRequest, match="contacts must be True or False"):

@@ -104,7 +104,7 @@ class Encoding(Picklable):
     mixed: Arrays | None = None
     """The sum of all attention weights, each times the weight of its head in `head_mix`, [T, T]."""
     contacts: Arrays | None = None
-    """The probability that two residues of a protein touch, [T, T]; zero for special tokens."""
+    """The probability that two residues of a protein touch, [T, T]; zero for its first token and its end."""
     top: TopKeys | None = None
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence

@@ -268,9 +268,9 @@ class Operations:
 
     def classify(
         self,
-        texts: str | Sequence[str],
+        texts: Sequence[str],
         *,
-        text_pair: str | Sequence[str] | None = None,
+        text_pair: Sequence[str] | None = None,
         top: int | None = None,
         raw_scores: bool = False,
         model: str | None = None,
@@ -278,12 +278,12 @@ class Operations:
         truncate: bool = False,
         progress: Progress | None = None,
         timeout: Timeout = ...,
-    ) -> Operation[list[LabelScore] | list[list[LabelScore]]]:
+    ) -> Operation[list[list[LabelScore]]]:
         """Classify texts, or pairs of texts.
 
         Args:
-            texts: One text, or a list of texts.
-            text_pair: The second texts of pairs, in the form of `texts`.
+            texts: The texts, as many as you like.
+            text_pair: The second texts of pairs, one for each of `texts`.
             top: The most labels of each text, from the best on; None means all.
             raw_scores: Whether scores are logits. By default they are probabilities: the softmax of the
                 logits, or the sigmoid of a single one.
@@ -294,17 +294,18 @@ class Operations:
             timeout: Seconds for the whole operation; None means no limit, ... the client's default.
 
         Returns:
-            The labels of a text with their scores, the best first; for a list of texts, a list of these.
+            The labels of each text with their scores, the best first.
 
         Raises:
             InvalidRequest: The request is not valid, or the model is no classifier.
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
         most = check_options(top, raw_scores)
-        is_single = isinstance(texts, str)
+        if not (texts := check_texts("texts", texts)):
+            return []
         encoding = yield from self.encode(
-            texts if is_single else check_texts("texts", texts),
-            text_pair=text_pair,
+            texts,
+            text_pair=None if text_pair is None else check_texts("text_pair", text_pair),
             model=model,
             version=version,
             output=False,
@@ -316,8 +317,7 @@ class Operations:
             timeout=timeout,
         )
         logits, labels = _logits_of(encoding)
-        found = labels_of(np.atleast_2d(logits), labels, top=most, raw_scores=raw_scores)
-        return found[0] if is_single else found
+        return labels_of(logits, labels, top=most, raw_scores=raw_scores)
 
     def rerank(
         self,
@@ -353,7 +353,8 @@ class Operations:
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
         most = check_options(top, raw_scores)
-        (query,) = check_texts("query", [query])
+        if not isinstance(query, str):
+            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
         if not (texts := check_texts("texts", texts)):
             return []
         encoding = yield from self.encode(

@@ -233,7 +233,7 @@ class EncoderConfig:
     """The regression that predicts contacts from attention; None = there is none."""
 
     def __repr__(self) -> str:
-        """Show the fields that are not as by default, which make an equal configuration."""
+        """Show the fields that are not as by default; they make an equal one, but for a contact head."""
         values = {
             field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)
         }
@@ -527,7 +527,9 @@ class EncoderConfig:
         if self.kept_heads is None:
             return self
         heads = len(self.kept_heads[layer])
-        return dataclasses.replace(self, heads=heads, head_width=self.head_size, kept_heads=None)
+        return dataclasses.replace(
+            self, heads=heads, head_width=self.head_size, kept_heads=None, contacts=None
+        )
 
     def _check_kept_heads(self) -> None:
         kept = self.kept_heads

@@ -20,6 +20,10 @@ _UNUSED = (r"pooler\.", r"embeddings\.position_ids", r"embeddings\.token_type_id
 """Patterns of names of the encoder's tensors that do not affect its outputs, in all types."""
 
 
+_END_OF_CONTACTS = 2
+"""The token id `<eos>`, which transformers takes whatever config.json says."""
+
+
 class _Place(NamedTuple):
     """Where one of our tensors is."""
 
@@ -90,19 +94,17 @@ def with_frequencies(info: CheckpointInfo, source: Mapping[str, Tensor]) -> Enco
 
 
 def with_contacts(info: CheckpointInfo, config: EncoderConfig, source: Mapping[str, Tensor]) -> EncoderConfig:
-    """Return the configuration with the contact head that the weights hold, if they hold one.
-
-    Raises:
-        CheckpointError: It is not one for this encoder.
-    """
+    """Return the configuration with the contact head that the weights hold, if they hold one for it."""
     weight, bias = (source.get(f"{info.dialect.contact_head}.{name}") for name in ("weight", "bias"))
-    if info.dialect.contact_head is None or weight is None or bias is None or info.end_id is None:
+    if weight is None or bias is None or weight.numel() != config.layers * config.heads or bias.numel() != 1:
         return config
-    head = ContactHead(weights=tuple(weight.float().flatten().tolist()), bias=bias.item(), end_id=info.end_id)
-    try:
-        return dataclasses.replace(config, contacts=head)
-    except ValueError as error:
-        raise CheckpointError(f"{info.folder}: {info.dialect.contact_head}: {error}") from error
+    numbers = torch.cat([weight.flatten(), bias.flatten()]).float()
+    if not numbers.isfinite().all():
+        return config
+    *weights, last = numbers.tolist()
+    return dataclasses.replace(
+        config, contacts=ContactHead(weights=tuple(weights), bias=last, end_id=_END_OF_CONTACTS)
+    )
 
 
 def _place(dialect: Dialect, name: str) -> _Place:

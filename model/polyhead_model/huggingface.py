@@ -48,8 +48,6 @@ class CheckpointInfo:
     most the model's positions."""
     position_offset: int
     """The number of leading rows of the position table that no token uses."""
-    end_id: int | None
-    """The token id that ends a sequence, as far as config.json says it."""
     folded_types: bool
     """Whether the model has a single token type, a constant that is added to the positions."""
     left_out: tuple[str, ...]
@@ -128,7 +126,6 @@ def read_checkpoint_info(
         dense=modules.dense,
         max_tokens=min(positions, modules.max_tokens or tokenizer_limit(modules.transformer) or positions),
         position_offset=padding_id or 0,
-        end_id=end if type(end := config.get("eos_token_id")) is int else None,
         folded_types=types == 1,
         left_out=modules.left_out,
     )

@@ -15,8 +15,10 @@ def probabilities(logits: NDArray[Any]) -> NDArray[np.float32]:
     Returns:
         [B, C]. Rows sum to 1 where C > 1.
     """
+    found: NDArray[np.float32]
     if logits.shape[-1] == 1:
-        return np.exp(-np.logaddexp(0, -logits, dtype=np.float32))
+        found = np.exp(-np.logaddexp(0, -logits, dtype=np.float32))
+        return found
     powers = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float32)
-    shares: NDArray[np.float32] = powers / powers.sum(-1, keepdims=True)
-    return shares
+    found = powers / powers.sum(-1, keepdims=True)
+    return found

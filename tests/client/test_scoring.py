@@ -28,14 +28,14 @@ def logits(client: Client, texts: list[str], pairs: list[str] | None, model: str
 def test_a_text_gets_its_labels_with_the_best_first(client: Client) -> None:
     (expected,) = logits(client, TEXTS[:1], None, "sentiment")
 
-    found = client.classify(TEXTS[0], model="sentiment")
-    raw = client.classify([TEXTS[0]], model="sentiment", top=2, raw_scores=True)
+    (found,) = client.classify(TEXTS[:1], model="sentiment")
+    (raw,) = client.classify(TEXTS[:1], model="sentiment", top=2, raw_scores=True)
 
     order = np.argsort(-expected)
     powers = np.exp(expected.astype(np.float64))
     assert [each.label for each in found] == [SENTIMENTS[at] for at in order]
     np.testing.assert_allclose([each.score for each in found], (powers / powers.sum())[order], atol=1e-6)
-    assert [(each.label, each.score) for each in raw[0]] == [
+    assert [(each.label, each.score) for each in raw] == [
         (SENTIMENTS[at], float(expected[at])) for at in order[:2]
     ]
 
@@ -62,7 +62,7 @@ def test_texts_are_ranked_by_how_well_they_answer(client: Client) -> None:
     np.testing.assert_allclose([each.score for each in found], 1 / (1 + np.exp(-expected[order])), atol=1e-6)
     np.testing.assert_allclose([each.score for each in best], [expected.max()], atol=1e-6)
     assert seen[-1] == (4, 4)
-    assert client.rerank(QUERY, [], model="reranker") == []
+    assert client.rerank(QUERY, [], model="reranker") == client.classify([], model="sentiment") == []
 
 
 def test_the_page_shows_what_works(client: Client) -> None:
@@ -74,10 +74,12 @@ def test_the_page_shows_what_works(client: Client) -> None:
     [
         ("classify", {"texts": 5}, "texts must be a list of texts, was 5"),
         ("classify", {"texts": ["a", 5]}, "texts must be a list of texts"),
-        ("classify", {"texts": "a", "top": 0}, "top must be an integer, 1 or more"),
-        ("classify", {"texts": "a", "raw_scores": "no"}, "raw_scores must be True or False"),
-        ("classify", {"texts": LONG}, "must be at most 16 tokens"),
-        ("rerank", {"query": 5, "texts": ["a"]}, "query must be a list of texts"),
+        ("classify", {"texts": "a"}, "texts must be a list of texts, was 'a'"),
+        ("classify", {"texts": ["a"], "text_pair": "b"}, "text_pair must be a list of texts"),
+        ("classify", {"texts": ["a"], "top": 0}, "top must be an integer, 1 or more"),
+        ("classify", {"texts": ["a"], "raw_scores": "no"}, "raw_scores must be True or False"),
+        ("classify", {"texts": [LONG]}, "must be at most 16 tokens"),
+        ("rerank", {"query": 5, "texts": ["a"]}, "query must be a text, was 5"),
         ("rerank", {"query": "a", "texts": "b"}, "texts must be a list of texts"),
         ("rerank", {"query": "a", "texts": ["b"], "model": "sentiment"}, "model must be a reranker"),
     ],

@@ -85,6 +85,23 @@ def test_a_picture_without_a_name_has_one(
 
 
 @pytest.mark.parametrize("ending", ["txt", "pgf"])  # the latter takes a LaTeX installation
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either --layer, or --contacts"),
+        (["--layer", "1", "--contacts"], "give either --layer, or --contacts"),
+        (["--contacts", "--heads", "1"], "--contacts is one map: leave out --cross, --weighted, --heads"),
+        (["--contacts"], "contacts is not available: words has no graph that gives it"),
+    ],
+)
+def test_contacts_are_drawn_instead_of_a_layer(
+    fake: "FakeServer", capsys: Captured, options: list[str], message: str
+) -> None:
+    assert main(["view", "the cat", "--model", "words", "--address", fake.target, *options]) == 1
+
+    assert message in capsys.readouterr().err
+
+
 def test_an_unknown_kind_of_picture_is_refused_before_anything_is_asked(
     capsys: Captured, fake: "FakeServer", ending: str
 ) -> None:

@@ -70,6 +70,8 @@ def view(
     _check_kind(out)
     if (layer is None) is not contacts:
         raise InvalidRequest("give either --layer, or --contacts")
+    if contacts and (cross or weighted or heads is not None or columns is not None):
+        raise InvalidRequest("--contacts is one map: leave out --cross, --weighted, --heads and --columns")
     if (text is None) is (input is None):
         raise InvalidRequest("give either a sentence, or --input FILE.npy")
     inputs = text or "" if input is None else load_sequence("--input", input)

@@ -29,7 +29,7 @@ from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, scoring
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, CallPart, parts_of, values_of, without_tokens
+from polyhead_server.http.calls import ApiCall, CallForm, halves, parts_of, values_of, without_tokens
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     JSON_BYTES,
@@ -129,40 +129,65 @@ class Inferences:
 
             def translate(
                 body: memoryview, given: Parameters
-            ) -> tuple[int, tuple[ApiCall, Signature, list[CallPart]]]:
+            ) -> tuple[int, tuple[ApiCall, Signature, list[range]]]:
                 call = form.read(form.fields.read(read_json(body), "the request"), models, given)
                 registry = self._runtime.registry
                 graphs = (model.signature for model in registry.models())
                 signature = without_tokens(registry.find(call.model).signature, graphs, form.role)
-                parts = parts_of(call, signature, self._runtime.settings)
-                return sum(part.request.size for part in parts), (call, signature, parts)
+                call.check(signature)
+                return len(body), (call, signature, parts_of(call, self._runtime.settings))
 
             with self._runtime.reserve() as held:
                 (call, signature, parts), deadline = await self._read(caller, translate, held)
                 async with until_left(caller.request.receive):
-                    replies = await self._infer_parts(parts, deadline, held)
+                    replies = await self._infer_parts(call, signature, parts, deadline, held)
                     values, tokens = values_of(replies)
                     content = form.write(call, signature, values, tokens)
-                    yield Reply.of(await self._bodies.run(_BYTES_PER_NUMBER * values.size, b"".join, content))
+                    cost = _BYTES_PER_NUMBER * values.size + call.returned_bytes
+                    yield Reply.of(await self._bodies.run(cost, b"".join, content))
 
         return answer
 
     async def _infer_parts(
-        self, parts: Iterable[CallPart], deadline: float, held: Reservation
+        self,
+        call: ApiCall,
+        signature: Signature,
+        parts: Iterable[range],
+        deadline: float,
+        held: Reservation,
     ) -> list[InferReply]:
-        """Return the replies to the parts of a call. One that is too large is sent in halves."""
+        """Return the replies to the parts of a call, each made when its turn comes.
+
+        One that is too large is sent in halves.
+        """
         replies = []
         for part in parts:
             try:
-                with part.call.located(part.inputs):
-                    reply = await self._runtime.infer(part.request, deadline=deadline, held=held)
+                with call.located(part):
+                    reply = await self._infer_part(call, signature, part, deadline, held)
             except TooLargeError:
-                if len(part.inputs) == 1:
+                if len(part) == 1:
                     raise
-                replies += await self._infer_parts(part.halves(), deadline, held)
+                replies += await self._infer_parts(call, signature, halves(part), deadline, held)
             else:
                 replies.append(reply)
         return replies
+
+    async def _infer_part(
+        self, call: ApiCall, signature: Signature, part: range, deadline: float, held: Reservation
+    ) -> InferReply:
+        began_ns, settings = time.perf_counter_ns(), self._runtime.settings
+        try:
+            size = sum(each.text_bytes + each.tokens for each in call.sizes[part.start : part.stop])
+            request = await self._bodies.run(size, call.request, signature, settings, part)
+            held.add(request.size)
+        except (Exception, asyncio.CancelledError) as error:
+            self._count(error, time.perf_counter_ns() - began_ns)
+            raise
+        try:
+            return await self._runtime.infer(request, deadline=deadline, held=held)
+        finally:
+            held.add(-request.size)
 
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:

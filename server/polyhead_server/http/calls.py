@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,15 +47,28 @@ class ApiCall(ABC):
 
     @property
     @abstractmethod
-    def sizes(self) -> Sequence[int]:
-        """The tokens of each of B inputs; 0 where only the tokeniser knows them."""
+    def sizes(self) -> "Sequence[InputSize]":
+        """The size of each of B inputs."""
+
+    @property
+    def returned_bytes(self) -> int:
+        """The bytes of texts that the reply repeats."""
+        return 0
+
+    @abstractmethod
+    def check(self, signature: Signature) -> None:
+        """Check that a model can do what the call asks for.
+
+        Raises:
+            InvalidRequestError: It cannot.
+        """
 
     @abstractmethod
     def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
         """Return the inference request for a part of the inputs.
 
         Raises:
-            InvalidRequestError: The model cannot do what the call asks for.
+            InvalidRequestError: Something about an input is wrong.
             TooLargeError: An input has too many token ids.
         """
 
@@ -75,17 +88,17 @@ class ApiCall(ABC):
             error.args = (_NAMED.sub(renamed, str(error)),)
             raise
 
-    def message(self, signature: Signature, output: str) -> pb.ModelInferRequest:
-        """Return a request for an output and the lengths, without inputs."""
+    def message(self, signature: Signature, role: str) -> pb.ModelInferRequest:
+        """Return a request for the output of a role and for the lengths, without inputs."""
         message = pb.ModelInferRequest(
             model_name=signature.name, parameters=write_parameters(self.parameters, "the request")
         )
-        for name in (output, LENGTHS):
+        for name in (output_of(signature, role), LENGTHS):
             message.outputs.add(name=name)
         return message
 
 
-def request_of_texts(message: pb.ModelInferRequest, texts: Mapping[str, Sequence[str]]) -> InferRequest:
+def request_of_texts(message: pb.ModelInferRequest, texts: Mapping[str, Sequence[Any]]) -> InferRequest:
     """Return a request with inputs of texts, by the names of their tensors."""
     for name, each in texts.items():
         message.inputs.add(name=name, datatype="BYTES", shape=[len(each)])
@@ -108,52 +121,46 @@ class CallForm:
     """Writes the reply: of the call, the graph, the output (B, …) and the number of tokens."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallPart:
-    """Consecutive inputs of a call, and the inference request for them."""
+class InputSize(NamedTuple):
+    """The size of an input."""
 
-    call: ApiCall
-    signature: Signature
-    settings: Settings
-    inputs: range
-    request: InferRequest
-
-    def halves(self) -> "list[CallPart]":
-        """Return two parts with the same inputs, of which there are at least two."""
-        middle = len(self.inputs) // 2
-        return [
-            _part(self.call, self.signature, self.settings, half)
-            for half in (self.inputs[:middle], self.inputs[middle:])
-        ]
+    tokens: int
+    """0 where only the tokeniser knows it."""
+    text_bytes: int
+    """Of all its texts; 0 of token ids."""
 
 
-def parts_of(call: ApiCall, signature: Signature, settings: Settings) -> list[CallPart]:
-    """Return the inference requests that a call becomes. Only the tokeniser knows whether texts are too many.
+def text_bytes(text: str) -> int:
+    """Return the bytes of a text in UTF-8, which may hold what has no form there."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def parts_of(call: ApiCall, settings: Settings) -> list[range]:
+    """Divide a call's inputs into inference requests. Only the tokeniser knows whether texts are too many.
 
     Raises:
-        InvalidRequestError: There are too many inputs, or the model cannot do what the call asks for.
-        TooLargeError: An input has too many token ids.
+        InvalidRequestError: There are too many inputs.
     """
     sizes = call.sizes
     if len(sizes) > MOST_INPUTS:
         many = next(name for name in call.names.values() if name.endswith("[]")).removesuffix("[]")
         raise InvalidRequestError(f"{many} must be at most {MOST_INPUTS} inputs, were {len(sizes)}")
     parts: list[range] = []
-    start = longest = 0
-    for index, tokens in enumerate(sizes):
-        longest = max(longest, tokens)
-        size = index + 1 - start
-        if size > settings.max_batch_size or (size > 1 and size * longest > settings.max_request_tokens):
+    start = longest = total = 0
+    for index, each in enumerate(sizes):
+        longest, total, size = max(longest, each.tokens), total + each.text_bytes, index + 1 - start
+        if size > settings.max_batch_size or (
+            size > 1 and (size * longest > settings.max_request_tokens or total > settings.max_text_bytes)
+        ):
             parts.append(range(start, index))
-            start, longest = index, tokens
-    parts.append(range(start, len(sizes)))
-    return [_part(call, signature, settings, part) for part in parts]
+            start, (longest, total) = index, each
+    return [*parts, range(start, len(sizes))]
 
 
-def _part(call: ApiCall, signature: Signature, settings: Settings, inputs: range) -> CallPart:
-    with call.located(inputs):
-        request = call.request(signature, settings, inputs)
-    return CallPart(call=call, signature=signature, settings=settings, inputs=inputs, request=request)
+def halves(part: range) -> list[range]:
+    """Return two parts with the same inputs, of which there are at least two."""
+    middle = len(part) // 2
+    return [part[:middle], part[middle:]]
 
 
 def output_of(signature: Signature, role: str) -> str | None:

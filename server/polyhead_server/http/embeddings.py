@@ -20,10 +20,12 @@ from polyhead_server.http.calls import (
     TRUNCATE_FIELD,
     ApiCall,
     CallForm,
+    InputSize,
     check_direction,
     named_or_only,
     output_of,
     request_of_texts,
+    text_bytes,
 )
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters, pack
@@ -47,14 +49,17 @@ class EmbeddingsCall(ApiCall):
     normalise: bool = False
 
     @property
-    def sizes(self) -> Sequence[int]:
-        """The token ids of each input; 0 of texts."""
-        return [0 if isinstance(each, str) else len(each) for each in self.inputs]
+    def sizes(self) -> Sequence[InputSize]:
+        """The token ids or the bytes of each input."""
+        return [
+            InputSize(0, text_bytes(each)) if isinstance(each, str) else InputSize(len(each), 0)
+            for each in self.inputs
+        ]
 
-    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the request for pooled vectors of a part."""
-        pooled, ids, lengths = output_of(signature, POOLED), signature.feed(TOKENS), signature.feed(LENGTHS)
-        if pooled is None or ids is None or lengths is None:
+    def check(self, signature: Signature) -> None:
+        """Check that a model pools tokens, to the width that is asked for, and takes such inputs."""
+        pooled = output_of(signature, POOLED)
+        if pooled is None or signature.feed(TOKENS) is None:
             raise InvalidRequestError(
                 f"model must be an encoder that pools tokens, {signature.name} gives "
                 f"{listed(signature.outputs)}"
@@ -65,22 +70,26 @@ class EmbeddingsCall(ApiCall):
                 f"dimensions must be left out or be {width}, the width of {signature.name}'s vectors, "
                 f"was {self.dimensions}: vectors are not cut"
             )
-        message = self.message(signature, pooled)
+        if isinstance(self.inputs[0], str) and TEXT not in signature.inputs:
+            raise InvalidRequestError(
+                f"{self.names[TEXT].removesuffix('[]')} must be token ids: {signature.name} has no tokenizer"
+            )
+
+    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
+        """Return the request for pooled vectors of a part."""
+        message = self.message(signature, POOLED)
         inputs, batch = self.inputs[part.start : part.stop], len(part)
         if isinstance(inputs[0], str):
-            if TEXT not in signature.inputs:
-                raise InvalidRequestError(
-                    f"{self.names[TEXT].removesuffix('[]')} must be token ids: "
-                    f"{signature.name} has no tokenizer"
-                )
             return request_of_texts(message, {TEXT: inputs})
+        names = [signature.feed(role) for role in (TOKENS, LENGTHS)]
+        ids, lengths = (spec.name for spec in names if spec is not None)
         longest = max(map(len, inputs))
         check_total(batch, longest, settings.max_request_tokens)
         rows = [[*row, *[0] * (longest - len(row))] for row in inputs]
         sizes = [len(row) for row in inputs]
-        message.inputs.add(name=ids.name, datatype="INT64", shape=[batch, longest])
-        message.inputs.add(name=lengths.name, datatype="INT64", shape=[batch])
-        raw = [pack(ids.name, "INT64", [batch, longest], rows), pack(lengths.name, "INT64", [batch], sizes)]
+        message.inputs.add(name=ids, datatype="INT64", shape=[batch, longest])
+        message.inputs.add(name=lengths, datatype="INT64", shape=[batch])
+        raw = [pack(ids, "INT64", [batch, longest], rows), pack(lengths, "INT64", [batch], sizes)]
         return make_request(message, raw)
 
 

@@ -21,10 +21,12 @@ from polyhead_server.http.calls import (
     TRUNCATE_FIELD,
     ApiCall,
     CallForm,
+    InputSize,
     check_direction,
     named_or_only,
     output_of,
     request_of_texts,
+    text_bytes,
 )
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters
@@ -54,14 +56,24 @@ class ScoringCall(ApiCall):
     """The most results, from the best on; None: all."""
 
     @property
-    def sizes(self) -> Sequence[int]:
-        """Unknown: 0 of each text."""
-        return [0] * len(self.texts)
+    def sizes(self) -> Sequence[InputSize]:
+        """The bytes of each text or pair."""
+        if self.pairs is None:
+            return [InputSize(0, text_bytes(text)) for text in self.texts]
+        query = text_bytes(self.texts[0]) if self.ranks else None
+        return [
+            InputSize(0, (text_bytes(text) if query is None else query) + text_bytes(other))
+            for text, other in zip(self.texts, self.pairs, strict=True)
+        ]
 
-    def request(self, signature: Signature, _: Settings, part: range) -> InferRequest:
-        """Return the request for logits of a part."""
-        logits = output_of(signature, LOGITS)
-        wanted = {TEXT: self.texts} if self.pairs is None else {TEXT: self.texts, TEXT_PAIR: self.pairs}
+    @property
+    def returned_bytes(self) -> int:
+        """The bytes of the texts that were ranked, where they are wanted."""
+        return sum(map(text_bytes, self.pairs or ())) if self.returns_texts else 0
+
+    def check(self, signature: Signature) -> None:
+        """Check that a model has logits and takes such texts; to rank them, that it has one logit."""
+        logits, wanted = output_of(signature, LOGITS), self._inputs(range(1))
         if logits is None or not wanted.keys() <= signature.inputs.keys():
             takes = "pairs of texts" if self.pairs else "texts"
             raise InvalidRequestError(
@@ -72,10 +84,15 @@ class ScoringCall(ApiCall):
             raise InvalidRequestError(
                 f"model must be a reranker, with one label, {signature.name} has {count}"
             )
-        message = self.message(signature, logits)
-        return request_of_texts(
-            message, {name: texts[part.start : part.stop] for name, texts in wanted.items()}
-        )
+
+    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
+        """Return the request for logits of a part."""
+        return request_of_texts(self.message(signature, LOGITS), self._inputs(part))
+
+    def _inputs(self, part: range) -> Mapping[str, Sequence[str]]:
+        """Return the texts of a part, by the names of their tensors."""
+        inputs = {TEXT: self.texts} if self.pairs is None else {TEXT: self.texts, TEXT_PAIR: self.pairs}
+        return {name: texts[part.start : part.stop] for name, texts in inputs.items()}
 
     def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return what the reply says of logits [B, C]."""
@@ -131,7 +148,11 @@ def _read_rerank(
     field: str, fields: Mapping[str, Any], models: Sequence[str], given: Parameters
 ) -> ScoringCall:
     check_direction(fields)
-    texts = [text["text"] if _is_document(text) else text for text in fields[field]]
+    # Cohere's clients may send objects.
+    texts = [
+        text["text"] if field == "documents" and isinstance(text, dict) and "text" in text else text
+        for text in fields[field]
+    ]
     if not texts:
         raise InvalidRequestError(f"{field} must have at least one text, had none")
     for index, text in enumerate(texts):
@@ -151,11 +172,6 @@ def _read_rerank(
         returns_texts=fields.get("return_text", fields.get("return_documents", False)),
         top=top,
     )
-
-
-def _is_document(value: object) -> bool:
-    """Return whether a value is a document as Cohere's clients may send it."""
-    return isinstance(value, dict) and value.keys() == {"text"}
 
 
 def _parameters(fields: Mapping[str, Any], given: Parameters) -> Parameters:

@@ -64,7 +64,7 @@ def capacity(run: RunFolder) -> float:
     return known
 
 
-def test_those_with_the_most_room_come_first(
+def test_those_with_the_most_headroom_come_first(
     run: RunFolder, capacity: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = ServiceTarget(rate=0.55 * capacity, p99="1s")

@@ -76,7 +76,7 @@ def test_rerank_gives_the_best_first(scoring: OverHttp) -> None:
 
     assert [one["index"] for one in ranked] == np.argsort(-raw).tolist()
     assert [one["text"] for one in ranked] == [TEXTS[one["index"]] for one in ranked]
-    np.testing.assert_allclose([one["score"] for one in ranked], 1 / (1 + np.exp(-np.sort(-raw))), atol=1e-6)
+    np.testing.assert_allclose([one["score"] for one in ranked], 1 / (1 + np.exp(np.sort(-raw))), atol=1e-6)
     assert all(one.keys() == {"index", "score"} for one in scores)
     np.testing.assert_allclose([one["score"] for one in scores], np.sort(-raw) * -1, atol=1e-6)
 

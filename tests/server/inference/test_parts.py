@@ -43,9 +43,9 @@ def signature(repository: Path) -> Signature:
     return signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "attention")
 
 
-def plan(signature: Signature, *outputs: OutputPlan, room: int, total: int = 2**40) -> Parts:
+def plan(signature: Signature, *outputs: OutputPlan, part_bytes: int, total: int = 2**40) -> Parts:
     return plan_parts(
-        outputs, signature=signature, request_id="", part_limit=room + FIELDS, total_limit=total
+        outputs, signature=signature, request_id="", part_limit=part_bytes + FIELDS, total_limit=total
     )
 
 
@@ -61,7 +61,9 @@ def written(signature: Signature, parts: Parts, arrays: dict[str, Any]) -> Calla
 
 
 def test_an_output_that_fits_is_one_part(signature: Signature) -> None:
-    parts = plan(signature, planned("output", (2, 3, 4)), planned("attention.0", (2, 3, 5, 5)), room=600)
+    parts = plan(
+        signature, planned("output", (2, 3, 4)), planned("attention.0", (2, 3, 5, 5)), part_bytes=600
+    )
 
     assert parts.count == 2
     assert [(part.output.spec.name, part.shape, part.is_whole, part.last) for part in parts] == [
@@ -71,7 +73,7 @@ def test_an_output_that_fits_is_one_part(signature: Signature) -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "shapes"),
+    ("part_bytes", "shapes"),
     [
         (2 * 3 * 25 * 4, [(2, 3, 5, 5)]),
         (3 * 25 * 4, [(1, 3, 5, 5)] * 2),
@@ -82,9 +84,9 @@ def test_an_output_that_fits_is_one_part(signature: Signature) -> None:
     ],
 )
 def test_an_output_that_does_not_is_cut_along_the_first_axis_that_lets_it(
-    signature: Signature, room: int, shapes: list[tuple[int, ...]]
+    signature: Signature, part_bytes: int, shapes: list[tuple[int, ...]]
 ) -> None:
-    parts = plan(signature, planned("attention.0", (2, 3, 5, 5)), room=room)
+    parts = plan(signature, planned("attention.0", (2, 3, 5, 5)), part_bytes=part_bytes)
 
     assert [part.shape for part in parts] == shapes
     assert parts.count == len(shapes)
@@ -93,21 +95,21 @@ def test_an_output_that_does_not_is_cut_along_the_first_axis_that_lets_it(
 
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
-    room=st.integers(4, 600),
+    part_bytes=st.integers(4, 600),
     datatype=st.sampled_from(["FP32", "FP16", "UINT8"]),
 )
 def test_parts_put_together_are_the_output(
-    signature: Signature, shape: tuple[int, ...], room: int, datatype: str
+    signature: Signature, shape: tuple[int, ...], part_bytes: int, datatype: str
 ) -> None:
     whole = np.random.default_rng(1).random(shape, np.float32)
-    parts = plan(signature, planned("attention.0", shape, datatype), room=room)
+    parts = plan(signature, planned("attention.0", shape, datatype), part_bytes=part_bytes)
     write = written(signature, parts, {"attention.0": whole})
     contents: list[bytes] = []
     for index, part in enumerate(parts):
         message = write(part)
         (content,) = message.raw_output_contents
         (output,) = message.outputs
-        assert len(content) <= room
+        assert len(content) <= part_bytes
         assert len(content) == math.prod(output.shape) * DTYPES[datatype].itemsize
         assert message.parameters["part"].int64_param == index
         assert message.parameters["parts"].int64_param == parts.count
@@ -127,7 +129,7 @@ def test_parts_put_together_are_the_output(
 def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> None:
     whole = np.random.default_rng(2).random((2, 4, 6, 6), np.float32)
     output = planned("attention.0", (2, 2, 3, 6), selection={1: [3, 1], 2: range(1, 4)})
-    parts = plan(signature, output, room=100)
+    parts = plan(signature, output, part_bytes=100)
     write = written(signature, parts, {"attention.0": whole})
 
     contents = [write(part).raw_output_contents[0] for part in parts]
@@ -139,7 +141,7 @@ def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> No
 def test_an_output_is_let_go_with_its_last_part(signature: Signature) -> None:
     first = np.zeros((4, 4), np.float32)
     seen = weakref.ref(first)
-    parts = plan(signature, planned("a", (4, 4)), planned("b", (4, 4)), room=32)
+    parts = plan(signature, planned("a", (4, 4)), planned("b", (4, 4)), part_bytes=32)
     write = written(signature, parts, {"a": first, "b": np.zeros((4, 4), np.float32)})
     del first
     one, other, *_ = parts
@@ -157,7 +159,7 @@ def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch(signature: Signat
     arrays: dict[str, Any] = {"first": np.ones((1, 2), np.float32), "tokens": b"cat", "whole": whole}
     arrays |= {"output": batch[3:4], "attention.0": batch[3, :8, :4]}
     del batch
-    parts = plan(signature, planned("first", (1, 2)), planned("output", (1, 64, 32)), room=2**20)
+    parts = plan(signature, planned("first", (1, 2)), planned("output", (1, 64, 32)), part_bytes=2**20)
 
     written(signature, parts, arrays)(next(iter(parts)))
 
@@ -171,11 +173,11 @@ def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch(signature: Signat
 @pytest.mark.parametrize(
     ("outputs", "limits", "message"),
     [
-        ([planned("tokens", (2, 9), "BYTES")], {"room": 89}, "tokens needs 90 bytes in one part"),
-        ([planned("output", (2, 9))], {"room": 3}, "output needs 72 bytes in one part, the limit is 3"),
+        ([planned("tokens", (2, 9), "BYTES")], {"part_bytes": 89}, "tokens needs 90 bytes in one part"),
+        ([planned("output", (2, 9))], {"part_bytes": 3}, "output needs 72 bytes in one part, the limit is 3"),
         (
             [planned("output", (100, 100))],
-            {"room": 400, "total": 40_000 + 100 * FIELDS - 1},
+            {"part_bytes": 400, "total": 40_000 + 100 * FIELDS - 1},
             r"in all its parts, the limit is \d+: ask for fewer outputs",
         ),
     ],
@@ -191,7 +193,7 @@ def test_parts_are_small_where_messages_may_be_large(signature: Signature) -> No
     text = planned("tokens", (PART_BYTES, 2), "BYTES")
     fits, larger = planned("output", (1, PART_BYTES // 4, 1)), planned("attention.0", (1, 3, 1024, 1024))
 
-    parts = list(plan(signature, text, fits, larger, room=2**26))
+    parts = list(plan(signature, text, fits, larger, part_bytes=2**26))
 
     assert [part.shape for part in parts if part.output is larger] == [
         (1, 1, 768, 1024),

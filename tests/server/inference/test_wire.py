@@ -65,7 +65,7 @@ def test_a_request_that_comes_in_another_form_is_the_same(request: pb.ModelInfer
 
 
 @given(requests, st.text(), st.lists(st.binary(max_size=300), max_size=4))
-def test_the_head_is_the_same_whatever_the_data(
+def test_the_header_is_the_same_whatever_the_data(
     request: pb.ModelInferRequest, request_id: str, raw: list[bytes]
 ) -> None:
     other = pb.ModelInferRequest(id=request_id, raw_input_contents=raw)

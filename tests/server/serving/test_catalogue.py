@@ -274,7 +274,7 @@ def test_a_request_for_a_model_that_has_gone_counts_for_no_model(serve: Any) -> 
         registry.fail("tiny", 1, "it was unloaded")
 
     asyncio.run_coroutine_threadsafe(take_away(), server.loop).result(120)
-    for _ in range(2):  # a request that is known by its head, and one that is not any more
+    for _ in range(2):  # a request that is known by its header, and one that is not any more
         with pytest.raises(grpc.RpcError) as caught:
             server.infer("tiny", {"x": x})
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
