@@ -172,3 +172,21 @@ def test_a_model_that_gives_no_logits_is_refused(web: OverHttp) -> None:
     assert answered.status == 400
     assert "model must be a classifier or reranker" in answered.error
     assert "none" in web.post("/rerank", {"query": "a", "texts": ["b"]}).error
+
+
+def test_a_long_query_comes_with_few_texts(scorers: Path) -> None:
+    """A part holds no more text than a request may have, though the query is sent once."""
+    query = "cat " * 4000
+    with over_http(scorers, max_request_tokens=256) as web:
+        most = web.running.runtime.settings.max_text_bytes
+        assert 3 * len(query) > most > 2 * len(query)
+
+        ranked = web.post("/rerank", {"query": query, "texts": TEXTS, "truncate": True})
+        rejected = web.post("/rerank", {"query": query * 3, "texts": TEXTS[:1], "truncate": True})
+
+        metrics = web.get("/metrics").body.decode()
+        assert web.running.runtime.budget.bytes == 0
+    assert len(ranked.json) == len(TEXTS) == 4
+    assert 'requests_total{code="OK",model="reranker",protocol="http",version="1"} 2.0' in metrics
+    assert rejected.status == 413
+    assert f"must have at most {most} bytes" in rejected.error
