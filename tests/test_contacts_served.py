@@ -94,7 +94,7 @@ def test_a_protein_alone_has_the_contacts_that_it_has_in_a_batch(
     alone = client.encode(proteins[0][1], model="esm", contacts=True)
 
     assert together is not None
-    np.testing.assert_allclose(alone.contacts, together[1], atol=1e-6)
+    np.testing.assert_allclose(np.asarray(alone.contacts), together[1], atol=1e-6)
     assert "Contacts" in alone._repr_html_()
     assert len(draw_contacts(alone).axes) == 2
     with pytest.raises(ValueError, match="must have contacts"):
@@ -154,7 +154,7 @@ def test_a_family_without_a_contact_head_says_so(client: Client, tmp_path: Path)
     ],
 )
 def test_a_contact_head_fits_its_encoder(fields: dict[str, Any], named: str) -> None:
-    given = {"weights": (0.5, 0.5), "bias": 0.0, "end_id": 2} | fields
+    given: dict[str, Any] = {"weights": (0.5, 0.5), "bias": 0.0, "end_id": 2} | fields
 
     with pytest.raises(ValueError, match=named):
         EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=20, contacts=ContactHead(**given))

@@ -1,7 +1,8 @@
 """The results of classifiers and rerankers: labels and texts with scores, the best first."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_proto.probabilities import probabilities
 
 
-class LabelScore(NamedTuple):
+@dataclass(frozen=True)
+class LabelScore:
     """A label of a classifier."""
 
     label: str
@@ -19,7 +21,8 @@ class LabelScore(NamedTuple):
     """Its probability, or its logit."""
 
 
-class RankedText(NamedTuple):
+@dataclass(frozen=True)
+class RankedText:
     """A text that a reranker has compared with a query."""
 
     index: int

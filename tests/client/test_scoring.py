@@ -62,7 +62,8 @@ def test_texts_are_ranked_by_how_well_they_answer(client: Client) -> None:
     np.testing.assert_allclose([each.score for each in found], 1 / (1 + np.exp(-expected[order])), atol=1e-6)
     np.testing.assert_allclose([each.score for each in best], [expected.max()], atol=1e-6)
     assert seen[-1] == (4, 4)
-    assert client.rerank(QUERY, [], model="reranker") == client.classify([], model="sentiment") == []
+    assert client.rerank(QUERY, [], model="reranker") == []
+    assert client.classify([], model="sentiment") == []
 
 
 def test_the_page_shows_what_works(client: Client) -> None:
