@@ -84,7 +84,6 @@ def test_a_picture_without_a_name_has_one(
     assert imread(tmp_path / "attention.png").size
 
 
-@pytest.mark.parametrize("ending", ["txt", "pgf"])  # the latter takes a LaTeX installation
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -102,6 +101,7 @@ def test_contacts_are_drawn_instead_of_a_layer(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ending", ["txt", "pgf"])  # the latter takes a LaTeX installation
 def test_an_unknown_kind_of_picture_is_refused_before_anything_is_asked(
     capsys: Captured, fake: "FakeServer", ending: str
 ) -> None:

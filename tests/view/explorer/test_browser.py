@@ -457,7 +457,6 @@ def test_what_is_empty_or_not_served_stays_in_the_address(window: Window) -> Non
         "text.dispatchEvent(new Event('input'))"
     )
     window.until(lambda: "text=&" in window.driver.current_url)
-    window.until_idle()
     window.driver.refresh()
 
     window.until(lambda: window.find("#about").text == "Type a sentence.")
@@ -471,6 +470,7 @@ def test_a_picture_that_cannot_be_drawn_is_said(window: Window) -> None:
     window.run("HTMLCanvasElement.prototype.toBlob = (done) => done(null)")
     window.find("#detail [aria-label='Save as PNG']").click()
     window.until(lambda: "save it as SVG" in window.find("#problem").text)
+    assert all("save it as SVG" in message for message in window.messages())  # nothing else went wrong
 
 
 @pytest.mark.parametrize(
