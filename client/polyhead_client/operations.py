@@ -33,7 +33,7 @@ from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import EncodeTemplate, template_of
 from polyhead_client.results import Results
-from polyhead_client.scoring import LabelScore, RankedText, check_options, check_texts, labels_of, ranked
+from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check_texts, labels_of, ranked
 from polyhead_client.selection import Indices, RequestedOutputs, read_indices, read_layers, read_options
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
@@ -300,18 +300,14 @@ class Operations:
             InvalidRequest: The request is not valid, or the model is no classifier.
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
-        most = check_options(top, raw_scores)
+        most = check_scoring(top, raw_scores)
         if not (texts := check_texts("texts", texts)):
             return []
-        encoding = yield from self.encode(
+        encoding = yield from self._with_logits(
             texts,
             text_pair=None if text_pair is None else check_texts("text_pair", text_pair),
             model=model,
             version=version,
-            output=False,
-            pooled=False,
-            logits=True,
-            tokens=False,
             truncate=truncate,
             progress=progress,
             timeout=timeout,
@@ -352,20 +348,16 @@ class Operations:
             InvalidRequest: The request is not valid, or the model is no reranker.
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
-        most = check_options(top, raw_scores)
+        most = check_scoring(top, raw_scores)
         if not isinstance(query, str):
             raise InvalidRequest(f"query must be a text, was {query!r:.80}")
         if not (texts := check_texts("texts", texts)):
             return []
-        encoding = yield from self.encode(
+        encoding = yield from self._with_logits(
             [query] * len(texts),
             text_pair=texts,
             model=model,
             version=version,
-            output=False,
-            pooled=False,
-            logits=True,
-            tokens=False,
             truncate=truncate,
             progress=progress,
             timeout=timeout,
@@ -377,6 +369,12 @@ class Operations:
                 f"{', '.join(labels)}"
             )
         return ranked(logits, texts, top=most, raw_scores=raw_scores)
+
+    def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:
+        """Encode texts for their logits alone; `options` are further arguments of `encode`."""
+        return (
+            yield from self.encode(texts, output=False, pooled=False, logits=True, tokens=False, **options)
+        )
 
     def _template(
         self,

@@ -44,7 +44,7 @@ def check_texts(name: str, texts: object) -> list[str]:
     return given
 
 
-def check_options(top: object, raw_scores: object) -> int | None:
+def check_scoring(top: object, raw_scores: object) -> int | None:
     """Check what `classify` and `rerank` have in common; return the most results.
 
     Raises:

@@ -48,7 +48,7 @@ class ApiCall(ABC):
     @property
     @abstractmethod
     def sizes(self) -> "Sequence[InputSize]":
-        """The size of each of B inputs."""
+        """The size of each of B inputs, worked out once."""
 
     @property
     def returned_bytes(self) -> int:

@@ -6,7 +6,7 @@ Shape letters: B batch, T tokens, D width.
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class EmbeddingsCall(ApiCall):
     base64: bool = False
     normalise: bool = False
 
-    @property
+    @cached_property
     def sizes(self) -> Sequence[InputSize]:
         """The token ids or the bytes of each input."""
         return [

@@ -6,7 +6,7 @@ Shape letters: B texts or pairs of texts, C labels.
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -55,16 +55,13 @@ class ScoringCall(ApiCall):
     top: int | None = None
     """The most results, from the best on; None: all."""
 
-    @property
+    @cached_property
     def sizes(self) -> Sequence[InputSize]:
         """The bytes of each text or pair."""
-        if self.pairs is None:
-            return [InputSize(0, text_bytes(text)) for text in self.texts]
-        query = text_bytes(self.texts[0]) if self.ranks else None
-        return [
-            InputSize(0, (text_bytes(text) if query is None else query) + text_bytes(other))
-            for text, other in zip(self.texts, self.pairs, strict=True)
-        ]
+        count = len(self.texts)
+        firsts = [text_bytes(self.texts[0])] * count if self.ranks else map(text_bytes, self.texts)
+        seconds = [0] * count if self.pairs is None else map(text_bytes, self.pairs)
+        return [InputSize(0, first + second) for first, second in zip(firsts, seconds, strict=True)]
 
     @property
     def returned_bytes(self) -> int:
