@@ -181,7 +181,9 @@ class ModelInfo(Picklable):
 
     @cached_property
     def compute_drift(self) -> Mapping[str, Any] | None:
-        """What computing in another precision than fp32 changes, as the server measured it; None in fp32.
+        """What computing in another precision than fp32 changes, as the server measured it.
+
+        None in fp32, and if the client asked before the server, which answers meanwhile, had measured it.
 
         Its keys are those of `drift`, and `other_top_keys`: the share of queries whose strongest key is
         another.

@@ -139,7 +139,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.PRECISION: manifest.precision,
         Property.DRIFT: None if drift is None else json.dumps(drift.of(signature.graph)),
         Property.COMPUTE_PRECISION: _compute_precision(model),
-        Property.COMPUTE_DRIFT: None if model.drift is None else json.dumps(model.drift.facts()),
+        Property.COMPUTE_DRIFT: _compute_drift(model),
         Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
         Property.PARAMETERS: manifest.numbers.parameters,
         Property.VOCABULARY: encoder.vocabulary,
@@ -152,6 +152,13 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.FORMAT: manifest.format,
     }
     return {name.value: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _compute_drift(model: Model) -> str | None:
+    """Return what the precision of computation changes, as JSON; None in fp32, and until it is measured."""
+    if model.drift is None or not model.drift.done():
+        return None
+    return json.dumps(model.drift.result().facts())
 
 
 def _compute_precision(model: Model) -> str:

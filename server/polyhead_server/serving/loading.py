@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import check_precision
-from polyhead_server.engine.engine import Engine
+from polyhead_server.engine.engine import Engine, Runner
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, DownloadError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
@@ -41,8 +41,8 @@ class Loaded:
     wide: Lanes | None
     """A session whose runs have the threads of all lanes; None leaves all to the lanes."""
     tokeniser: Tokeniser | None
-    drift: ComputeDrift | None = None
-    """What computing in another precision than fp32 changes; None in fp32."""
+    drift: Future[ComputeDrift] | None = None
+    """What computing in another precision than fp32 changes, once that is measured; None in fp32."""
 
     def close(self) -> None:
         """Free its memory after its last run. May block for some moments."""
@@ -86,6 +86,8 @@ class Loader:
     def load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         """Load every graph of a version, one after the other. Blocks while it does.
 
+        What another precision changes is measured after the last one: answers need not wait for that.
+
         Yields:
             One result for each graph, as soon as it is there.
         """
@@ -101,10 +103,15 @@ class Loader:
                 for graph, reason in manifest.skipped.items():
                     LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
                 tokeniser = open_tokeniser(folder, manifest)
+                loaded: list[Loaded] = []
                 for graph, signature in signatures.items():
                     result = self._load_graph(folder / manifest.graphs[graph].file, signature, tokeniser)
                     left.remove(graph)
                     yield result
+                    if isinstance(result, Loaded):
+                        loaded.append(result)
+                for one in loaded:
+                    self._measure_drift(folder / manifest.graphs[one.signature.graph].file, one)
         except Exception as error:
             failed = _failure(error)
             yield from (failed(name=manifest.served_name(graph), version=version.version) for graph in left)
@@ -123,7 +130,6 @@ class Loader:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
             prior = self._measure(engines[0], signature)
-            drift = self._measure_drift(path, engines[0], signature, tokeniser)
         except Exception as error:
             for engine in engines:
                 engine.close()
@@ -140,7 +146,7 @@ class Loader:
             lanes=Lanes(engine=engines[0], costs=model(prior), count=count),
             wide=wide,
             tokeniser=tokeniser,
-            drift=drift,
+            drift=None if self._device.compute_precision == "fp32" else Future(),
         )
 
     def _open(self, path: Path, signature: Signature, threads: int, lanes: int) -> Engine:
@@ -163,18 +169,22 @@ class Loader:
                 fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
             )
 
-    def _measure_drift(
-        self, path: Path, engine: Engine, signature: Signature, tokeniser: Tokeniser | None
-    ) -> ComputeDrift | None:
+    def _measure_drift(self, path: Path, loaded: Loaded) -> None:
         """Compare a session with one that computes in fp32, which is closed again."""
-        if self._device.compute_precision == "fp32":
-            return None
-        with self._slots:
-            return drift_on(self._device, path, engine, signature, tokeniser)
+        if loaded.drift is None:
+            return
+        signature, engine = loaded.signature, loaded.lanes.engine
+        try:
+            with self._slots:
+                drift = drift_on(self._device, path, engine, signature, loaded.tokeniser)
+        except Exception as error:  # such as: it is out of service again
+            LOGGER.warning("%s: what its precision changes was not measured: %s", signature.name, error)
+        else:
+            loaded.drift.set_result(drift)
 
 
 def drift_on(
-    device: Device, path: Path, engine: Engine, signature: Signature, tokeniser: Tokeniser | None
+    device: Device, path: Path, engine: Runner, signature: Signature, tokeniser: Tokeniser | None
 ) -> ComputeDrift:
     """Measure what a device's precision of computation changes.
 

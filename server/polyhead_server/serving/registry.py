@@ -5,6 +5,7 @@ It changes on the event loop only; models may be found from any thread.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -65,8 +66,8 @@ class Model:
     backend: str = "onnxruntime"
     compute_precision: str = "fp32"
     """In which fp32 and int8 families are computed."""
-    drift: ComputeDrift | None = None
-    """What computing in another precision than fp32 changes."""
+    drift: Future[ComputeDrift] | None = None
+    """What computing in another precision than fp32 changes, once that is measured."""
     on_gpu: bool = False
     close: Callable[[], None] = lambda: None
     """Frees its memory once the scheduler is closed. May block for some moments."""
