@@ -4,6 +4,7 @@ Everything follows from metadata: the roles and axes of a model's outputs. Shape
 H heads, L layers, R rows asked for.
 """
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -23,6 +24,7 @@ from polyhead_proto.names import (
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
     CROSS_VALUE_NORMS,
+    DIMENSIONS,
     DTYPE,
     HEAD_SCORES,
     HEADS,
@@ -43,6 +45,7 @@ from polyhead_proto.names import (
     VALUE_NORMS,
     WEIGHTED_SCORES,
 )
+from polyhead_proto.vectors import doubt
 
 Indices: TypeAlias = int | slice | range | Sequence[int]
 """Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
@@ -192,6 +195,7 @@ class OutputOptions:
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     dtype: Precision | None = None
+    dimensions: int | None = None
     roles: frozenset[str] = field(init=False)
     """The roles of all outputs but those that every graph has."""
 
@@ -285,6 +289,8 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
             raise InvalidRequest(f"{name} is not available: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):
         raise InvalidRequest("nothing was asked for: output, pooled, logits, tokens and all others are off")
+    if options.dimensions is not None:
+        _check_cut(info, names, options.dimensions)
     outputs = [_selected(info, info.outputs[name], options) for name in names]
     if HEAD_SCORES in roles:
         roles |= {WEIGHTED_SCORES}
@@ -354,6 +360,15 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
     return InvalidRequest(f"no graph of {name} gives all that was asked for: make several calls ({spelled})")
 
 
+def _check_cut(info: ModelInfo, names: Sequence[str], dimensions: int) -> None:
+    """Reject a cut of vectors that are not wanted; warn of one that they were not trained for."""
+    if POOLED not in names:
+        raise InvalidRequest("dimensions goes with pooled, which was not asked for")
+    pooled = info.outputs[POOLED]
+    if why := doubt(info.name, dimensions, pooled.size(len(pooled.axes) - 1), pooled.matryoshka):
+        warnings.warn(why, stacklevel=2)
+
+
 def _check_heads(info: ModelInfo, layers: Sequence[int], options: OutputOptions) -> None:
     """Reject heads that a layer whose attention is asked for lost to pruning."""
     if options.heads is None or info.kept_heads is None:
@@ -397,6 +412,8 @@ def _selected(
             raise InvalidRequest(f"top must be between 1 and {most}, was {options.top}")
         dims[-1] = options.top
         parameters[TOP] = options.top
+    elif tensor.role == POOLED and options.dimensions is not None:
+        dims[-1] = parameters[DIMENSIONS] = options.dimensions
     if tensor.role in _WEIGHTS and options.dtype is not None:
         parameters[DTYPE] = options.dtype
     return SelectedOutput(

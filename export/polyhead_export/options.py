@@ -64,6 +64,9 @@ class ExportOptions:
     """How to pool a checkpoint that does not say how (one without modules.json)."""
     normalise: Annotated[bool, Parameter(negative=())] = False
     """With --pooling: scale pooled vectors to length 1."""
+    matryoshka: Numbers | None = None
+    """The numbers of dimensions to which a checkpoint's vectors were trained to be cut, such as 64,128,256,
+    if it does not say so itself."""
     prompt: str | None = None
     """The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
     checkpoint's own choice. Requests may name another one."""
@@ -106,9 +109,11 @@ class ExportOptions:
         if sum(given is not None for given in (self.preset, self.checkpoint, self.encoder)) != 1:
             raise ExportError("give either --preset, --checkpoint or --encoder")
         if self.checkpoint is None and (
-            self.pooling or self.normalise or self.prompt is not None or self.no_prompt
+            self.pooling or self.normalise or self.matryoshka or self.prompt is not None or self.no_prompt
         ):
-            raise ExportError("--pooling, --normalise, --prompt and --no-prompt are for a checkpoint")
+            raise ExportError(
+                "--pooling, --normalise, --matryoshka, --prompt and --no-prompt are for a checkpoint"
+            )
         if self.prompt is not None and self.no_prompt:
             raise ExportError("give --prompt or --no-prompt, not both")
         if self.preset is not None:
@@ -137,6 +142,7 @@ class ExportOptions:
                     prompt_name="" if self.no_prompt else self.prompt,
                     pooling=self.pooling,
                     normalise=self.normalise,
+                    matryoshka=self.matryoshka,
                     strict=self.strict,
                     head_mask=self.head_mask,
                 )

@@ -7,7 +7,7 @@ from polyhead_model.checkpoint_files import CheckpointError
 
 _ON_HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
-_WANTED = ("*.json", "vocab.txt", "merges.txt", "*.model")
+_WANTED = ("*.json", "vocab.txt", "merges.txt", "*.model", "README.md")
 _WEIGHTS = ("*.safetensors",)
 _UNWANTED = ("onnx/*", "openvino/*")
 """The same encoder in other formats."""

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyhead_proto.names import INPUT_IDS, LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
+from polyhead_proto.names import DIMENSIONS, INPUT_IDS, LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.calls import (
     DIRECTION_FIELD,
@@ -35,7 +35,7 @@ from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
 _PROMPT_NAME = Field("The prompt to put before each text", [str])
-_DIMENSIONS = Field("The width of the model's vectors, if at all", [int])
+_DIMENSIONS = Field("How many of the first dimensions to return, normalised again", [int])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class EmbeddingsCall(ApiCall):
         ]
 
     def check(self, signature: Signature) -> None:
-        """Check that a model pools tokens, to the width that is asked for, and takes such inputs."""
+        """Check that a model pools tokens, to a width that can be cut so, and takes such inputs."""
         pooled = output_of(signature, POOLED)
         if pooled is None or signature.feed(TOKENS) is None:
             raise InvalidRequestError(
@@ -65,10 +65,10 @@ class EmbeddingsCall(ApiCall):
                 f"{listed(signature.outputs)}"
             )
         width = signature.outputs[pooled].shape[-1]
-        if self.dimensions not in {None, width}:
+        if self.dimensions is not None and not 1 <= self.dimensions <= width:
             raise InvalidRequestError(
-                f"dimensions must be left out or be {width}, the width of {signature.name}'s vectors, "
-                f"was {self.dimensions}: vectors are not cut"
+                f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, "
+                f"was {self.dimensions}"
             )
         if isinstance(self.inputs[0], str) and TEXT not in signature.inputs:
             raise InvalidRequestError(
@@ -78,6 +78,8 @@ class EmbeddingsCall(ApiCall):
     def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
         """Return the request for pooled vectors of a part."""
         message = self.message(signature, POOLED)
+        if self.dimensions is not None:
+            message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
         inputs, batch = self.inputs[part.start : part.stop], len(part)
         if isinstance(inputs[0], str):
             return request_of_texts(message, {TEXT: inputs})

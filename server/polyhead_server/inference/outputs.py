@@ -6,6 +6,7 @@ All sizes are known before anything is computed. Shape letters: B batch, T token
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DTYPE, HEADS, LAYERS, LENGTHS, TOKENS
+from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, LENGTHS, TOKENS
+from polyhead_proto.vectors import doubt
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature, TensorSpec
 
 EXTRAS = frozenset({TOKENS, LENGTHS})
@@ -48,6 +51,13 @@ class OutputPlan:
     """Of its raw content."""
     computed_bytes: int
     """Of all that the graph gives for it, before anything is selected."""
+    normalises: bool = False
+    """Whether what is selected are vectors that get length 1 again."""
+
+    def take(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what is wanted of all that the graph gives for it, before it is converted."""
+        selected = select(array, self.selection)
+        return normalised(selected) if self.normalises else selected
 
     def work_bytes(self, size: int) -> int:
         """Return what writing so many bytes of it costs, in bytes to copy."""
@@ -83,7 +93,13 @@ def requested_outputs(
             raise InvalidRequestError(
                 f"parameter {name} of the request does not apply to any requested output"
             )
-    return [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
+    requested = [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
+    for one in requested:
+        for axis, selector in one.selectors.items():
+            if selector.name == DIMENSIONS:
+                width, trained = one.spec.shape[axis], one.spec.matryoshka
+                _warn(doubt(signature.name, selector.ranges[0][1], width, trained), signature.name)
+    return requested
 
 
 def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputPlan:
@@ -111,6 +127,7 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
         shape=tuple(shape),
         bytes=size,
         computed_bytes=computed,
+        normalises=spec.unit and any(each.name == DIMENSIONS for each in output.selectors.values()),
     )
 
 
@@ -119,6 +136,12 @@ def select(array: NDArray[Any], selection: Mapping[int, Sequence[int]]) -> NDArr
     for axis, indices in selection.items():
         array = array[(slice(None),) * axis + (_index(indices),)]
     return array
+
+
+def normalised(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Scale vectors to length 1, each by itself; one of zeros stays."""
+    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
+    return np.asarray(vectors / np.maximum(norms, np.finfo(vectors.dtype).tiny))
 
 
 def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
@@ -147,6 +170,13 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
         datatype=dtype or spec.datatype,
         selectors={axis: selectors[name] for name, axis in axes.items() if axis is not None},
     )
+
+
+@lru_cache(256)
+def _warn(doubt: str | None, model: str) -> None:
+    """Log a doubt about a model, once."""
+    if doubt is not None:
+        LOGGER.warning(doubt, extra={"model": model})
 
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:

@@ -14,8 +14,8 @@ from polyhead_proto import names
 from polyhead_proto.datatypes import Precision
 from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
 
-_OF_OUTPUTS = "heads, queries, layers, top and dtype"
-_OF_REQUESTS = "timeout, priority, parts, heads, queries, layers, top and dtype"
+_OF_OUTPUTS = "heads, queries, layers, top, dimensions and dtype"
+_OF_REQUESTS = f"timeout, priority, parts, {_OF_OUTPUTS}"
 _OF_TEXT_REQUESTS = f"truncate, prompt_name, {_OF_REQUESTS}"
 
 # MLServer's names: an array, a column of a table; and, for BYTES only, strings.
@@ -54,7 +54,7 @@ class Selector:
         for _, stop in self.ranges:
             if stop > size:
                 bounds = f"0 and {letter}-1 ({size - 1}), was {stop - 1}"
-                if self.name == names.TOP:
+                if self.name in {names.TOP, names.DIMENSIONS}:
                     bounds = f"1 and {letter} ({size}), was {stop}"
                 raise InvalidRequestError(f"parameter {self.name} of {self.whose} must be between {bounds}")
         if len(self.ranges) == 1:
@@ -180,7 +180,7 @@ def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS
         match name:
             case names.HEADS | names.QUERIES | names.LAYERS:
                 selectors[name] = _selector(name, parameter, whose)
-            case names.TOP:
+            case names.TOP | names.DIMENSIONS:
                 selectors[name] = _first(name, parameter, whose)
             case names.DTYPE:
                 dtype = parameter.string_param

@@ -175,6 +175,10 @@ class ManifestEncoder(_Model):
     causal: bool = False
     vocabulary: Size | None = None
     pooling: str | None = None
+    normalise: bool = False
+    """Whether pooled vectors have length 1."""
+    matryoshka: tuple[Size, ...] | None = None
+    """The numbers of dimensions to which pooled vectors were trained to be cut; empty: any; None: none."""
     dense: tuple[dict[str, Any], ...] = ()
 
     @property
