@@ -18,6 +18,8 @@ from polyhead_model import Encoder
 
 TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday.", "!"]
 TRAINED = (4, 8, 11)
+CALIBRATION = ["the dog ran.", "a big blue house and a small cat", "i sat on that sofa!", "yesterday"]
+"""Texts on which the ranges of vectors are measured."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
     ):
         with torch.random.fork_rng():
             torch.manual_seed(23)
-            export_family(Encoder(one), name, models, tokenizer=tokenizer)
+            sentences = CALIBRATION if name == "cut" else ()
+            export_family(Encoder(one), name, models, tokenizer=tokenizer, sentences=sentences)
     with over_http(models) as served:
         yield served
 
@@ -105,3 +108,74 @@ def test_what_cannot_be_cut_so_is_refused(client: Client, web: OverHttp) -> None
     text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
     answered = web.post("/v2/models/cut/infer", {"inputs": [text], **on_tokens})
     assert "parameter dimensions does not apply to output output" in answered.error
+
+
+def quantised(vectors: Any, precision: str, texts: Any) -> list[list[int]]:
+    """Vectors in fewer bits, as sentence-transformers' `quantize_embeddings` makes them: a loop over numbers.
+
+    Of each dimension, 255 steps lead from the least to the largest value on `texts`; a bit says whether a
+    number is positive, the first of eight the highest. Signed integers are less by 128.
+    """
+    rows = []
+    for vector in vectors:
+        if precision.endswith("int8"):
+            row = []
+            for value, others in zip(vector, np.transpose(texts), strict=True):
+                step = np.float32(others.max() - others.min()) / np.float32(255)
+                row.append(min(max(int(np.floor((value - others.min()) / (step or 1))), 0), 255))
+        else:
+            bits = [*(value > 0 for value in vector), *[False] * (-len(vector) % 8)]
+            row = [
+                sum(bit << (7 - place) for place, bit in enumerate(bits[start : start + 8]))
+                for start in range(0, len(bits), 8)
+            ]
+        rows.append(row if precision.startswith("u") else [number - 128 for number in row])
+    return rows
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("dimensions", [11, None])
+def test_integers_are_those_of_sentence_transformers(
+    client: Client, web: OverHttp, precision: Any, dimensions: int | None
+) -> None:
+    asked: Any = {"model": "cut", "dimensions": dimensions}
+    floats, ranges = (client.encode(texts, **asked).pooled for texts in (TEXTS, CALIBRATION))
+
+    found: Any = client.encode(TEXTS, precision=precision, **asked).pooled
+    alone: Any = [client.encode(text, precision=precision, **asked).pooled for text in TEXTS]
+    call = {**asked, "input": TEXTS, "output_dtype": precision}
+    embeddings = [one["embedding"] for one in web.post("/v1/embeddings", call).json["data"]]
+
+    expected = np.array(quantised(floats, precision, ranges))
+    assert found.dtype == (np.uint8 if precision.startswith("u") else np.int8)
+    # Where rounding decides, a number is in the next step; a bit is of a number of another sign.
+    assert np.abs(found.astype(int) - expected).max() <= ("int8" in precision)
+    assert (found == expected).mean() > 0.9
+    assert np.ptp(expected) > 100
+    for vectors in (alone, embeddings):  # whatever else is in the batch
+        np.testing.assert_array_equal(np.array(vectors), found)
+
+
+def test_what_cannot_become_integers_is_refused(client: Client, web: OverHttp) -> None:
+    with pytest.raises(InvalidRequest, match=r"which needs the ranges of vectors of 16 dimensions.* of none"):
+        client.encode(TEXTS, model="raw", precision="int8")
+    with (
+        pytest.warns(UserWarning, match="cut was"),
+        pytest.raises(InvalidRequest, match="of 4, 8, 11, 16 alone"),
+    ):
+        client.encode(TEXTS, model="cut", precision="int8", dimensions=6)
+    with pytest.raises(InvalidRequest, match="precision must be one of int8, uint8, binary, ubinary"):
+        client.encode(TEXTS, model="cut", precision="float16")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="precision goes with pooled"):
+        client.encode(TEXTS, model="cut", precision="int8", pooled=False)
+    refused: dict[str, dict[str, Any]] = {
+        "output_dtype must be float": {"output_dtype": "int4"},
+        "output_dtype must be binary or ubinary": {"output_dtype": "int8", "dimensions": 5},
+        "encoding_format must be float": {"output_dtype": "int8", "encoding_format": "base64"},
+    }
+    for named, fields in refused.items():
+        assert named in web.post("/v1/embeddings", {"model": "cut", "input": TEXTS, **fields}).error
+    output = {"name": "pooled", "parameters": {"dtype": "FP16", "precision": "int8"}}
+    text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    answered = web.post("/v2/models/cut/infer", {"inputs": [text], "outputs": [output]})
+    assert "must have parameter dtype (FP16) or precision (int8), had both" in answered.error

@@ -85,7 +85,8 @@ class ExportOptions:
     """The version's number."""
     sentences: Path | None = None
     """A text file with a sentence on each line, such as the encoder will be used for: what int8 changes, and
-    what the removal of heads changes, is measured on them. Default: some English sentences."""
+    what the removal of heads changes, is measured on them (default: some English sentences), and the ranges
+    that vectors in int8 need (default: none)."""
     if_exists: Literal["fail", "skip", "replace", "add"] = "fail"
     """What to do if the version exists already; add keeps its graphs, and exports those that it lacks."""
 

@@ -1,6 +1,21 @@
-"""Pooled vectors of fewer dimensions, for server and client."""
+"""Pooled vectors of fewer dimensions and fewer bits, for server and client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+VectorPrecision: TypeAlias = Literal["int8", "uint8", "binary", "ubinary"]
+"""What sentence-transformers calls the precisions of its `quantize_embeddings`."""
+
+DATATYPES: Mapping[VectorPrecision, str] = MappingProxyType(
+    {"int8": "INT8", "uint8": "UINT8", "binary": "INT8", "ubinary": "UINT8"}
+)
+"""The datatype of each."""
+
+
+def numbers_of(precision: VectorPrecision, dimensions: int) -> int:
+    """Return how many numbers a vector has: one for each dimension, or for eight."""
+    return dimensions if precision in {"int8", "uint8"} else -(-dimensions // 8)
 
 
 def doubt(model: str, dimensions: int, width: int | None, trained: Sequence[int] | None) -> str | None:

@@ -29,6 +29,7 @@ from polyhead_proto.names import (
     LAYERS,
     LENGTHS,
     POOLED,
+    PRECISION,
     QUERIES,
     TEXT,
     TEXT_PAIR,
@@ -72,6 +73,8 @@ class TensorSpec:
     """Whether its vectors, which are pooled, have length 1."""
     matryoshka: tuple[int, ...] | None = None
     """The numbers of dimensions to which they were trained to be cut; empty: any; None: none."""
+    ranges: Mapping[int, NDArray[np.float32]] = field(default_factory=dict, compare=False)
+    """By number of dimensions, [2, d]: the least and the largest value of each, on texts."""
 
     @cached_property
     def also(self) -> tuple[str, ...]:
@@ -115,7 +118,7 @@ class TensorSpec:
         """Return the axis from which a parameter of the output selects; None: it does not apply."""
         if parameter == QUERIES:
             return len(self.axes) - 2 if self.role in {ATTENTION, CROSS_ATTENTION} else None
-        if parameter == DIMENSIONS:
+        if parameter in {DIMENSIONS, PRECISION}:
             return len(self.axes) - 1 if self.role == POOLED else None
         letters = SELECTED_AXES[parameter]
         return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
@@ -298,4 +301,10 @@ def _of_output(spec: TensorSpec, manifest: Manifest) -> TensorSpec:
     """Add what is known of pooled vectors."""
     if spec.role != POOLED:
         return spec
-    return replace(spec, unit=manifest.encoder.normalise, matryoshka=manifest.encoder.matryoshka)
+    measured = {} if manifest.calibration is None else manifest.calibration.ranges
+    return replace(
+        spec,
+        unit=manifest.encoder.normalise,
+        matryoshka=manifest.encoder.matryoshka,
+        ranges={int(count): np.array(both, np.float32) for count, both in measured.items()},
+    )
