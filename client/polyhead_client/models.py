@@ -49,6 +49,8 @@ class TensorInfo:
     """The numbers of the heads along the axis of heads, where others were pruned; otherwise empty."""
     labels: tuple[str, ...] = ()
     """The names along the last axis."""
+    matryoshka: tuple[int, ...] | None = None
+    """The numbers of dimensions to which pooled vectors were trained to be cut; empty: any; None: none."""
     range: tuple[float, float] = (-math.inf, math.inf)
     """The least and the largest value of an input."""
 
@@ -361,6 +363,7 @@ def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mappi
         role=role,
         heads=tuple(map(int, described.get("heads") or ())),
         labels=tuple(map(str, described.get("labels") or ())),
+        matryoshka=None if (widths := described.get("matryoshka")) is None else tuple(map(int, widths)),
         range=(
             -math.inf if least is None else float(least),
             math.inf if largest is None else float(largest),

@@ -51,6 +51,7 @@ from polyhead_proto.names import (
     Property,
     X,
 )
+from polyhead_proto.vectors import VectorPrecision
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
@@ -128,6 +129,8 @@ class Operations:
         heads: Indices | None = None,
         queries: Indices | None = None,
         dtype: Precision | None = None,
+        dimensions: int | None = None,
+        precision: VectorPrecision | None = None,
         head_mask: Any = None,
         truncate: bool = False,
         progress: Progress | None = None,
@@ -182,6 +185,11 @@ class Operations:
                 has a graph for it, only these rows are computed.
             dtype: The datatype of the weights on the wire: "FP32", "FP16" (half the bytes) or "UINT8" (a
                 quarter; error up to 1/510). The result is float32 in any case.
+            dimensions: How many dimensions pooled vectors are to have: their first ones, normalised again if
+                the model normalises. Warns (`UserWarning`) if it does not say that it was trained for that.
+            precision: Pooled vectors as integers, after any cut: "int8" or "uint8", one for each dimension,
+                for families whose export measured their ranges; "binary" (int8) or "ubinary" (uint8), a bit
+                for each. They are those of sentence-transformers' `quantize_embeddings`. None means float32.
             head_mask: Factors [L, H] or [B, L, H], 0..1, on what each head adds: 0 silences it. For families
                 that were exported with head masks.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
@@ -231,6 +239,8 @@ class Operations:
             "heads": heads,
             "queries": queries,
             "dtype": dtype,
+            "dimensions": dimensions,
+            "precision": precision,
         }
         asked = (batch.kind, model, version, prompt_name, truncate, *chosen.values())
         if (template := self._models.template(asked)) is None:
@@ -395,6 +405,7 @@ class Operations:
             "attention": read_layers,
             "cross_attention": read_layers,
             "top": check_count,
+            "dimensions": check_count,
             "layers": read_indices,
             "heads": read_indices,
             "queries": read_indices,

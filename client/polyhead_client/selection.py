@@ -4,6 +4,7 @@ Everything follows from metadata: the roles and axes of a model's outputs. Shape
 H heads, L layers, R rows asked for.
 """
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -23,6 +24,7 @@ from polyhead_proto.names import (
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
     CROSS_VALUE_NORMS,
+    DIMENSIONS,
     DTYPE,
     HEAD_SCORES,
     HEADS,
@@ -33,6 +35,7 @@ from polyhead_proto.names import (
     MIXED,
     OUTPUT,
     POOLED,
+    PRECISION,
     QUERIES,
     ROLLOUT,
     THUMBNAILS,
@@ -43,6 +46,7 @@ from polyhead_proto.names import (
     VALUE_NORMS,
     WEIGHTED_SCORES,
 )
+from polyhead_proto.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
 
 Indices: TypeAlias = int | slice | range | Sequence[int]
 """Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
@@ -84,7 +88,7 @@ class SelectedOutput:
     name: str
     role: str
     datatype: str
-    """In the model; the reply may convert it."""
+    """In the model; the reply may convert it. Of vectors with a precision, that of the reply."""
     dims: tuple[str | int, ...]
     """The axes that it has in the reply: letters, and sizes where these are known to be those asked for."""
     parameters: tuple[tuple[str, str | int], ...] = ()
@@ -192,6 +196,8 @@ class OutputOptions:
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     dtype: Precision | None = None
+    dimensions: int | None = None
+    precision: VectorPrecision | None = None
     roles: frozenset[str] = field(init=False)
     """The roles of all outputs but those that every graph has."""
 
@@ -219,6 +225,10 @@ class OutputOptions:
         self._check_use({*_ROWS, *by_head}, "heads")
         # With attention, the value norms are of its layers.
         self._check_use(by_head - {VALUE_NORMS} if ATTENTION in self.roles else by_head, "layers")
+        if self.precision is not None and self.precision not in get_args(VectorPrecision):
+            raise InvalidRequest(
+                f"precision must be one of {', '.join(get_args(VectorPrecision))}, was {self.precision!r}"
+            )
         if self.dtype is not None and self.dtype not in get_args(Precision):
             raise InvalidRequest(f"dtype must be one of {', '.join(get_args(Precision))}, was {self.dtype!r}")
 
@@ -285,6 +295,9 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
             raise InvalidRequest(f"{name} is not available: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):
         raise InvalidRequest("nothing was asked for: output, pooled, logits, tokens and all others are off")
+    for argument in (DIMENSIONS, PRECISION):
+        if getattr(options, argument) is not None and POOLED not in names:
+            raise InvalidRequest(f"{argument} goes with pooled, which was not asked for")
     outputs = [_selected(info, info.outputs[name], options) for name in names]
     if HEAD_SCORES in roles:
         roles |= {WEIGHTED_SCORES}
@@ -397,12 +410,15 @@ def _selected(
             raise InvalidRequest(f"top must be between 1 and {most}, was {options.top}")
         dims[-1] = options.top
         parameters[TOP] = options.top
+    datatype = tensor.datatype
+    if tensor.role == POOLED:
+        datatype, dims[-1] = _of_vectors(info, tensor, options, parameters)
     if tensor.role in _WEIGHTS and options.dtype is not None:
         parameters[DTYPE] = options.dtype
     return SelectedOutput(
         name=tensor.name,
         role=tensor.role,
-        datatype=tensor.datatype,
+        datatype=datatype,
         dims=tuple(dims),
         parameters=tuple(parameters.items()),
         layers=layers,
@@ -410,8 +426,25 @@ def _selected(
         heads=tensor.heads if options.heads is None else (),
         all_heads=max([info.heads or 0, *(head + 1 for head in tensor.heads)]),
         labels=tensor.labels,
-        sequence_bytes=_sequence_bytes(tensor, dims, str(parameters.get(DTYPE, tensor.datatype))),
+        sequence_bytes=_sequence_bytes(tensor, dims, str(parameters.get(DTYPE, datatype))),
     )
+
+
+def _of_vectors(
+    info: ModelInfo, tensor: TensorInfo, options: OutputOptions, parameters: dict[str, str | int]
+) -> tuple[str, str | int]:
+    """Return the datatype of pooled vectors and how many numbers they have; add the parameters."""
+    axis = len(tensor.axes) - 1
+    width = tensor.size(axis)
+    if options.dimensions is not None:
+        if why := doubt(info.name, options.dimensions, width, tensor.matryoshka):
+            warnings.warn(why, stacklevel=2)
+        width = parameters[DIMENSIONS] = options.dimensions
+    if options.precision is None:
+        return tensor.datatype, tensor.axes[axis] if options.dimensions is None else options.dimensions
+    parameters[PRECISION] = options.precision
+    numbers = "Numbers" if width is None else numbers_of(options.precision, width)
+    return DATATYPES[options.precision], numbers
 
 
 def _sequence_bytes(tensor: TensorInfo, dims: Sequence[str | int], datatype: str) -> tuple[int, int, int]:

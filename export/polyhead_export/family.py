@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from polyhead_export.calibration import calibrate
 from polyhead_export.errors import ExportError, ParityError
 from polyhead_export.extension import check_graphs, read_graphs
 from polyhead_export.kinds import kinds_of, names_of_kinds
@@ -123,8 +124,8 @@ def export_family(
         graphs: The kinds of graphs beside `fast` and `attention`, or `all`; see `polyhead_export.kinds`.
         attention_layers: The layers whose attention the graphs return; None = all.
         tokenizer: For an encoder of token ids, to serve text too.
-        sentences: Those on which the drift of int8 is measured; by default some English ones. An encoder
-            without a tokenizer is measured on random inputs.
+        sentences: Those on which the ranges of pooled vectors are measured, by default none, and the drift of
+            int8, by default some English ones. An encoder without a tokenizer drifts on random inputs.
         left_out: The parts of the checkpoint that are not served, in words; recorded in the manifest.
         pruning: What was pruned from the encoder; recorded in the manifest.
         if_exists: What to do if the version exists already; "add" keeps its graphs, and adds those that it
@@ -143,8 +144,11 @@ def export_family(
         raise ExportError(f"the version must be from 1 to {LARGEST_VERSION:,}, was {version:,}")
     if precision not in DTYPES:
         raise ExportError(f"the precision must be one of {', '.join(DTYPES)}, was {precision!r}")
-    if sentences and (precision != "int8" or tokenizer is None):
-        raise ExportError("sentences are for the drift of int8, of an encoder with a tokenizer")
+    if sentences and (tokenizer is None or (precision != "int8" and encoder.config.pooling is None)):
+        raise ExportError(
+            "sentences are for the ranges of pooled vectors, and for the drift of int8, of an encoder with a "
+            "tokenizer"
+        )
     classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
     kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
@@ -164,6 +168,9 @@ def export_family(
         tokenizer=None if tokenizer is None else describe_tokenizer(tokenizer, encoder.config),
         left_out=left_out,
         pruning=pruning,
+        calibration=calibrate(encoder, tokenizer, sentences)
+        if sentences and tokenizer is not None and encoder.config.pooling is not None
+        else None,
     )
     kept: Mapping[str, Path] = {}
     if if_exists == "add" and target.exists():

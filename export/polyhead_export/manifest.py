@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from polyhead_export.calibration import Calibration
 from polyhead_export.comparison import Closeness
 from polyhead_export.parity import Drift, Parity
 from polyhead_export.precision import Precision
@@ -60,6 +61,8 @@ class Identity:
     """The parts of the checkpoint that are not served, in words."""
     pruning: Pruning | None
     """What was pruned; None if nothing was."""
+    calibration: Calibration | None
+    """The ranges of pooled vectors; None if they were not measured."""
 
     def describe(self) -> dict[str, Any]:
         """Return it as the manifest has it."""
@@ -74,6 +77,7 @@ class Identity:
             "left_out": list(self.left_out),
             "limits": {"max_tokens": self.config.positions},
             "pruning": None if self.pruning is None else _describe_pruning(self.pruning),
+            "calibration": None if self.calibration is None else dataclasses.asdict(self.calibration),
             "numbers": {"parameters": parameters(self.config)},
         }
 

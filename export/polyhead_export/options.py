@@ -64,6 +64,9 @@ class ExportOptions:
     """How to pool a checkpoint that does not say how (one without modules.json)."""
     normalise: Annotated[bool, Parameter(negative=())] = False
     """With --pooling: scale pooled vectors to length 1."""
+    matryoshka: Numbers | None = None
+    """The numbers of dimensions to which a checkpoint's vectors were trained to be cut, such as 64,128,256,
+    if it does not say so itself."""
     prompt: str | None = None
     """The prompt of a sentence-transformers checkpoint to put before each text, by its name. Default: the
     checkpoint's own choice. Requests may name another one."""
@@ -82,7 +85,8 @@ class ExportOptions:
     """The version's number."""
     sentences: Path | None = None
     """A text file with a sentence on each line, such as the encoder will be used for: what int8 changes, and
-    what the removal of heads changes, is measured on them. Default: some English sentences."""
+    what the removal of heads changes, is measured on them (default: some English sentences), and the ranges
+    that vectors in int8 need (default: none)."""
     if_exists: Literal["fail", "skip", "replace", "add"] = "fail"
     """What to do if the version exists already; add keeps its graphs, and exports those that it lacks."""
 
@@ -106,9 +110,11 @@ class ExportOptions:
         if sum(given is not None for given in (self.preset, self.checkpoint, self.encoder)) != 1:
             raise ExportError("give either --preset, --checkpoint or --encoder")
         if self.checkpoint is None and (
-            self.pooling or self.normalise or self.prompt is not None or self.no_prompt
+            self.pooling or self.normalise or self.matryoshka or self.prompt is not None or self.no_prompt
         ):
-            raise ExportError("--pooling, --normalise, --prompt and --no-prompt are for a checkpoint")
+            raise ExportError(
+                "--pooling, --normalise, --matryoshka, --prompt and --no-prompt are for a checkpoint"
+            )
         if self.prompt is not None and self.no_prompt:
             raise ExportError("give --prompt or --no-prompt, not both")
         if self.preset is not None:
@@ -137,6 +143,7 @@ class ExportOptions:
                     prompt_name="" if self.no_prompt else self.prompt,
                     pooling=self.pooling,
                     normalise=self.normalise,
+                    matryoshka=self.matryoshka,
                     strict=self.strict,
                     head_mask=self.head_mask,
                 )

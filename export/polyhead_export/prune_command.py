@@ -90,7 +90,7 @@ def prune(
         exported = options.export(
             built,
             source.name,
-            sentences=given if options.precision == "int8" else (),
+            sentences=given if options.precision == "int8" or config.pooling is not None else (),
             on_step=console.print,
             pruning=pruning,
         )

@@ -122,6 +122,7 @@ def from_checkpoint(
     prompt_name: str | None = None,
     pooling: Pooling | None = None,
     normalise: bool = False,
+    matryoshka: tuple[int, ...] | None = None,
     strict: bool = False,
     head_mask: bool = False,
 ) -> Source:
@@ -137,6 +138,8 @@ def from_checkpoint(
             checkpoint's own default, and empty no prompt.
         pooling: The pooling of a checkpoint that does not say how to pool.
         normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
+        matryoshka: The numbers of dimensions to which vectors were trained to be cut; None means what the
+            checkpoint says.
         strict: Whether to reject a checkpoint if a part of it cannot be served.
         head_mask: Whether the graphs take a factor for each head.
     """
@@ -150,6 +153,8 @@ def from_checkpoint(
             raise ExportError(f"{folder}: with --strict, all of a checkpoint must be served, but {missing}")
         if head_mask:
             checkpoint.encoder.config = _changed(checkpoint.encoder.config, head_mask_input=True)
+        if matryoshka is not None:
+            checkpoint.encoder.config = _changed(checkpoint.encoder.config, matryoshka=matryoshka)
         tokenizer = None
         if checkpoint.tokenizer is not None:
             tokenizer = TokenizerFile(
@@ -164,7 +169,7 @@ def from_checkpoint(
     return Source(name=name, build=build)
 
 
-def _changed(config: EncoderConfig, **changes: int | bool | None) -> EncoderConfig:
+def _changed(config: EncoderConfig, **changes: int | bool | tuple[int, ...] | None) -> EncoderConfig:
     try:
         return dataclasses.replace(config, **changes)  # type: ignore[arg-type]  # fields of several types
     except ValueError as error:

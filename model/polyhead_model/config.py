@@ -227,6 +227,11 @@ class EncoderConfig:
     """The dense layers that pooled vectors go through, in order."""
     normalise: bool = False
     """Whether to scale pooled vectors to length 1, after the dense layers."""
+    matryoshka: tuple[int, ...] | None = None
+    """The numbers of dimensions to which pooled vectors were trained to be cut (Kusupati et al. 2022).
+
+    Empty = any number; None = the encoder was not trained so, or nobody says.
+    """
     classifier: Classifier | None = None
     """The classifier that gives logits for each sequence."""
     contacts: ContactHead | None = None
@@ -296,6 +301,7 @@ class EncoderConfig:
         self._check_relative_positions()
         self._check_embeddings()
         self._check_contacts()
+        self._check_matryoshka()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
 
@@ -334,6 +340,21 @@ class EncoderConfig:
                 f"contacts must have a weight for each of {self.layers} layers' {self.heads} heads, "
                 f"had {len(head.weights)}"
             )
+
+    def _check_matryoshka(self) -> None:
+        if (widths := self.matryoshka) is None:
+            return
+        if not isinstance(widths, list | tuple):
+            raise TypeError(f"matryoshka must be numbers of dimensions, was {widths!r}")
+        object.__setattr__(self, "matryoshka", tuple(widths))  # JSON has lists
+        if self.pooling is None:
+            raise ValueError("matryoshka needs pooling: it is pooled vectors that are cut")
+        for width in widths:
+            _require_positive("matryoshka", width)
+            if width > self.pooled_size:
+                raise ValueError(
+                    f"matryoshka must be at most {self.pooled_size}, the width of pooled vectors, was {width}"
+                )
 
     def _check_cross_attention(self, kind: CrossAttention) -> None:
         if self.vocabulary is not None:

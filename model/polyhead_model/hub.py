@@ -7,7 +7,7 @@ from polyhead_model.checkpoint_files import CheckpointError
 
 _ON_HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
-_WANTED = ("*.json", "vocab.txt", "merges.txt", "*.model")
+_WANTED = ("*.json", "vocab.txt", "merges.txt", "*.model", "README.md")
 _WEIGHTS = ("*.safetensors",)
 _UNWANTED = ("onnx/*", "openvino/*")
 """The same encoder in other formats."""
@@ -16,7 +16,7 @@ _UNWANTED = ("onnx/*", "openvino/*")
 def local_checkpoint(checkpoint: Path, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint; download it if there is none and its name is one of the hub.
 
-    Only safetensors, JSON and the files of tokenizers are downloaded, into the cache of huggingface_hub,
+    Only safetensors, JSON, the files of tokenizers and the model card are downloaded, into the cache of huggingface_hub,
     which shows the progress.
 
     Args:

@@ -12,6 +12,7 @@ from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import MOST_LAYERS, Activation, Classifier, Dense, EncoderConfig, Pooling
 from polyhead_model.hf_dialects import DIALECTS, Dialect
+from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
@@ -107,6 +108,7 @@ def read_checkpoint_info(
         "pooling": modules.pooling,
         "normalise": modules.normalise,
         "dense": tuple(file.layer for file in modules.dense),
+        "matryoshka": None if modules.pooling is None else read_matryoshka(path, config),
     }
     try:
         described["classifier"] = _classifier(path, config, modules, dialect)

@@ -113,6 +113,12 @@ TOP = "top"
 QUERIES = "queries"
 """The parameter of an attention output that selects query positions, likewise."""
 
+DIMENSIONS = "dimensions"
+"""The parameter of an output of pooled vectors: how many of their first numbers, normalised again."""
+
+PRECISION = "precision"
+"""The parameter of an output of pooled vectors: one of `vectors.DATATYPES`."""
+
 DTYPE = "dtype"
 """The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for attention weights."""
 

@@ -63,7 +63,7 @@ def fail(client: openai.OpenAI) -> None:
     """Ask for what cannot be done."""
     wrong: list[tuple[type[openai.APIStatusError], openai.OpenAI, dict[str, Any]]] = [
         (openai.NotFoundError, client, {"model": "nothing"}),
-        (openai.BadRequestError, client, {"dimensions": 7}),
+        (openai.BadRequestError, client, {"dimensions": 385}),
         (openai.BadRequestError, client, {"input": []}),
         (openai.BadRequestError, client, {"extra_body": {"normalize": False}}),
         (openai.PermissionDeniedError, client.with_options(api_key="another"), {}),

@@ -96,6 +96,7 @@ def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch, weig
         "vocab.txt",
         "sentencepiece.bpe.model",
         "tokenizer.json",
+        "README.md",
     ]
     assert sum(name.endswith(".safetensors") for name in asked[1]) == (3 if weights else 0)
 

@@ -55,6 +55,46 @@ def test_real_folder(minilm_checkpoint: Path) -> None:
     assert (info.encoder.pooling, info.encoder.normalise) == ("mean", True)
 
 
+CARD = """---
+tags:
+- sentence-transformers
+- loss:MatryoshkaLoss
+---
+Parameters of the loss:
+```json
+{
+    "loss": "MultipleNegativesRankingLoss",
+    "matryoshka_dims": [
+        8,
+        4
+    ]
+}
+```
+"""
+
+
+def test_what_a_folder_says_of_cutting_its_vectors(sentence: Path) -> None:
+    assert read_checkpoint_info(sentence).encoder.matryoshka is None
+
+    (sentence / "README.md").write_text(CARD)
+    assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
+    (sentence / "README.md").write_text(CARD.partition("```")[0])
+    assert read_checkpoint_info(sentence).encoder.matryoshka == ()
+    (sentence / "README.md").write_text("- loss:CoSENTLoss\nCompare it with loss:MatryoshkaLoss.")
+    assert read_checkpoint_info(sentence).encoder.matryoshka is None
+    write(sentence / "config.json", BERT | {"is_matryoshka": True})
+    assert read_checkpoint_info(sentence).encoder.matryoshka == ()
+    write(sentence / "config.json", BERT | {"matryoshka_dimensions": [2, 8]})
+    assert read_checkpoint_info(sentence).encoder.matryoshka == (2, 8)
+    for wrong, named in (
+        ("8", "matryoshka_dimensions must be numbers"),
+        ([99], "matryoshka must be at most 16"),
+    ):
+        write(sentence / "config.json", BERT | {"matryoshka_dimensions": wrong})
+        with pytest.raises(CheckpointError, match=named):
+            read_checkpoint_info(sentence)
+
+
 def test_plain_folder(bert: Path) -> None:
     info = read_checkpoint_info(bert)
 

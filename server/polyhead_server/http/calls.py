@@ -117,7 +117,7 @@ class CallForm:
     """Whether it is for a graph."""
     role: str
     """Of the output that it asks for."""
-    write: Callable[[Any, Signature, NDArray[np.float32], int], Iterator[bytes]]
+    write: Callable[[Any, Signature, NDArray[Any], int], Iterator[bytes]]
     """Writes the reply: of the call, the graph, the output (B, …) and the number of tokens."""
 
 
@@ -199,7 +199,10 @@ def check_direction(fields: Mapping[str, Any]) -> None:
         raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
 
 
-def values_of(replies: Iterable[InferReply]) -> tuple[NDArray[np.float32], int]:
+def values_of(replies: Iterable[InferReply]) -> tuple[NDArray[Any], int]:
     """Return the output (B, …) in the replies to a call's requests, and the number of tokens."""
     values, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
-    return np.concatenate(values, dtype=np.float32), int(sum(each.sum() for each in lengths))
+    joined = np.concatenate(values)
+    if joined.dtype.kind == "f":
+        joined = joined.astype(np.float32, copy=False)
+    return joined, int(sum(each.sum() for each in lengths))

@@ -13,7 +13,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyhead_proto.names import INPUT_IDS, LENGTHS, POOLED, PROMPT_NAME, TEXT, TOKENS, TRUNCATE
+from polyhead_proto.names import (
+    DIMENSIONS,
+    INPUT_IDS,
+    LENGTHS,
+    POOLED,
+    PRECISION,
+    PROMPT_NAME,
+    TEXT,
+    TOKENS,
+    TRUNCATE,
+)
+from polyhead_proto.vectors import DATATYPES, VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.calls import (
     DIRECTION_FIELD,
@@ -29,13 +40,14 @@ from polyhead_server.http.calls import (
 )
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters, pack
+from polyhead_server.inference.vectors import ranges_of
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
 _PROMPT_NAME = Field("The prompt to put before each text", [str])
-_DIMENSIONS = Field("The width of the model's vectors, if at all", [int])
+_DIMENSIONS = Field("How many of the first dimensions to return, normalised again", [int])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +57,7 @@ class EmbeddingsCall(ApiCall):
     inputs: Sequence[str] | Sequence[Sequence[int]]
     """B texts, or B lists of token ids."""
     dimensions: int | None
+    precision: VectorPrecision | None = None
     base64: bool = False
     normalise: bool = False
 
@@ -57,7 +70,7 @@ class EmbeddingsCall(ApiCall):
         ]
 
     def check(self, signature: Signature) -> None:
-        """Check that a model pools tokens, to the width that is asked for, and takes such inputs."""
+        """Check that a model pools tokens, to a width that can be cut so, and takes such inputs."""
         pooled = output_of(signature, POOLED)
         if pooled is None or signature.feed(TOKENS) is None:
             raise InvalidRequestError(
@@ -65,11 +78,13 @@ class EmbeddingsCall(ApiCall):
                 f"{listed(signature.outputs)}"
             )
         width = signature.outputs[pooled].shape[-1]
-        if self.dimensions not in {None, width}:
+        if self.dimensions is not None and not 1 <= self.dimensions <= width:
             raise InvalidRequestError(
-                f"dimensions must be left out or be {width}, the width of {signature.name}'s vectors, "
-                f"was {self.dimensions}: vectors are not cut"
+                f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, "
+                f"was {self.dimensions}"
             )
+        if self.precision is not None:
+            ranges_of(signature.outputs[pooled], self.precision, self.dimensions or width, "output_dtype")
         if isinstance(self.inputs[0], str) and TEXT not in signature.inputs:
             raise InvalidRequestError(
                 f"{self.names[TEXT].removesuffix('[]')} must be token ids: {signature.name} has no tokenizer"
@@ -78,6 +93,10 @@ class EmbeddingsCall(ApiCall):
     def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
         """Return the request for pooled vectors of a part."""
         message = self.message(signature, POOLED)
+        if self.dimensions is not None:
+            message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
+        if self.precision is not None:
+            message.outputs[0].parameters[PRECISION].string_param = self.precision
         inputs, batch = self.inputs[part.start : part.stop], len(part)
         if isinstance(inputs[0], str):
             return request_of_texts(message, {TEXT: inputs})
@@ -97,6 +116,15 @@ def _read(field: str, fields: Mapping[str, Any], models: Sequence[str], given: P
     """Read the fields of a call, whose inputs are in a field of this name."""
     if (encoding := fields.get("encoding_format", "float")) not in {"float", "base64"}:
         raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
+    dtype = fields.get("output_dtype", "float")
+    precision = next((each for each in DATATYPES if each == dtype), None)
+    if precision is None and dtype != "float":
+        raise InvalidRequestError(f"output_dtype must be float, {listed(DATATYPES)}, was {quoted(dtype)}")
+    if precision is not None and encoding != "float":
+        raise InvalidRequestError(
+            f"encoding_format must be float with output_dtype {dtype}, was {encoding}: OpenAI's clients read "
+            "FP32 from base64, and ask for it unless they are told otherwise"
+        )
     check_direction(fields)
     return EmbeddingsCall(
         model=named_or_only(fields, models, "embed"),
@@ -104,6 +132,7 @@ def _read(field: str, fields: Mapping[str, Any], models: Sequence[str], given: P
         inputs=_read_inputs(fields[field], field),
         parameters={**given, **{name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields}},
         dimensions=fields.get("dimensions"),
+        precision=precision,
         base64=encoding == "base64",
         normalise=fields.get("normalize", field == "inputs"),
     )
@@ -119,7 +148,7 @@ def embeds(signature: Signature) -> bool:
 
 
 def _write_openai(
-    call: EmbeddingsCall, _: Signature | None, vectors: NDArray[np.float32], tokens: int
+    call: EmbeddingsCall, _: Signature | None, vectors: NDArray[Any], tokens: int
 ) -> Iterator[bytes]:
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors):
@@ -185,6 +214,7 @@ OPENAI = CallForm(
             "input": Field("A text, texts, token ids or lists of token ids", [str, list], required=True),
             "encoding_format": Field("float (the default) or base64", [str]),
             "dimensions": _DIMENSIONS,
+            "output_dtype": Field(f"float (the default), {', '.join(DATATYPES)}", [str]),
             "user": Field("Ignored", [str]),
             TRUNCATE: TRUNCATE_FIELD,
             PROMPT_NAME: _PROMPT_NAME,

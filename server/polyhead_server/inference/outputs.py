@@ -6,6 +6,7 @@ All sizes are known before anything is computed. Shape letters: B batch, T token
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DTYPE, HEADS, LAYERS, LENGTHS, TOKENS
+from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, LENGTHS, PRECISION, TOKENS
+from polyhead_proto.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
+from polyhead_server.inference.vectors import Ranges, normalised, quantised, ranges_of
+from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature, TensorSpec
 
 EXTRAS = frozenset({TOKENS, LENGTHS})
@@ -33,6 +37,7 @@ class RequestedOutput:
     datatype: str
     selectors: Mapping[int, Selector]
     """By axis. How far indices may reach is known only when all sizes are."""
+    precision: VectorPrecision | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,19 @@ class OutputPlan:
     """Of its raw content."""
     computed_bytes: int
     """Of all that the graph gives for it, before anything is selected."""
+    normalises: bool = False
+    """Whether what is selected are vectors that get length 1 again."""
+    precision: VectorPrecision | None = None
+    """What these become then."""
+    ranges: Ranges | None = None
+    """What that needs."""
+
+    def take(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what is wanted of all that the graph gives for it, before it is converted."""
+        selected = select(array, self.selection)
+        if self.normalises:
+            selected = normalised(selected)
+        return selected if self.precision is None else quantised(selected, self.precision, self.ranges)
 
     def work_bytes(self, size: int) -> int:
         """Return what writing so many bytes of it costs, in bytes to copy."""
@@ -83,7 +101,13 @@ def requested_outputs(
             raise InvalidRequestError(
                 f"parameter {name} of the request does not apply to any requested output"
             )
-    return [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
+    requested = [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
+    for one in requested:
+        for axis, selector in one.selectors.items():
+            if selector.name == DIMENSIONS:
+                width, trained = one.spec.shape[axis], one.spec.matryoshka
+                _warn(doubt(signature.name, selector.ranges[0][1], width, trained), signature.name)
+    return requested
 
 
 def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputPlan:
@@ -103,6 +127,12 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
         else:
             selection[axis] = selector.resolve(shape[axis], spec.axes[axis])
         shape[axis] = len(selection[axis])
+    is_cut = shape[-1:] != list(spec.at(sizes))[-1:]
+    ranges = None
+    if output.precision is not None:
+        field = f"parameter precision of output {spec.name}"
+        ranges = ranges_of(spec, output.precision, shape[-1], field)
+        shape[-1] = numbers_of(output.precision, shape[-1])
     size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[output.datatype].itemsize
     return OutputPlan(
         spec=spec,
@@ -111,6 +141,9 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
         shape=tuple(shape),
         bytes=size,
         computed_bytes=computed,
+        normalises=spec.unit and is_cut,
+        precision=output.precision,
+        ranges=ranges,
     )
 
 
@@ -140,13 +173,28 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
     dtype = own.dtype
     if _applies(DTYPE, default.dtype, spec):
         dtype = dtype or default.dtype
+    precision = own.precision
+    if _applies(PRECISION, None, spec):
+        precision = precision or default.precision
+    if precision is not None and dtype is not None:
+        raise InvalidRequestError(
+            f"output {spec.name} must have parameter dtype ({dtype}) or precision ({precision}), had both"
+        )
     axes = {name: spec.selected_axis(name) for name in (*default.selectors, *own.selectors)}
     selectors = {**default.selectors, **own.selectors}
     return RequestedOutput(
         spec=spec,
-        datatype=dtype or spec.datatype,
+        datatype=dtype or (spec.datatype if precision is None else DATATYPES[precision]),
         selectors={axis: selectors[name] for name, axis in axes.items() if axis is not None},
+        precision=precision,
     )
+
+
+@lru_cache(256)
+def _warn(doubt: str | None, model: str) -> None:
+    """Log a doubt about a model, once."""
+    if doubt is not None:
+        LOGGER.warning(doubt, extra={"model": model})
 
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
@@ -158,7 +206,8 @@ def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
 
 def _given(parameters: OutputParameters) -> list[str]:
     """Return the names of the parameters that are given."""
-    return [*parameters.selectors, *([] if parameters.dtype is None else [DTYPE])]
+    others = {DTYPE: parameters.dtype, PRECISION: parameters.precision}
+    return [*parameters.selectors, *(name for name, value in others.items() if value is not None)]
 
 
 def _elsewhere(name: str, signature: Signature) -> str:

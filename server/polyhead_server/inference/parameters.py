@@ -7,15 +7,16 @@ of other servers add by themselves are accepted where they ask for what happens 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import TypeVar, get_args
 
 from polyhead_proto import messages as pb
 from polyhead_proto import names
 from polyhead_proto.datatypes import Precision
+from polyhead_proto.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
 
-_OF_OUTPUTS = "heads, queries, layers, top and dtype"
-_OF_REQUESTS = "timeout, priority, parts, heads, queries, layers, top and dtype"
+_OF_OUTPUTS = "heads, queries, layers, top, dimensions, precision and dtype"
+_OF_REQUESTS = f"timeout, priority, parts, {_OF_OUTPUTS}"
 _OF_TEXT_REQUESTS = f"truncate, prompt_name, {_OF_REQUESTS}"
 
 # MLServer's names: an array, a column of a table; and, for BYTES only, strings.
@@ -33,6 +34,7 @@ _HINTS = {
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?::\s*([0-9]{1,9})\s*)?")
 _MAX_SELECTOR_LENGTH = 64 * 1024
 
+T = TypeVar("T")
 Parameters = Mapping[str, pb.InferParameter]
 
 
@@ -54,7 +56,7 @@ class Selector:
         for _, stop in self.ranges:
             if stop > size:
                 bounds = f"0 and {letter}-1 ({size - 1}), was {stop - 1}"
-                if self.name == names.TOP:
+                if self.name in {names.TOP, names.DIMENSIONS}:
                     bounds = f"1 and {letter} ({size}), was {stop}"
                 raise InvalidRequestError(f"parameter {self.name} of {self.whose} must be between {bounds}")
         if len(self.ranges) == 1:
@@ -97,6 +99,8 @@ class OutputParameters:
     selectors: Mapping[str, Selector] = field(default_factory=dict)
     """By the parameter's name."""
     dtype: str | None = None
+    precision: VectorPrecision | None = None
+    """Of pooled vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,26 +179,23 @@ def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -
 def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> OutputParameters:
     """Read selections and `dtype`, and reject any other parameter."""
     selectors: dict[str, Selector] = {}
-    dtype = None
+    dtype = precision = None
     for name, parameter in parameters.items():
         match name:
             case names.HEADS | names.QUERIES | names.LAYERS:
                 selectors[name] = _selector(name, parameter, whose)
-            case names.TOP:
+            case names.TOP | names.DIMENSIONS:
                 selectors[name] = _first(name, parameter, whose)
             case names.DTYPE:
-                dtype = parameter.string_param
-                if dtype not in get_args(Precision):
-                    raise InvalidRequestError(
-                        f"parameter dtype of {whose} must be {', '.join(get_args(Precision))}, "
-                        f"was {_shown(parameter)}"
-                    )
+                dtype = _choice(name, parameter, whose, get_args(Precision))
+            case names.PRECISION:
+                precision = _choice(name, parameter, whose, get_args(VectorPrecision))
             case _:
                 raise InvalidRequestError(
                     f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
                     f"there are {known}"
                 )
-    return OutputParameters(selectors=selectors, dtype=dtype)
+    return OutputParameters(selectors=selectors, dtype=dtype, precision=precision)
 
 
 def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> int | None:
@@ -280,6 +281,15 @@ def _first(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
     """Read how many of the first are selected."""
     count = _whole_number(name, parameter, whose, least=1)
     return Selector(name=name, whose=whose, ranges=[(0, count)])
+
+
+def _choice(name: str, parameter: pb.InferParameter, whose: str, choices: Sequence[T]) -> T:
+    for choice in choices:
+        if parameter.string_param == choice:
+            return choice
+    raise InvalidRequestError(
+        f"parameter {name} of {whose} must be {', '.join(map(str, choices))}, was {_shown(parameter)}"
+    )
 
 
 def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:

@@ -15,7 +15,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import FINAL, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import OutputPlan, convert, select
+from polyhead_server.inference.outputs import OutputPlan, convert
 from polyhead_server.inference.reply import SERIALISE, Content, InferReply, detached, write_id
 from polyhead_server.repository.signature import Signature
 
@@ -136,7 +136,7 @@ class PartMaker:
         content = arrays.pop(name)
         if not isinstance(content, bytes):
             if not any(part.start):
-                content = select(content, output.selection)
+                content = output.take(content)
             if not part.last:
                 arrays[name] = content
             block = tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))

@@ -23,7 +23,6 @@ from polyhead_server.inference.outputs import (
     RequestedOutput,
     convert,
     plan_output,
-    select,
 )
 from polyhead_server.repository.signature import Signature
 
@@ -155,7 +154,7 @@ def make_reply(
     for output in plan.outputs:
         content = arrays[output.spec.name]
         if not isinstance(content, bytes):
-            content = convert(select(content, output.selection), output.datatype)
+            content = convert(output.take(content), output.datatype)
         contents.append(content)
     return InferReply(
         signature=plan.signature,

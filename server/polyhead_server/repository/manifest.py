@@ -56,6 +56,8 @@ PADDED, PACKED = ("B", "T", "D"), ("N", "D")
 IndexNumber = Annotated[int, Field(ge=0)]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
+Numbers32 = tuple[Annotated[float, Field(ge=-3e38, le=3e38, allow_inf_nan=False)], ...]
+"""Finite in FP32."""
 
 
 class _Model(BaseModel):
@@ -175,6 +177,10 @@ class ManifestEncoder(_Model):
     causal: bool = False
     vocabulary: Size | None = None
     pooling: str | None = None
+    normalise: bool = False
+    """Whether pooled vectors have length 1."""
+    matryoshka: tuple[Size, ...] | None = None
+    """The numbers of dimensions to which pooled vectors were trained to be cut; empty: any; None: none."""
     dense: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -226,6 +232,20 @@ class ManifestDrift(_Model):
         return {"inputs": self.inputs, "cosines": cosines, "deviations": deviations}
 
 
+class ManifestCalibration(_Model):
+    """The ranges of pooled vectors, as the export measured them."""
+
+    ranges: dict[Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,8}$")], tuple[Numbers32, Numbers32]]
+    """By number of dimensions, the least and the largest value of each."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> "ManifestCalibration":
+        for dimensions, both in self.ranges.items():
+            if any(len(numbers) != int(dimensions) for numbers in both):
+                raise ValueError(f"ranges of {dimensions} must be as many numbers, twice")
+        return self
+
+
 class ManifestParity(_Model):
     """What the export measured, as far as metadata shows it."""
 
@@ -254,6 +274,7 @@ class Manifest(_Model):
     files: dict[FileName, FileRecord]
     numbers: Numbers = Numbers()
     parity: ManifestParity = ManifestParity()
+    calibration: ManifestCalibration | None = None
     digest: str = ""
     """SHA-256 of the manifest's own bytes and so, by the hashes in it, of the whole version."""
     skipped: dict[str, str] = {}

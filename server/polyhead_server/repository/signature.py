@@ -24,9 +24,12 @@ from polyhead_proto.names import (
     ATTENTION_ROWS,
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
+    DIMENSIONS,
     HEADS,
     LAYERS,
     LENGTHS,
+    POOLED,
+    PRECISION,
     QUERIES,
     TEXT,
     TEXT_PAIR,
@@ -40,7 +43,7 @@ SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
     LAYERS: LAYER_AXIS,
     TOP: re.compile("Top"),
 }
-"""The letters of the axes from which parameters of outputs select; `queries` selects by role."""
+"""The letters of the axes from which parameters select; `queries` and `dimensions` select by role."""
 
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
 
@@ -66,6 +69,12 @@ class TensorSpec:
     labels: tuple[str, ...] | None = None
     optional: bool = False
     """A request may leave it out."""
+    unit: bool = False
+    """Whether its vectors, which are pooled, have length 1."""
+    matryoshka: tuple[int, ...] | None = None
+    """The numbers of dimensions to which they were trained to be cut; empty: any; None: none."""
+    ranges: Mapping[int, NDArray[np.float32]] = field(default_factory=dict, compare=False)
+    """By number of dimensions, [2, d]: the least and the largest value of each, on texts."""
 
     @cached_property
     def also(self) -> tuple[str, ...]:
@@ -109,6 +118,8 @@ class TensorSpec:
         """Return the axis from which a parameter of the output selects; None: it does not apply."""
         if parameter == QUERIES:
             return len(self.axes) - 2 if self.role in {ATTENTION, CROSS_ATTENTION} else None
+        if parameter in {DIMENSIONS, PRECISION}:
+            return len(self.axes) - 1 if self.role == POOLED else None
         letters = SELECTED_AXES[parameter]
         return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
 
@@ -252,7 +263,7 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     """Describe a graph as it is served: with texts and tokens where the family has a tokeniser."""
     record = manifest.graphs[graph]
     feeds = tuple(_spec(tensor, manifest.sizes) for tensor in record.inputs)
-    results = tuple(_spec(tensor, manifest.sizes) for tensor in record.outputs)
+    results = tuple(_of_output(_spec(tensor, manifest.sizes), manifest) for tensor in record.outputs)
     inputs = {spec.name: spec for spec in feeds}
     outputs = {spec.name: spec for spec in results}
     ids = next((spec for spec in feeds if spec.role == TOKENS), None)
@@ -283,4 +294,17 @@ def _spec(tensor: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
         **fields,
         sizes={letter: sizes[letter] for letter in tensor.axes if letter in sizes},
         optional=tensor.fill is not None,
+    )
+
+
+def _of_output(spec: TensorSpec, manifest: Manifest) -> TensorSpec:
+    """Add what is known of pooled vectors."""
+    if spec.role != POOLED:
+        return spec
+    measured = {} if manifest.calibration is None else manifest.calibration.ranges
+    return replace(
+        spec,
+        unit=manifest.encoder.normalise,
+        matryoshka=manifest.encoder.matryoshka,
+        ranges={int(count): np.array(both, np.float32) for count, both in measured.items()},
     )

@@ -113,7 +113,7 @@ def test_many_inputs_take_several_requests(serve_over_http: StartHttp, repositor
         ),
         ({"input": [[1], [1] * 40_000]}, 413, "a request must have at most 32768 tokens, had 40000"),
         ({"input": [[1] * 33]}, 400, "dimension 1 (T) of input must be at most 32, was 33"),
-        ({"dimensions": 8}, 400, "dimensions must be left out or be 16"),
+        ({"dimensions": 17}, 400, "dimensions must be from 1 to 16"),
         ({"encoding_format": "int8"}, 400, "float or base64"),
         ({"prompt_name": "nonsense"}, 400, "prompt_name"),
         ({"temperature": 1}, 400, "temperature"),

@@ -1,0 +1,181 @@
+"""Vectors of the size that a store wants, over gRPC and HTTP."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import FAMILIES, write_tokenizer
+from tests.numerics import close
+from tests.server.http.conftest import OverHttp, over_http
+
+from polyhead_client import Client, InvalidRequest
+from polyhead_export import TokenizerFile, export_family
+from polyhead_model import Encoder
+
+TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday.", "!"]
+TRAINED = (4, 8, 11)
+CALIBRATION = ["the dog ran.", "a big blue house and a small cat", "i sat on that sofa!", "yesterday"]
+"""Texts on which the ranges of vectors are measured."""
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
+    """A server of two families with the same weights: `cut` says that it may be cut, `raw` has vectors of any
+    length and says nothing."""
+    models = tmp_path_factory.mktemp("models")
+    write_tokenizer(models.parent / "tokenizer.json")
+    tokenizer = TokenizerFile(path=models.parent / "tokenizer.json", max_tokens=16)
+    config = replace(FAMILIES["tiny-tokens"], layers=1)
+    for name, one in (
+        ("cut", replace(config, matryoshka=TRAINED)),
+        ("raw", replace(config, normalise=False)),
+    ):
+        with torch.random.fork_rng():
+            torch.manual_seed(23)
+            sentences = CALIBRATION if name == "cut" else ()
+            export_family(Encoder(one), name, models, tokenizer=tokenizer, sentences=sentences)
+    with over_http(models) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(web: OverHttp) -> Iterator[Client]:
+    with Client(web.running.address) as one:
+        yield one
+
+
+def first(vectors: Any, dimensions: int) -> list[list[float]]:
+    """The first numbers of each vector, which then gets length 1: a loop in float64."""
+    rows = []
+    for vector in vectors:
+        kept = [float(value) for value in vector[:dimensions]]
+        length = sum(value * value for value in kept) ** 0.5
+        rows.append([value / length for value in kept])
+    return rows
+
+
+@pytest.mark.parametrize("dimensions", [*TRAINED, 16])
+def test_the_first_dimensions_have_length_1_again(client: Client, web: OverHttp, dimensions: int) -> None:
+    whole: Any = client.encode(TEXTS, model="cut").pooled
+
+    cut: Any = client.encode(TEXTS, model="cut", dimensions=dimensions)
+    alone: Any = client.encode(TEXTS[2], model="cut", dimensions=dimensions, output=False).pooled
+    call = {"model": "cut", "input": TEXTS, "dimensions": dimensions}
+    embeddings = [one["embedding"] for one in web.post("/v1/embeddings", call).json["data"]]
+
+    # A sum of squares, a root and a quotient, each rounded.
+    np.testing.assert_allclose(cut.pooled, first(whole, dimensions), rtol=0, atol=1e-6)
+    assert cut.output[0].shape[-1] == 16
+    close(alone, cut.pooled[2])
+    close(np.array(embeddings, np.float32), cut.pooled)
+    close(np.array(web.post("/embed", {**call, "inputs": TEXTS, "input": None}).json), cut.pooled)
+
+
+def test_vectors_that_have_any_length_are_only_cut_and_there_is_a_warning(
+    client: Client, web: OverHttp, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole: Any = client.encode(TEXTS, model="raw").pooled
+
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.warns(UserWarning, match="raw does not say that it was trained"),
+    ):
+        cut = client.encode(TEXTS, model="raw", dimensions=5).pooled
+
+    np.testing.assert_array_equal(cut, whole[:, :5])
+    assert [record.message for record in caplog.records if "5 dimensions may" in record.message]
+    assert client.model("cut").outputs["pooled"].matryoshka == TRAINED
+    with pytest.warns(UserWarning, match="cut was, to 4, 8, 11 alone, trained"):
+        client.encode(TEXTS, model="cut", dimensions=5)
+
+
+def test_what_cannot_be_cut_so_is_refused(client: Client, web: OverHttp) -> None:
+    alone = pytest.warns(UserWarning, match="cut was, to 4, 8, 11 alone")
+    with alone, pytest.raises(InvalidRequest, match=r"between 1 and D \(16\), was 17"):
+        client.encode(TEXTS, model="cut", dimensions=17)
+    with pytest.raises(InvalidRequest, match="dimensions must be an integer, 1 or more"):
+        client.encode(TEXTS, model="cut", dimensions=0)
+    with pytest.raises(InvalidRequest, match="dimensions goes with pooled"):
+        client.encode(TEXTS, model="cut", dimensions=4, pooled=False)
+    for dimensions in (0, 17):
+        call = {"model": "cut", "input": TEXTS, "dimensions": dimensions}
+        assert "dimensions must be from 1 to 16" in web.post("/v1/embeddings", call).error
+    on_tokens = {"outputs": [{"name": "output", "parameters": {"dimensions": 4}}]}
+    text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    answered = web.post("/v2/models/cut/infer", {"inputs": [text], **on_tokens})
+    assert "parameter dimensions does not apply to output output" in answered.error
+
+
+def quantised(vectors: Any, precision: str, texts: Any) -> list[list[int]]:
+    """Vectors in fewer bits, as sentence-transformers' `quantize_embeddings` makes them: a loop over numbers.
+
+    Of each dimension, 255 steps lead from the least to the largest value on `texts`; a bit says whether a
+    number is positive, the first of eight the highest. Signed integers are less by 128.
+    """
+    rows = []
+    for vector in vectors:
+        if precision.endswith("int8"):
+            row = []
+            for value, others in zip(vector, np.transpose(texts), strict=True):
+                step = np.float32(others.max() - others.min()) / np.float32(255)
+                row.append(min(max(int(np.floor((value - others.min()) / (step or 1))), 0), 255))
+        else:
+            bits = [*(value > 0 for value in vector), *[False] * (-len(vector) % 8)]
+            row = [
+                sum(bit << (7 - place) for place, bit in enumerate(bits[start : start + 8]))
+                for start in range(0, len(bits), 8)
+            ]
+        rows.append(row if precision.startswith("u") else [number - 128 for number in row])
+    return rows
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("dimensions", [11, None])
+def test_integers_are_those_of_sentence_transformers(
+    client: Client, web: OverHttp, precision: Any, dimensions: int | None
+) -> None:
+    asked: Any = {"model": "cut", "dimensions": dimensions}
+    floats, ranges = (client.encode(texts, **asked).pooled for texts in (TEXTS, CALIBRATION))
+
+    found: Any = client.encode(TEXTS, precision=precision, **asked).pooled
+    alone: Any = [client.encode(text, precision=precision, **asked).pooled for text in TEXTS]
+    call = {**asked, "input": TEXTS, "output_dtype": precision}
+    embeddings = [one["embedding"] for one in web.post("/v1/embeddings", call).json["data"]]
+
+    expected = np.array(quantised(floats, precision, ranges))
+    assert found.dtype == (np.uint8 if precision.startswith("u") else np.int8)
+    # Where rounding decides, a number is in the next step; a bit is of a number of another sign.
+    assert np.abs(found.astype(int) - expected).max() <= ("int8" in precision)
+    assert (found == expected).mean() > 0.9
+    assert np.ptp(expected) > 100
+    for vectors in (alone, embeddings):  # whatever else is in the batch
+        np.testing.assert_array_equal(np.array(vectors), found)
+
+
+def test_what_cannot_become_integers_is_refused(client: Client, web: OverHttp) -> None:
+    with pytest.raises(InvalidRequest, match=r"which needs the ranges of vectors of 16 dimensions.* of none"):
+        client.encode(TEXTS, model="raw", precision="int8")
+    with (
+        pytest.warns(UserWarning, match="cut was"),
+        pytest.raises(InvalidRequest, match="of 4, 8, 11, 16 alone"),
+    ):
+        client.encode(TEXTS, model="cut", precision="int8", dimensions=6)
+    with pytest.raises(InvalidRequest, match="precision must be one of int8, uint8, binary, ubinary"):
+        client.encode(TEXTS, model="cut", precision="float16")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="precision goes with pooled"):
+        client.encode(TEXTS, model="cut", precision="int8", pooled=False)
+    refused: dict[str, dict[str, Any]] = {
+        "output_dtype must be float": {"output_dtype": "int4"},
+        "output_dtype must be binary or ubinary": {"output_dtype": "int8", "dimensions": 5},
+        "encoding_format must be float": {"output_dtype": "int8", "encoding_format": "base64"},
+    }
+    for named, fields in refused.items():
+        assert named in web.post("/v1/embeddings", {"model": "cut", "input": TEXTS, **fields}).error
+    output = {"name": "pooled", "parameters": {"dtype": "FP16", "precision": "int8"}}
+    text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    answered = web.post("/v2/models/cut/infer", {"inputs": [text], "outputs": [output]})
+    assert "must have parameter dtype (FP16) or precision (int8), had both" in answered.error
