@@ -60,6 +60,10 @@ FAMILIES = {
     "tiny-masked": EncoderConfig(d_model=16, heads=2, layers=2, mask_input=True),
 }
 
+PROBED = EncoderConfig(
+    d_model=16, heads=2, layers=2, vocabulary=32, positions=32, pooling="mean", head_mask_input=True
+)
+
 TEXT_MAX_TOKENS = 16
 """At which `tiny-tokens` refuses text, or cuts it."""
 
@@ -72,6 +76,13 @@ def build_encoder(name: str) -> Encoder:
     with torch.random.fork_rng():
         torch.manual_seed(7)
         return Encoder(FAMILIES[name]).eval()
+
+
+def build_probed() -> Encoder:
+    """The encoder of the family `probed`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(9)
+        return Encoder(PROBED).eval()
 
 
 def write_tokenizer(path: Path) -> None:
@@ -241,6 +252,32 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
 
     return made_once(tmp_path_factory, "models", export)
+
+
+@pytest.fixture(scope="session")
+def probed_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with `probed`, which has a tokenizer, a head mask and every kind of graph."""
+    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    write_tokenizer(tokenizer)
+    file = TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+    return made_once(
+        tmp_path_factory,
+        "probed",
+        lambda folder: export_family(build_probed(), "probed", folder, graphs=["all"], tokenizer=file),
+    )
+
+
+@pytest.fixture(scope="session")
+def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with `modern`, with every kind of graph, and `masked`, each traced once."""
+    from tests.export.test_architectures import MASKED, MODERN, build, traced_once
+
+    def export(folder: Path) -> None:
+        with traced_once():
+            export_family(build(MODERN), "modern", folder, graphs=["all"])
+            export_family(build(MASKED), "masked", folder)
+
+    return made_once(tmp_path_factory, "architectures", export)
 
 
 SENTIMENTS = ("negative", "neutral", "positive")

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from tests.client.conftest import Connect
-from tests.conftest import TEXT_MAX_TOKENS, write_tokenizer
 from tests.numerics import close
 from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest, norm_weighted
-from polyhead_export import TokenizerFile, export_family
-from polyhead_model import Encoder, EncoderConfig
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "attention.ipynb"
@@ -28,19 +24,9 @@ RANDOM = np.random.default_rng(2)
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with one family, `all`, that has every graph and a head mask."""
-    folder = tmp_path_factory.mktemp("all")
-    write_tokenizer(folder / "tokenizer.json")
-    config = EncoderConfig(
-        d_model=16, heads=H, layers=L, vocabulary=32, positions=32, pooling="mean", head_mask_input=True
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        encoder = Encoder(config).eval()
-    tokenizer = TokenizerFile(path=folder / "tokenizer.json", max_tokens=TEXT_MAX_TOKENS)
-    export_family(encoder, "all", folder / "models", graphs=["all"], tokenizer=tokenizer)
-    with serving(quick_settings(folder / "models", max_batch_size=2)) as server:
+def address(probed_models: Path) -> Iterator[str]:
+    """The address of a server of `probed`, which has every graph and a head mask."""
+    with serving(quick_settings(probed_models, max_batch_size=2)) as server:
         yield server.address
 
 
@@ -74,7 +60,7 @@ def test_insight_is_that_of_the_attention(client: Client) -> None:
 
     encoding = client.encode(TEXTS, scores=True, rollout=True, top=TOP, head_mix=mix)
 
-    assert encoding.model == "all.insight"
+    assert encoding.model == "probed.insight"
     assert encoding.tokens == whole.tokens
     scores, top = encoding.scores, encoding.top
     assert scores is not None
@@ -109,10 +95,10 @@ def test_few_queries_are_those_of_the_whole(client: Client, kind: str) -> None:
     }[kind]
     options: dict[str, Any] = {"attention": [1, 0], "queries": [2, 0], "heads": [1]}
 
-    rows = client.encode(inputs, model="all", **options)
-    whole = client.encode(inputs, model="all.attention", **options)
+    rows = client.encode(inputs, model="probed", **options)
+    whole = client.encode(inputs, model="probed.attention", **options)
 
-    assert (rows.model, whole.model) == ("all.rows", "all.attention")
+    assert (rows.model, whole.model) == ("probed.rows", "probed.attention")
     assert rows.attention is not None
     assert whole.attention is not None
     for layer, expected in whole.attention.items():
@@ -142,10 +128,10 @@ def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -
     }
     options = wishes.get(graph, {})
 
-    plain = client.encode(TEXTS, model="all", **options)
-    silenced = client.encode(TEXTS, model="all", head_mask=mask, **options)
+    plain = client.encode(TEXTS, model="probed", **options)
+    silenced = client.encode(TEXTS, model="probed", head_mask=mask, **options)
 
-    assert plain.model == f"all{graph}"
+    assert plain.model == f"probed{graph}"
     assert plain.pooled is not None
     assert silenced.pooled is not None
     changed = np.abs(silenced.pooled - plain.pooled).max(1) > 1e-3
@@ -158,7 +144,7 @@ def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch
     names: dict[str, Any] = {}
 
     for code in (of_a_notebook, block("docs/client.md", "rollout=True, top=3")):
-        exec(code.replace("127.0.0.1:8001", address).replace("minilm", "all"), names)
+        exec(code.replace("127.0.0.1:8001", address).replace("minilm", "probed"), names)
 
     names["client"].close()
     assert names["result"].scores["previous"].shape == (L, H)
@@ -169,7 +155,7 @@ def test_the_page_on_attention_reads_scores(address: str, capsys: pytest.Capture
     code = block("docs/attention.md", "result.scores.weighted")
     for shown, ours in {
         "127.0.0.1:8001": address,
-        "minilm": "all",
+        "minilm": "probed",
         "[0, 2]": "[0, 1]",
         "[4, 5]": "[1, 0]",
     }.items():
@@ -216,7 +202,7 @@ def test_what_a_text_does_not_have_is_refused(client: Client, queries: Sequence[
 
 def test_the_example_notebook_runs(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POLYHEAD_ADDRESS", address)
-    monkeypatch.setenv("POLYHEAD_MODEL", "all")
+    monkeypatch.setenv("POLYHEAD_MODEL", "probed")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     shown = []

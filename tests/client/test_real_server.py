@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import PROMPTS
 from tests.numerics import close
 
-from polyhead_client import Client, InvalidRequest, NotFound, TooLarge
+from polyhead_client import Client, InvalidRequest, NotFound
 from polyhead_client.command import main
 
 if TYPE_CHECKING:
@@ -154,20 +154,6 @@ def test_texts_equal_their_token_ids(client: Client) -> None:
     assert by_ids.timings.compute_ns is not None
 
 
-def test_one_text_equals_a_list_of_it(client: Client) -> None:
-    one = client.encode(TEXTS[0], model="tiny-tokens", attention=-1)
-    several = client.encode(TEXTS[:1], model="tiny-tokens", attention=-1)
-
-    np.testing.assert_array_equal(one.output, several.output[0])
-    assert one.pooled is not None
-    assert several.pooled is not None
-    np.testing.assert_array_equal(one.pooled, several.pooled[0])
-    assert one.attention is not None
-    assert several.attention is not None
-    np.testing.assert_array_equal(one.attention[1], several.attention[1][0])
-    assert several.tokens == [one.tokens]
-
-
 def test_tokens_of_ids_can_be_had(client: Client) -> None:
     assert client.encode([2, 6, 3], model="tiny-tokens", tokens=True).tokens == ["[CLS]", "cat", "[SEP]"]
 
@@ -187,54 +173,6 @@ def test_heads_queries_and_datatype_are_chosen_on_the_server(
     close(part.attention[1], whole.attention[1][:, [3, 0], 2:5], scale=1, extra=error)
 
 
-def test_a_mask_hides_what_it_hides(client: Client, random: np.random.Generator) -> None:
-    mask = np.tril(np.ones((6, 6), np.bool_))
-
-    encoding = client.encode(vectors(random, 2, 6, 16), model="tiny-masked", mask=mask, attention=True)
-
-    assert encoding.attention is not None
-    for weights in encoding.attention.values():
-        assert not weights[:, :, ~mask].any()
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-
-
-def test_an_attention_mask_is_lengths(client: Client) -> None:
-    ids = np.array([[2, 6, 3, 0], [2, 7, 8, 3]])
-
-    by_mask = client.encode(ids, model="tiny-tokens", attention_mask=(ids != 0).astype(int))
-    by_lengths = client.encode(ids, model="tiny-tokens", lengths=[3, 4])
-
-    np.testing.assert_array_equal(by_mask.pooled, by_lengths.pooled)
-
-
-def test_half_precision_vectors_are_taken(client: Client, random: np.random.Generator) -> None:
-    x = vectors(random, 2, 4, 16).astype(np.float16)
-
-    half = client.encode(x, model="tiny")
-    full = client.encode(x.astype(np.float32), model="tiny")
-
-    np.testing.assert_allclose(half.output, full.output, atol=1e-5)
-
-
-def test_what_is_not_a_number_stays_in_its_sequence(client: Client, random: np.random.Generator) -> None:
-    x = vectors(random, 3, 5, 16)
-    clean = client.encode(x, model="tiny")
-    x[1, 2] = np.nan
-
-    encoding = client.encode(x, model="tiny")
-
-    assert np.isnan(encoding.output[1]).any()
-    np.testing.assert_allclose(encoding.output[[0, 2]], clean.output[[0, 2]], atol=1e-5)
-
-
-def test_text_that_is_too_long_is_refused_or_cut(client: Client) -> None:
-    text = "the cat " * 30
-
-    with pytest.raises(InvalidRequest, match=r"text\[0\] must be at most 16 tokens, was 62"):
-        client.encode(text, model="tiny-tokens")
-    assert client.encode(text, model="tiny-tokens", truncate=True).lengths == 16
-
-
 def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np.random.Generator) -> None:
     with pytest.raises(NotFound, match="nothing"):
         client.encode("a", model="nothing")
@@ -252,31 +190,6 @@ def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np
         client.encode(vectors(random, 1, 2, 16))
 
     assert client.encode("a", model="tiny-tokens").lengths == 3
-
-
-def test_a_reply_that_would_be_too_large_is_refused_before_it_is_computed(client: Client) -> None:
-    x = np.zeros((1, 8192, 16), np.float32)
-
-    with pytest.raises(TooLarge, match=r"\d+"):
-        client.encode(x, model="tiny", attention=True)
-
-
-def test_large_attention_arrives(client: Client, random: np.random.Generator) -> None:
-    encoding = client.encode(vectors(random, 2, 600, 16), model="tiny", attention=[0])
-
-    assert encoding.attention is not None
-    assert encoding.attention[0].nbytes > 10 << 20
-    np.testing.assert_allclose(encoding.attention[0].sum(-1), 1, atol=1e-4)
-
-
-def test_statistics_count_what_was_done(client: Client, random: np.random.Generator) -> None:
-    (before,) = client.statistics("tiny")
-    client.encode(vectors(random, 3, 2, 16), model="tiny")
-    (after,) = client.statistics("tiny")
-
-    assert after.inference_count - before.inference_count == 3
-    assert after.durations["success"].count - before.durations["success"].count == 1
-    assert after.durations["compute_infer"].total_ns > before.durations["compute_infer"].total_ns
 
 
 def test_the_commands_reach_the_server(

@@ -5,8 +5,9 @@ The export itself compares every graph with PyTorch, ragged, at lengths beyond w
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -18,8 +19,6 @@ from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
-
-pytestmark = pytest.mark.usefixtures("_traced_once")
 
 MODERN = EncoderConfig(
     d_model=12,
@@ -70,9 +69,16 @@ def build(config: EncoderConfig) -> Encoder:
     return encoder
 
 
-def exported(config: EncoderConfig, folder: Path, **options: Any) -> dict[str, onnx.GraphProto]:
-    """The graphs of a family, by file; the export has compared them with PyTorch."""
-    version = export_family(build(config), "family", folder, **options).folder
+@contextmanager
+def traced_once() -> Iterator[None]:
+    """No export may need the decompositions, for which the exporter traces a graph again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+        yield
+
+
+def graphs_of(version: Path) -> dict[str, onnx.GraphProto]:
+    """The graphs of a version, by file; the export has compared them with PyTorch."""
     return {path.name: onnx.load(path, load_external_data=False).graph for path in version.glob("*.onnx")}
 
 
@@ -82,15 +88,9 @@ def added_to_scores(graph: onnx.GraphProto) -> list[str]:
     return [node.input[5] if len(node.input) > 5 else "" for node in nodes]
 
 
-@pytest.fixture
-def _traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No export may need the decompositions, for which the exporter traces a graph again."""
-    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
-
-
 @pytest.mark.slow
-def test_every_kind_of_graph_of_a_modern_encoder(tmp_path: Path) -> None:
-    graphs = exported(MODERN, tmp_path, graphs=["all"])
+def test_every_kind_of_graph_of_a_modern_encoder(architectures: Path) -> None:
+    graphs = graphs_of(architectures / "modern" / "1")
 
     whole, local = added_to_scores(graphs["model.onnx"])
     assert "" != whole != local != ""
@@ -99,17 +99,20 @@ def test_every_kind_of_graph_of_a_modern_encoder(tmp_path: Path) -> None:
 
 
 def test_a_shared_layer_is_stored_once_in_16_bits(tmp_path: Path) -> None:
-    graphs = exported(SHARED, tmp_path, graphs=["rows"], precision="fp16")
+    with traced_once():
+        version = export_family(build(SHARED), "family", tmp_path, graphs=["rows"], precision="fp16").folder
 
+    graphs = graphs_of(version)
     assert len(set(added_to_scores(graphs["model.onnx"]))) == 1
-    manifest = json.loads((tmp_path / "family" / "1" / "manifest.json").read_text())
+    manifest = json.loads((version / "manifest.json").read_text())
     large = 2 * SHARED.d_model * 48 * 2  # the two matrices of the feed-forward network
     assert large <= manifest["files"]["weights.bin"]["bytes"] < 2 * large + 4 * 4096
     assert manifest["numbers"]["parameters"] == sum(each.numel() for each in build(SHARED).parameters())
 
 
-def test_a_window_and_a_mask_of_the_request(tmp_path: Path) -> None:
-    graphs = exported(MASKED, tmp_path)
+@pytest.mark.slow
+def test_a_window_and_a_mask_of_the_request(architectures: Path) -> None:
+    graphs = graphs_of(architectures / "masked" / "1")
 
     whole, local = added_to_scores(graphs["model.onnx"])
     assert "" != whole != local != ""

@@ -1,6 +1,7 @@
 """Graphs are added to a version: what is there is kept, and must be of the same encoder."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,34 @@ from polyhead_model import Encoder, EncoderConfig
 SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
+    """An encoder, and the repository that it was exported to."""
+    encoder, models = Encoder(SMALL), tmp_path_factory.mktemp("models")
+    export_family(encoder, "small", models)
+    return encoder, models
+
+
+@pytest.fixture
+def encoder(exported: tuple[Encoder, Path], tmp_path: Path) -> Encoder:
+    """An encoder, which `tmp_path` has as the family `small`."""
+    shutil.copytree(exported[1], tmp_path, dirs_exist_ok=True)
+    return exported[0]
+
+
+@pytest.fixture
+def folder(encoder: Encoder, tmp_path: Path) -> Path:
+    """Its version."""
+    return tmp_path / "small" / "1"
+
+
 def manifest_of(folder: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return manifest
 
 
-def test_what_is_missing_is_added(tmp_path: Path) -> None:
+def test_what_is_missing_is_added(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     """Nothing else is traced, and what is there stays as it is, byte for byte."""
-    encoder = Encoder(SMALL)
-    folder = export_family(encoder, "small", tmp_path).folder
     there = {file: (folder / file).read_bytes() for file in ("model.onnx", "attention.onnx")}
     steps: list[str] = []
 
@@ -35,9 +55,7 @@ def test_what_is_missing_is_added(tmp_path: Path) -> None:
     assert {file: (folder / file).read_bytes() for file in there} == there
 
 
-def test_an_incomplete_version_is_completed(tmp_path: Path) -> None:
-    encoder = Encoder(SMALL)
-    folder = export_family(encoder, "small", tmp_path).folder
+def test_an_incomplete_version_is_completed(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     (folder / "attention.onnx").unlink()
     manifest = manifest_of(folder)
     del manifest["graphs"]["attention"]
@@ -61,9 +79,9 @@ def refuse(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyhead_export.version.measure_neighbours", fails)
 
 
-def test_what_could_be_verified_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = Encoder(SMALL)
-    folder = export_family(encoder, "small", tmp_path).folder
+def test_what_could_be_verified_is_added(
+    encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     refuse("insight", monkeypatch)
     with pytest.raises(
@@ -78,10 +96,8 @@ def test_what_could_be_verified_is_added(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_added_where_a_graph_would_be_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = Encoder(SMALL)
-    folder = export_family(encoder, "small", tmp_path).folder
     before = manifest_of(folder)
 
     refuse("attention", monkeypatch)
@@ -112,9 +128,9 @@ def test_a_version_that_is_not_there_is_exported_where_graphs_are_to_be_added(tm
     assert set(manifest_of(exported.folder)["graphs"]) == {"fast", "attention"}
 
 
-def test_graphs_are_added_to_those_of_the_same_encoder_only(tmp_path: Path) -> None:
-    encoder = Encoder(SMALL)
-    folder = export_family(encoder, "small", tmp_path).folder
+def test_graphs_are_added_to_those_of_the_same_encoder_only(
+    encoder: Encoder, folder: Path, tmp_path: Path
+) -> None:
     before = manifest_of(folder)
 
     def refused(encoder: Encoder, **options: Any) -> str:

@@ -9,13 +9,11 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from tests.conftest import write_tokenizer
+from tests.conftest import build_probed
 from tests.numerics import close
 from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
-from polyhead_export import TokenizerFile, export_family
-from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
@@ -25,9 +23,6 @@ from polyhead_server.scheduling import Work, layout_of, measure
 from polyhead_server.scheduling.execution import execute
 
 L, H = 2, 2
-CONFIG = EncoderConfig(
-    d_model=16, heads=H, layers=L, vocabulary=32, positions=32, pooling="mean", head_mask_input=True
-)
 RANDOM = np.random.default_rng(5)
 IDS = RANDOM.integers(5, 32, (3, 7))
 LENGTHS = np.array([7, 4, 1], np.int32)
@@ -35,17 +30,13 @@ ROWS = np.array([[6, 0, 3], [1, 5, 2], [0, 6, 4]])
 FEEDS: dict[str, Any] = {"input_ids": IDS, "lengths": LENGTHS, "rows": ROWS}
 
 
-def build() -> Encoder:
-    with torch.random.fork_rng():
-        torch.manual_seed(9)
-        return Encoder(CONFIG).eval()
-
-
 def reference(ids: Any = IDS, lengths: Any = LENGTHS, head_mask: Any = None) -> tuple[Any, Any]:
     """What PyTorch gives: pooled vectors [B, D] and attention [B, L, H, T, T]."""
     mask = None if head_mask is None else torch.from_numpy(head_mask)
     with torch.inference_mode():
-        result = build()(torch.from_numpy(ids), torch.from_numpy(lengths), head_mask=mask, need_weights=True)
+        result = build_probed()(
+            torch.from_numpy(ids), torch.from_numpy(lengths), head_mask=mask, need_weights=True
+        )
     return result.pooled.numpy(), torch.stack(result.attention, dim=1).numpy()
 
 
@@ -55,19 +46,8 @@ def taken(attention: Any, rows: Any = ROWS) -> Any:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rows")
-    tokenizer = folder / "tokenizer.json"
-    write_tokenizer(tokenizer)
-    models = folder / "models"
-    file = TokenizerFile(path=tokenizer, max_tokens=16)
-    export_family(build(), "probed", models, graphs=["rows"], tokenizer=file)
-    return models
-
-
-@pytest.fixture(scope="module")
-def probed(models: Path, device: str) -> Iterator[Running]:
-    with running(quick_settings(models, device=device)) as one:
+def probed(probed_models: Path, device: str) -> Iterator[Running]:
+    with running(quick_settings(probed_models, device=device)) as one:
         yield one
 
 
@@ -272,7 +252,7 @@ def test_a_family_without_one_says_what_it_takes(server: Running) -> None:
     assert message == "input 'head_mask' is not known to tiny, which takes x, lengths"
 
 
-def test_requests_with_other_rows_and_masks_share_a_batch(models: Path, device: str) -> None:
+def test_requests_with_other_rows_and_masks_share_a_batch(probed_models: Path, device: str) -> None:
     def feeds(ids: Any, lengths: Sequence[int], rows: Any, mask: Any = None) -> dict[str, Any]:
         ones = np.ones((len(ids), L, H), np.float32)  # what the server makes of none
         return {
@@ -287,10 +267,13 @@ def test_requests_with_other_rows_and_masks_share_a_batch(models: Path, device: 
         feeds(RANDOM.integers(5, 32, (1, 3)), [3], [[2]]),
         feeds(RANDOM.integers(5, 32, (2, 5)), [5, 2], [[1, 4], [0, 1]], np.zeros((2, L, H), np.float32)),
     ]
-    manifest = read_manifest(models / "probed" / "1", family="probed", version=1)
+    manifest = read_manifest(probed_models / "probed" / "1", family="probed", version=1)
     signature = signature_of(manifest, "rows")
     engine = Engine(
-        models / "probed" / "1" / "rows.onnx", signature=signature, device=choose_device(device), threads=1
+        probed_models / "probed" / "1" / "rows.onnx",
+        signature=signature,
+        device=choose_device(device),
+        threads=1,
     )
     layout = layout_of(signature)
     works = [
@@ -307,9 +290,9 @@ def test_requests_with_other_rows_and_masks_share_a_batch(models: Path, device: 
         np.testing.assert_allclose(outputs["attention_rows"], taken(attention, each["rows"]), atol=1e-5)
 
 
-def test_few_rows_of_long_sequences_are_not_refused_for_the_memory_of_all(models: Path) -> None:
+def test_few_rows_of_long_sequences_are_not_refused_for_the_memory_of_all(probed_models: Path) -> None:
     """The server knows how many rows there are: their memory is not that of T rows."""
-    manifest = read_manifest(models / "probed" / "1", family="probed", version=1)
+    manifest = read_manifest(probed_models / "probed" / "1", family="probed", version=1)
     signature = signature_of(manifest, "rows")
     few, every = (signature.working_bytes(1, 30, {"B": 1, "T": 30, "R": rows}) for rows in (1, 30))
 

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from tests.numerics import close
 
-from polyhead_export import export_family
-from polyhead_model import Encoder, EncoderConfig
 from polyhead_server.scheduling import Size
 from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.splitting import Piece
@@ -19,17 +16,7 @@ from polyhead_server.scheduling.splitting import Piece
 pytestmark = pytest.mark.slow  # exports every kind of graph; the rule is tested in `scheduling`
 
 LENGTHS = np.array([5, 30, 1, 17, 30, 2, 9, 16], np.int32)
-GRAPHS = ["pieces", "pieces.attention", "pieces.rows", "pieces.insight"]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a packed family of every kind of graph."""
-    torch.manual_seed(5)
-    encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=2, feed_forward=24, pooling="mean")).eval()
-    folder = tmp_path_factory.mktemp("models")
-    export_family(encoder, "pieces", folder, graphs=["rows", "insight"])
-    return folder
+GRAPHS = ["modern", "modern.attention", "modern.rows", "modern.insight"]
 
 
 @pytest.fixture
@@ -53,19 +40,19 @@ def pieces(in_threads: None, monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_pieces_give_what_sequences_give_alone(
-    serve: Any, models: Path, pieces: list[Piece], graph: str
+    serve: Any, architectures: Path, pieces: list[Piece], graph: str
 ) -> None:
-    server = serve(models=models, threads=2, lanes=2)
+    server = serve(models=architectures, threads=2, lanes=2)
     (signature,) = (
         each.signature for each in server.runtime.registry.models() if each.signature.name == graph
     )
     names = [spec.name for spec in signature.results if spec.datatype == "FP32"]
     random = np.random.default_rng(8)
     feeds: dict[str, NDArray[Any]] = {
-        "x": random.normal(size=(len(LENGTHS), 30, 16)).astype(np.float32),
+        "input_ids": random.integers(4, 20, (len(LENGTHS), 30)),
         "lengths": LENGTHS,
     }
-    if graph == "pieces.rows":
+    if graph == "modern.rows":
         feeds["rows"] = LENGTHS[:, None].astype(np.int64) - 1
 
     together = server.infer(graph, feeds, outputs=names)
@@ -74,7 +61,7 @@ def test_pieces_give_what_sequences_give_alone(
     assert [piece.sizes[0] for piece in pieces] == [30, 16, 2]
     for row, length in enumerate(LENGTHS):
         one = {name: value[row : row + 1] for name, value in feeds.items()}
-        alone = server.infer(graph, one | {"x": one["x"][:, :length]}, outputs=names)
+        alone = server.infer(graph, one | {"input_ids": one["input_ids"][:, :length]}, outputs=names)
         for name in names:
             whole, part = together[name][row : row + 1], alone[name]
             where = tuple(map(slice, part.shape))
@@ -85,12 +72,14 @@ def test_pieces_give_what_sequences_give_alone(
 
 
 def test_a_reply_whose_padding_is_not_zero_is_not_put_together(
-    serve: Any, models: Path, pieces: list[Piece]
+    serve: Any, architectures: Path, pieces: list[Piece]
 ) -> None:
-    server = serve(models=models, threads=2, lanes=2)
-    x = np.ones((len(LENGTHS), 30, 16), np.float32)
+    server = serve(models=architectures, threads=2, lanes=2)
+    ids = np.full((len(LENGTHS), 30), 5)
 
-    keys = server.infer("pieces.insight", {"x": x, "lengths": LENGTHS}, outputs=["top_keys"])["top_keys"]
+    keys = server.infer("modern.insight", {"input_ids": ids, "lengths": LENGTHS}, outputs=["top_keys"])[
+        "top_keys"
+    ]
 
     assert not pieces
     assert (keys[2, :, :, 1:] == -1).all()

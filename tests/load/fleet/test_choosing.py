@@ -15,6 +15,8 @@ from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.intervals import Interval
 from polyhead_load.sweep.spec import ServiceTarget
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 MIXTURE = {"median": 32, "sigma": 0.5, "low": 8, "high": 64}
 
 
@@ -49,12 +51,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     }
     folder.note({"families": families})
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate less: how exact a simulation is has tests of its own."""
-    monkeypatch.setattr("polyhead_load.fleet.model._REQUESTS", 500)
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,16 @@ from polyhead_load.errors import LoadError, SweepError
 from polyhead_load.fleet.command import app
 from polyhead_load.sweep.folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return swept(
-        tmp_path_factory.mktemp("runs") / "sweeps" / "known", tokens=[32], loads=["single", "50%", "80%"]
+        tmp_path_factory.mktemp("runs") / "sweeps" / "known",
+        tokens=[32],
+        loads=["single", "50%", "80%"],
+        requests=300,
     )
 
 
@@ -64,7 +69,7 @@ def test_json_and_a_picture(run: RunFolder, capsys: pytest.CaptureFixture[str], 
 def test_a_sweep_without_open_loops_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = {(32, "50%"): {"void": ["x"]}}
 
-    plan(swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], changes=changes))
+    plan(swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], requests=100, changes=changes))
 
     assert "warning: no open loop was measured at these lengths" in capsys.readouterr().out
 

@@ -138,6 +138,7 @@ def test_the_same_seed_gives_the_same_numbers(measured: Measured, model: Machine
     assert other.p99.value == pytest.approx(model.predict(150).p99.value, rel=0.15)
 
 
+@pytest.mark.usefixtures("quick")
 def test_lengths_as_a_distribution(measured: Measured) -> None:
     mixed = MachineModel.fit(measured, Lengths(median=60, sigma=0.4, low=32, high=128))
 
@@ -166,11 +167,13 @@ def test_a_fleet(model: MachineModel) -> None:
     assert size_fleet(model, rate=1e-3, p99=0.05, most_share=0.85).machines == 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_almost_no_requests_have_the_latency_of_lone_ones(model: MachineModel) -> None:
     """Times as large as 1e15 s would have no milliseconds left."""
     assert model.predict(1e-12).p99 == model.predict(1e-3 * model.capacity).p99
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_plan_says_what_it_does_not_know(measured: Measured, model: MachineModel) -> None:
     elsewhere = replace(measured, own_server=False, processor="of the generator", flags="--workers 2")
     fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
@@ -188,6 +191,7 @@ def test_a_plan_says_what_it_does_not_know(measured: Measured, model: MachineMod
     assert not any("above the limit" in warning for warning in spare.warnings())
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_limit_that_was_missed_at_a_lower_load_is_warned_of(
     measured: Measured, model: MachineModel
 ) -> None:
@@ -205,6 +209,7 @@ def test_a_limit_that_was_missed_at_a_lower_load_is_warned_of(
     assert said not in warnings(replace(model, corrections=[beyond, *rest]))
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_loose_limit_is_one_of_the_capacity(model: MachineModel) -> None:
     fleet = size_fleet(model, rate=5000, p99=10.0, most_share=0.6)
 
@@ -212,6 +217,7 @@ def test_a_loose_limit_is_one_of_the_capacity(model: MachineModel) -> None:
     assert fleet.most.share == pytest.approx(0.6)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_limit_that_no_fleet_can_meet(model: MachineModel) -> None:
     alone = float(np.quantile(measure(128, 2000).latency_ms, 0.99))
 
@@ -224,12 +230,13 @@ def test_a_limit_that_no_fleet_can_meet(model: MachineModel) -> None:
     assert said == pytest.approx(alone, rel=0.3)
 
 
+@pytest.mark.usefixtures("quick")
 def test_failed_and_void_runs_are_not_used(tmp_path: Path) -> None:
     run = swept(
         tmp_path / "run",
         tokens=[32, 64],
         loads=["single", "50%", "70%"],
-        requests=400,
+        requests=150,
         changes={
             (32, "50%"): {"void": ["other processes used 1 core"]},
             (32, "70%"): {"overloaded": ["the queue only grew"]},
@@ -242,7 +249,7 @@ def test_failed_and_void_runs_are_not_used(tmp_path: Path) -> None:
     assert list(measured.capacities) == [32]
     assert measured.points == []
     assert measured.left_out == [
-        "T = 64, capacity: 3 of 400 requests failed",
+        "T = 64, capacity: 3 of 150 requests failed",
         "T = 64: no valid run of capacity",
     ]
     model = MachineModel.fit(measured, 32)
@@ -250,9 +257,10 @@ def test_failed_and_void_runs_are_not_used(tmp_path: Path) -> None:
     assert model.predict(100).p99.value > 0
 
 
+@pytest.mark.usefixtures("quick")
 def test_few_runs_of_a_length_are_better_than_none(tmp_path: Path) -> None:
     """Where requests are long, a cell may have no size of runs five times."""
-    run = swept(tmp_path / "run", tokens=[32, 128], loads=["single", "50%"], requests=400)
+    run = swept(tmp_path / "run", tokens=[32, 128], loads=["single", "50%"], requests=150)
     for load, callers in (("capacity-0", CALLERS), ("single-1", 1), ("single-2", 1)):
         measure(128, 2 * callers, callers=callers).write(run.path / "records" / f"128-{load}.npz")
 
@@ -276,11 +284,12 @@ def test_replies_that_do_not_say_how_long_runs_took_are_said(tmp_path: Path) -> 
 
 def test_runs_of_changing_speed_are_used(tmp_path: Path) -> None:
     unstable = {(32, "50%"): {"overloaded": ["not stable: the median computing time was 2 ms and 3 ms"]}}
-    run = swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], requests=400, changes=unstable)
+    run = swept(tmp_path / "run", tokens=[32], loads=["single", "50%"], requests=300, changes=unstable)
 
     assert [point.load for point in read_measured(run).points] == ["50%"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_p99_of_lone_requests_is_not_corrected(model: MachineModel) -> None:
     twice = replace(model, corrections=[replace(one, p99=2 * one.p99) for one in model.corrections])
 
@@ -308,7 +317,7 @@ def test_what_a_plan_needs_must_be_measured(
     fields: dict[str, object],
     message: str | None,
 ) -> None:
-    what: dict[str, object] = {"tokens": [32], "loads": ["single", "50%"], "requests": 400, **fields}
+    what: dict[str, object] = {"tokens": [32], "loads": ["single", "50%"], "requests": 100, **fields}
     run = swept(tmp_path / "run", changes=changes, **what)  # type: ignore[arg-type]
     if message is None:
         assert list(read_measured(run).capacities) == [32]  # and nothing checks the plan

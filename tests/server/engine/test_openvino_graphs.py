@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.export.test_architectures import MASKED, MODERN, SHARED, build
+from tests.export.test_architectures import SHARED, build
 from tests.numerics import close
 
 from polyhead_export import export_family
@@ -21,9 +21,7 @@ from polyhead_server.repository.signature import Signature, TensorSpec, signatur
 pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 
 CONFIGS: Mapping[str, EncoderConfig] = {
-    "modern": MODERN,
     "shared": SHARED,
-    "masked": MASKED,
     "gpt": EncoderConfig(
         d_model=12,
         heads=2,
@@ -37,25 +35,24 @@ CONFIGS: Mapping[str, EncoderConfig] = {
         final_norm=True,
         fused=True,
     ),
-    "probed": EncoderConfig(
-        d_model=12, heads=3, layers=2, feed_forward=16, vocabulary=20, positions=24, head_mask_input=True
-    ),
     "decoder": EncoderConfig(
         d_model=12, heads=2, layers=2, feed_forward=16, cross_attention="after_self", mask_input=True
     ),
 }
 
-EVERY_KIND = ("modern", "probed")
-"""Of which all kinds of graphs are compared; of the others the fast and the attention graph."""
-
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("architectures")
+def folders(
+    architectures: Path, probed_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, Path]:
+    """Of each family; `modern` and `probed` have every kind of graph, the others two."""
+    own = tmp_path_factory.mktemp("architectures")
     for name, config in CONFIGS.items():
-        export_family(build(config), name, folder, graphs=["all"] if name in EVERY_KIND else ())
-    export_family(build(CONFIGS["gpt"]), "gpt-int8", folder, precision="int8")
-    return folder
+        export_family(build(config), name, own)
+    export_family(build(CONFIGS["gpt"]), "gpt-int8", own, precision="int8")
+    return {
+        folder.name: folder for models in (architectures, probed_models, own) for folder in models.iterdir()
+    }
 
 
 def feeds_of(signature: Signature, batch: int, tokens: int, seed: int) -> dict[str, Any]:
@@ -76,9 +73,9 @@ def random_tensor(spec: TensorSpec, fill: Any, sizes: Mapping[str, int], random:
     return random.integers(0, 20, fill.shape) if spec.below == 20 else fill
 
 
-@pytest.mark.parametrize("family", [*CONFIGS, "gpt-int8"])
-def test_every_graph_gives_what_onnxruntime_gives(models: Path, family: str) -> None:
-    folder = models / family / "1"
+@pytest.mark.parametrize("family", ["modern", "masked", "probed", *CONFIGS, "gpt-int8"])
+def test_every_graph_gives_what_onnxruntime_gives(folders: Mapping[str, Path], family: str) -> None:
+    folder = folders[family] / "1"
     manifest = read_manifest(folder, family=family, version=1)
     for graph, record in manifest.graphs.items():
         signature = signature_of(manifest, graph)

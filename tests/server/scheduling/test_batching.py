@@ -340,7 +340,7 @@ def test_what_could_start_at_once_is_tried(bench: Any, virtually: Any) -> None:
 def test_a_passed_deadline_is_refused(bench: Any, virtually: Any) -> None:
     async def test() -> None:
         one = bench(bench.BY_TOKENS)
-        with pytest.raises(ExpiredError):
+        with pytest.raises(ExpiredError, match="deadline passed before the request was read"):
             await one.submit(deadline=asyncio.get_running_loop().time())
 
         assert one.engine.runs == []

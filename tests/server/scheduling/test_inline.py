@@ -221,29 +221,3 @@ def test_a_timeout_counts_from_when_others_go_first(bench: Any, virtually: Any) 
         assert one.counter.drops == [Drop.TIMEOUT]
 
     virtually(test())
-
-
-def test_a_failure_is_its_own(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        one.engine.guilty = {2}
-        results = await asyncio.gather(*(one.submit(number) for number in range(5)), return_exceptions=True)
-
-        assert [isinstance(result, EngineError) for result in results] == [False, False, True, False, False]
-
-    virtually(test())
-
-
-def test_closing_answers_everyone(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        answers = [one.submit(number) for number in range(5)]
-        answers[0].cancel()
-        await one.scheduler.close()
-        results = await asyncio.gather(*answers[1:], return_exceptions=True)
-
-        assert all(isinstance(result, UnavailableError) for result in results)
-        assert one.counter.drops.count(Drop.CANCELLED) == 1
-        assert one.scheduler.queued_tokens == 0
-
-    virtually(test())

@@ -77,7 +77,7 @@ def test_the_insight_graph_gives_what_its_attention_gives(insight_server: str) -
         raw.append(np.corrcoef(maps.reshape(found.heads * len(maps), -1)))
         maps = maps * norms_of_text[:, :, None]
         weighted.append(np.corrcoef(maps.reshape(found.heads * len(maps), -1)))
-    assert (found.model, found.texts) == ("tiny-tokens", len(texts))
+    assert (found.model, found.texts) == ("probed", len(texts))
     assert found.tokens == sum(len(encoding.tokens or ()) for encoding in encodings)
     at = found.scores.index("previous")
     close(found.raw.scores.mean[..., at], np.mean(previous, 0), scale=1)
