@@ -254,3 +254,34 @@ def cross_encoder(checkpoint: Path) -> Any:
     return sentence_transformers().CrossEncoder(
         str(checkpoint), device="cpu", activation_fn=torch.nn.Identity()
     )
+
+
+SPLADE_POOLINGS: Mapping[str, Mapping[str, Any]] = {
+    "bert": {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 100},
+    "distilbert": {"pooling_strategy": "sum", "activation_function": "log1p_relu"},
+}
+"""What the pooling's config.json of a SPLADE checkpoint has, by type."""
+
+
+def write_splade(folder: Path, dialect: str, transformer: str = "Transformer") -> None:
+    """Write the folder of a SparseEncoder of sentence-transformers; older ones have an MLMTransformer."""
+    write_checkpoint(folder, dialect, head="ForMaskedLM", inputs=["token_type_ids"])
+    package = "sentence_transformers.models" if transformer == "Transformer" else SPARSE
+    modules = [(f"{package}.{transformer}", ""), (f"{SPARSE}.SpladePooling", "1_SpladePooling")]
+    (folder / "modules.json").write_text(
+        json.dumps(
+            [
+                {"idx": number, "name": str(number), "path": path, "type": kind}
+                for number, (kind, path) in enumerate(modules)
+            ]
+        )
+    )
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(SPLADE_POOLINGS[dialect]))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "SparseEncoder"}))
+    if transformer == "Transformer":
+        task = {"transformer_task": "fill-mask", "max_seq_length": 40}
+        (folder / "sentence_bert_config.json").write_text(json.dumps(task))
+
+
+SPARSE = "sentence_transformers.sparse_encoder.models"

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from tests.checkpoints import write_splade
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from polyhead_export import TokenizerFile, export_family
+from polyhead_export import TokenizerFile, export_family, from_checkpoint
 from polyhead_load.sweep.server import started_server
 from polyhead_model import Classifier, Encoder, EncoderConfig
 
@@ -302,6 +303,20 @@ def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
 
     return made_once(tmp_path_factory, "scorers", export)
+
+
+@pytest.fixture(scope="session")
+def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a SPLADE checkpoint, `bert`, and a model repository with `splade`, exported from it."""
+
+    def export(folder: Path) -> None:
+        write_splade(folder / "bert", "bert")
+        built = from_checkpoint(folder / "bert", "splade").build()
+        export_family(
+            built.encoder, "splade", folder / "models", graphs=["sparse"], tokenizer=built.tokenizer
+        )
+
+    return made_once(tmp_path_factory, "splade", export)
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,10 @@ def test_openai_s_package_gets_these_embeddings_too(
     assert done.returncode == 0, done.stderr
     got = {name: np.array(vectors, np.float32) for name, vectors in json.loads(done.stdout).items()}
     expected = sentence_transformer.encode(SENTENCES)
+    cut, bits = expected[:, :64], np.unpackbits(got.pop("bits").astype(np.uint8), axis=1)
+    close(got.pop("cut"), cut / np.linalg.norm(cut, axis=1, keepdims=True), roundings=TRAINED)
+    clear = np.abs(expected) > 1e-4  # of which rounding does not change the sign
+    np.testing.assert_array_equal(bits[clear], expected[clear] > 0)
     for name, vectors in got.items():
         assert vectors.shape == expected.shape, name
         close(vectors, expected, roundings=TRAINED)

@@ -19,6 +19,7 @@ from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
 from polyhead_client.padding import Arrays
+from polyhead_client.sparse import SparseVectors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,6 +110,7 @@ class Encoding(Picklable):
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
+    sparse: SparseVectors | None = None
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
 
@@ -157,6 +159,8 @@ class Encoding(Picklable):
         values |= {"timings": asdict(self.timings), "score_layers": self.scores and self.scores.layers}
         if self.top is not None:
             values["top"] = {"keys": self.top.keys, "weights": self.top.weights}
+        if self.sparse is not None:
+            values["sparse"] = {"indices": self.sparse.indices, "values": self.sparse.values}
         write_npz(path, {"format": _FORMAT} | values)
 
     @classmethod
@@ -182,6 +186,8 @@ class Encoding(Picklable):
             | {
                 "timings": Timings(**values["timings"]),
                 "top": values["top"] and TopKeys(**values["top"]),
+                # Which releases before it did not write.
+                "sparse": (sparse := values.get("sparse")) and SparseVectors(**sparse),
                 "scores": _scores(
                     scores, layers, values["heads"], _scores(weighted, layers, values["heads"])
                 ),
@@ -360,7 +366,7 @@ def _item(value: Any, index: int) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         batched = {
             name: _item(getattr(value, name), index)
-            for name in ("values", "keys", "weights", "weighted")
+            for name in ("values", "indices", "keys", "weights", "weighted")
             if hasattr(value, name)
         }
         return replace(value, **batched)
@@ -369,9 +375,11 @@ def _item(value: Any, index: int) -> Any:
 
 def _array(value: Any) -> Any:
     """Return the array that tells how much a field holds."""
-    return (
-        value.values if isinstance(value, HeadScores) else value.keys if isinstance(value, TopKeys) else value
-    )
+    if isinstance(value, HeadScores):
+        return value.values
+    if isinstance(value, SparseVectors):
+        return value.indices
+    return value.keys if isinstance(value, TopKeys) else value
 
 
 def _tuples(value: Any) -> Any:

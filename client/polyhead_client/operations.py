@@ -34,7 +34,14 @@ from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import EncodeTemplate, template_of
 from polyhead_client.results import Results
 from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check_texts, labels_of, ranked
-from polyhead_client.selection import Indices, RequestedOutputs, read_indices, read_layers, read_options
+from polyhead_client.selection import (
+    Indices,
+    RequestedOutputs,
+    read_indices,
+    read_layers,
+    read_options,
+    read_sparse,
+)
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -125,6 +132,7 @@ class Operations:
         contacts: bool = False,
         top: int | None = None,
         thumbnails: bool = False,
+        sparse: bool | int = False,
         layers: Indices | None = None,
         heads: Indices | None = None,
         queries: Indices | None = None,
@@ -178,6 +186,8 @@ class Operations:
                 from families that were exported with `--graphs contacts`.
             top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
             thumbnails: Whether to fetch small pictures of the weights of each head.
+            sparse: Whether to fetch the words of the vocabulary that say most of a text, with their weights,
+                or how many of them; see `SparseVectors`. From families exported with `--graphs sparse`.
             layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
                 None means all.
             heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
@@ -235,6 +245,7 @@ class Operations:
             "contacts": contacts,
             "top": top,
             "thumbnails": thumbnails,
+            "sparse": sparse,
             "layers": layers,
             "heads": heads,
             "queries": queries,
@@ -406,6 +417,7 @@ class Operations:
             "cross_attention": read_layers,
             "top": check_count,
             "dimensions": check_count,
+            "sparse": read_sparse,
             "layers": read_indices,
             "heads": read_indices,
             "queries": read_indices,

@@ -14,6 +14,7 @@ from polyhead_client.encoding import Encoding, Timings
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.selection import RequestedOutputs, SelectedOutput
+from polyhead_client.sparse import SparseVectors
 from polyhead_proto.names import (
     ATTENTION,
     ATTENTION_ROWS,
@@ -27,6 +28,8 @@ from polyhead_proto.names import (
     OUTPUT,
     POOLED,
     ROLLOUT,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
     THUMBNAILS,
     TOKENS,
     TOP_KEYS,
@@ -115,6 +118,7 @@ class Results:
             )
 
         keys = self._first(by_role.get(TOP_KEYS))
+        words = self._first(by_role.get(SPARSE_INDICES))
         return {
             "attention": of_layers(ATTENTION, ATTENTION_ROWS),
             "cross_attention": of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
@@ -127,6 +131,9 @@ class Results:
             if keys is None
             else TopKeys(keys=keys, weights=self._first(by_role.get(TOP_WEIGHTS))),
             "thumbnails": self._first(by_role.get(THUMBNAILS)),
+            "sparse": None
+            if words is None
+            else SparseVectors(indices=words, values=self._first(by_role.get(SPARSE_VALUES))),
         }
 
 

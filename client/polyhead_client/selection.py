@@ -38,6 +38,8 @@ from polyhead_proto.names import (
     PRECISION,
     QUERIES,
     ROLLOUT,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
     THUMBNAILS,
     TOKENS,
     TOP,
@@ -67,6 +69,8 @@ _ARGUMENTS = MappingProxyType(
         TOP_KEYS: "top",
         TOP_WEIGHTS: "top",
         THUMBNAILS: "thumbnails",
+        SPARSE_INDICES: "sparse",
+        SPARSE_VALUES: "sparse",
     }
 )
 """The argument that asks for outputs of a role."""
@@ -192,6 +196,8 @@ class OutputOptions:
     contacts: bool = False
     top: int | None = None
     thumbnails: bool = False
+    sparse: bool | int = False
+    """True means all words that the graph returns, a number the most of them."""
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
@@ -218,6 +224,8 @@ class OutputOptions:
             TOP_KEYS: self.top is not None,
             TOP_WEIGHTS: self.top is not None,
             THUMBNAILS: self.thumbnails,
+            SPARSE_INDICES: self.sparse is not False,
+            SPARSE_VALUES: self.sparse is not False,
         }
         self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
         by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
@@ -347,11 +355,10 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
                 "one sequence through all layers, or compares positions in it"
             )
         if not found:
-            of = (
-                "contacts adds one, if the checkpoint predicts them"
-                if role == CONTACTS
-                else "insight adds one"
-            )
+            of = {
+                CONTACTS: "contacts adds one, if the checkpoint predicts them",
+                SPARSE_INDICES: "sparse adds one, if the checkpoint is SPLADE's",
+            }.get(role, "insight adds one")
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} is not available: {name} has no graph that gives it "
                 f"(polyhead export --graphs {of})"
@@ -404,12 +411,11 @@ def _selected(
         choose(len(dims) - 2, QUERIES, options.queries)
     elif tensor.role in _ROWS.values() and options.queries is not None:
         dims[-2] = len(options.queries)
-    elif tensor.role in {TOP_KEYS, TOP_WEIGHTS} and options.top is not None:
+    elif (count := _first_of(tensor, options)) is not None:
         most = tensor.size(len(dims) - 1)
-        if most is not None and options.top > most:
-            raise InvalidRequest(f"top must be between 1 and {most}, was {options.top}")
-        dims[-1] = options.top
-        parameters[TOP] = options.top
+        if most is not None and count > most:
+            raise InvalidRequest(f"{_ARGUMENTS[tensor.role]} must be between 1 and {most}, was {count}")
+        dims[-1] = parameters[TOP] = count
     datatype = tensor.datatype
     if tensor.role == POOLED:
         datatype, dims[-1] = _of_vectors(info, tensor, options, parameters)
@@ -428,6 +434,15 @@ def _selected(
         labels=tensor.labels,
         sequence_bytes=_sequence_bytes(tensor, dims, str(parameters.get(DTYPE, datatype))),
     )
+
+
+def _first_of(tensor: TensorInfo, options: OutputOptions) -> int | None:
+    """Return how many of the strongest keys or words of an output are asked for; None means all."""
+    if tensor.role in {TOP_KEYS, TOP_WEIGHTS}:
+        return options.top
+    if tensor.role in {SPARSE_INDICES, SPARSE_VALUES} and options.sparse is not True:
+        return int(options.sparse)
+    return None
 
 
 def _of_vectors(
@@ -503,6 +518,19 @@ def read_layers(name: str, value: bool | int | Sequence[int] | None) -> tuple[in
     if not layers:
         raise InvalidRequest(f"{name} must name at least one layer, was empty")
     return layers
+
+
+def read_sparse(name: str, value: Any) -> bool | int:
+    """Read the argument `sparse`: True, False, or how many words.
+
+    Raises:
+        InvalidRequest: It is anything else.
+    """
+    if type(value) is bool:
+        return value
+    if not isinstance(value, Integral) or value < 1:
+        raise InvalidRequest(f"{name} must be True, False or an integer, 1 or more, was {value!r}")
+    return int(value)
 
 
 def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:

@@ -6,6 +6,7 @@ Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -91,6 +92,8 @@ class ForwardPass(AttentionPass):
     """Integers [B]."""
     cross: AttentionPass | None
     """The second attention of decoder blocks, to the memory; None where layers have but one."""
+    weigh_words: Callable[[], Tensor]
+    """Returns what `Encoder.weigh_words` does of the output, [B, V] in fp32."""
     kept_heads: Sequence[Sequence[int]] | None
     """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
 
@@ -196,6 +199,7 @@ def run_forward(
         output=output,
         pooled=pooled,
         class_logits=class_logits,
+        weigh_words=partial(encoder.weigh_words, output, lengths, first.layouts[0]),
         lengths=lengths,
         cross=others[0] if others else None,
         kept_heads=encoder.config.kept_heads,

@@ -31,11 +31,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gate = nn.Linear(d_model, width, bias=bias) if gated else None
         self.up = nn.Linear(d_model, width, bias=bias)
-        self.activation = {
-            "gelu": nn.GELU(),
-            "gelu_tanh": nn.GELU(approximate="tanh"),
-            "relu": nn.ReLU(),
-        }[activation]
+        self.activation = activation_of(activation)
         self.down = nn.Linear(width, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -190,6 +186,11 @@ class DecoderBlock(ResidualLayer):
             attend=attend_to_memory,
         )
         return self._transform(x), weights, cross_weights
+
+
+def activation_of(name: Activation) -> nn.Module:
+    """Build an activation."""
+    return {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "relu": nn.ReLU()}[name]
 
 
 def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:

@@ -119,7 +119,7 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
     """Select the tensors of encoder and classifier, under the names without the encoder's prefix."""
     prefix = info.dialect.prefix
     if any(name.startswith(prefix) for name in tensors):
-        served = info.encoder.classifier is not None
+        served = info.encoder.classifier is not None or info.encoder.splade is not None
         tensors = {
             name.removeprefix(prefix): t for name, t in tensors.items() if served or name.startswith(prefix)
         }
@@ -132,7 +132,7 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
 
 def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
     """Name the tensors that belong to a task head that is not served."""
-    if info.encoder.classifier is not None:
+    if info.encoder.classifier is not None or info.encoder.splade is not None:
         return []
     prefix = info.dialect.prefix
     head = [name for name in tensors if not name.startswith(prefix)]

@@ -81,6 +81,25 @@ class Classifier:
         _require_flag("bias", self.bias)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Splade:
+    """The head of SPLADE: a masked language model's, whose logits become a weight for each word of a text.
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    pooling: Literal["max", "sum"] = "max"
+    """How what tokens say of a word is pooled."""
+    log_twice: bool = False
+    """Whether it is log(1 + log(1 + relu(logit))), not log(1 + relu(logit))."""
+
+    def __post_init__(self) -> None:
+        _require_choice("pooling", self.pooling, ("max", "sum"))
+        _require_flag("log_twice", self.log_twice)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ContactHead:
     """A logistic regression on the attention of all heads, which predicts contacts in proteins (ESM).
@@ -236,6 +255,8 @@ class EncoderConfig:
     """The classifier that gives logits for each sequence."""
     contacts: ContactHead | None = None
     """The regression that predicts contacts from attention; None = there is none."""
+    splade: Splade | None = None
+    """The head that weighs the words of the vocabulary; None = there is none."""
 
     def __repr__(self) -> str:
         """Show the fields that are not as by default; they make an equal one, but for a contact head."""
@@ -302,6 +323,8 @@ class EncoderConfig:
         self._check_embeddings()
         self._check_contacts()
         self._check_matryoshka()
+        if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
+            raise ValueError("splade needs a vocabulary, with embeddings as wide as the encoder")
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
 
@@ -323,7 +346,7 @@ class EncoderConfig:
     def _read_parts(self) -> None:
         """Turn what JSON has of parts into them."""
         object.__setattr__(self, "dense", _read_dense(self.dense))
-        for name, kind in (("classifier", Classifier), ("contacts", ContactHead)):
+        for name, kind in (("classifier", Classifier), ("contacts", ContactHead), ("splade", Splade)):
             if (part := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _as(name, part, kind))
 

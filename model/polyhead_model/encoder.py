@@ -15,6 +15,7 @@ from polyhead_model.packing import Packed, Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler
 from polyhead_model.positions import RelativeBias, Rotation, in_fp32, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
+from polyhead_model.splade import SpladeHead
 
 
 class EncoderOutput(NamedTuple):
@@ -141,6 +142,7 @@ class Encoder(FusibleModule):
             else Pooler(config, config.pooling, config.dense, normalise=config.normalise)
         )
         self.classifier = None if config.classifier is None else ClassifierHead(config, config.classifier)
+        self.splade = None if config.splade is None else SpladeHead(config, config.splade)
         # Not in the forward pass: a constant stays the same whatever precision that computes in.
         self._frequencies, self._local_frequencies = _frequencies_of(config)
 
@@ -351,6 +353,32 @@ class Encoder(FusibleModule):
         return self._of_sequences(
             output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1])
         )
+
+    def weigh_words(
+        self, output: Tensor, lengths: Tensor | None = None, layout: TokenLayout | None = None
+    ) -> Tensor:
+        """Weigh the words of the vocabulary for each sequence (SPLADE), in the output's own precision.
+
+        Args:
+            output: [B, T, D], zero in padding.
+            lengths: Integers [B]; None = all T.
+            layout: Which tokens are computed; None = all.
+
+        Returns:
+            [B, V], 0 or more; 0 for most words, if the encoder was trained for that.
+
+        Raises:
+            ValueError: The encoder has no such head.
+        """
+        if self.splade is None or self.embeddings is None:
+            raise ValueError("weigh_words needs config.splade, was None")
+        tokens = output.shape[1]
+        if lengths is None:
+            lengths = torch.full(output.shape[:1], tokens, device=output.device)
+        valid = masks.valid_tokens(lengths, tokens)
+        table = self.embeddings.tokens.weight
+        weights: Tensor = self.splade(output, valid, table, Padded() if layout is None else layout)
+        return weights
 
     def _of_sequences(self, output: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return (

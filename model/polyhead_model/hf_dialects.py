@@ -83,6 +83,23 @@ class ClassifierDialect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MaskedLMDialect:
+    """How a model type's `…ForMaskedLM` names its head, without the prefix of the encoder's tensors."""
+
+    linear: str
+    norm: str
+    bias: str
+    """The module of the logits' bias."""
+    decoder: str
+    """The module of the logits, whose matrix is that of the token embeddings."""
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        """Our module → theirs."""
+        return {"splade.linear": self.linear, "splade.norm": self.norm, "splade": self.bias}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
     """The dialect of one `model_type`."""
 
@@ -111,6 +128,8 @@ class Dialect:
     layer_modules: Places
     """Our module within a layer → theirs."""
     classifier: ClassifierDialect
+    masked_lm: MaskedLMDialect | None = None
+    """None if sparse vectors of it are not supported."""
     transposed: bool = False
     """Whether the matrices of layers are stored as [inputs, outputs], not as [outputs, inputs]."""
     frequencies: str | None = None
@@ -149,6 +168,12 @@ DIALECTS: Mapping[str, Dialect] = {
         prefix="bert.",
         layer_modules=_BERT_LAYER,
         classifier=ClassifierDialect(dense="pooler.dense", out="classifier"),
+        masked_lm=MaskedLMDialect(
+            linear="cls.predictions.transform.dense",
+            norm="cls.predictions.transform.LayerNorm",
+            bias="cls.predictions",
+            decoder="cls.predictions.decoder",
+        ),
     ),
     "camembert": _ROBERTA,
     "distilbert": Dialect(
@@ -172,6 +197,12 @@ DIALECTS: Mapping[str, Dialect] = {
             "feed_forward_norm": "output_layer_norm",
         },
         classifier=ClassifierDialect(dense="pre_classifier", activation="relu", out="classifier"),
+        masked_lm=MaskedLMDialect(
+            linear="vocab_transform",
+            norm="vocab_layer_norm",
+            bias="vocab_projector",
+            decoder="vocab_projector",
+        ),
     ),
     "electra": Dialect(
         prefix="electra.",

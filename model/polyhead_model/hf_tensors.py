@@ -63,7 +63,8 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
     if info.folded_types:
         expected[types] = torch.Size((1, width))
     _check_labels(info, source)
-    check_tensors(info.folder, expected, source, unused=(*_UNUSED, *info.dialect.unused))
+    others = _check_decoder(info, source)
+    check_tensors(info.folder, expected, source, unused=(*_UNUSED, *others, *info.dialect.unused))
     state = {name: place.read(source) for name, place in places.items()}
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
@@ -111,6 +112,8 @@ def _place(dialect: Dialect, name: str) -> _Place:
     """Find one of our parameters in a checkpoint."""
     module, _, kind = name.rpartition(".")
     outside = {**dialect.modules, **dialect.classifier.modules}
+    if dialect.masked_lm is not None:
+        outside |= dialect.masked_lm.modules
     if module in outside:
         place, prefix = outside[module], ""
     else:
@@ -120,6 +123,19 @@ def _place(dialect: Dialect, name: str) -> _Place:
     theirs = place.module if isinstance(place, Rows) else place
     is_matrix = bool(prefix) and kind == "weight" and "norm" not in module
     return _Place(f"{prefix}{theirs}.{kind}", rows, transposed=dialect.transposed and is_matrix)
+
+
+def _check_decoder(info: CheckpointInfo, source: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Check that words are weighed by their embeddings; return patterns of names that have no use."""
+    head = info.dialect.masked_lm
+    if info.encoder.splade is None or head is None:
+        return ()
+    decoder, table = f"{head.decoder}.weight", f"{info.dialect.modules['embeddings.tokens']}.weight"
+    if decoder in source and table in source and not torch.equal(source[decoder], source[table]):
+        raise CheckpointError(
+            f"{info.folder}: {decoder} must be the token embeddings, {table} (tie_word_embeddings), is not"
+        )
+    return (re.escape(decoder), re.escape(head.decoder) + r"\.bias", r"cls\.seq_relationship\.")
 
 
 def _check_labels(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:

@@ -16,8 +16,8 @@ _UNWANTED = ("onnx/*", "openvino/*")
 def local_checkpoint(checkpoint: Path, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint; download it if there is none and its name is one of the hub.
 
-    Only safetensors, JSON, the files of tokenizers and the model card are downloaded, into the cache of huggingface_hub,
-    which shows the progress.
+    Only safetensors, JSON, the files of tokenizers and the model card are downloaded, into the cache of
+    huggingface_hub, which shows the progress.
 
     Args:
         checkpoint: A folder, or `ORG/NAME` or `ORG/NAME@REVISION`.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
-from polyhead_model.config import MOST_LAYERS, Activation, Classifier, Dense, EncoderConfig, Pooling
+from polyhead_model.config import MOST_LAYERS, Activation, Classifier, Dense, EncoderConfig, Pooling, Splade
 from polyhead_model.hf_dialects import DIALECTS, Dialect
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
@@ -112,6 +112,7 @@ def read_checkpoint_info(
     }
     try:
         described["classifier"] = _classifier(path, config, modules, dialect)
+        described["splade"] = _splade(path, config, modules, dialect)
         encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
@@ -175,6 +176,27 @@ def _classifier(
         layer = {"activation": head.activation, "norm": head.norm is not None} | settings
         dense = (Dense(width=width, **layer),)
     return Classifier(labels=_labels(path, config), pooling=pooling, dense=dense, bias=head.bias)
+
+
+def _splade(
+    path: Path, config: Mapping[str, object], modules: SentenceModules, dialect: Dialect
+) -> Splade | None:
+    """Return the head of SPLADE, if the modules say that there is one."""
+    if modules.splade is None:
+        return None
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
+    if not any(isinstance(name, str) and name.endswith("ForMaskedLM") for name in names):
+        raise CheckpointError(
+            f"{path}: architectures must name a …ForMaskedLM, as SPLADE pools its logits, "
+            f"were {architectures!r}"
+        )
+    if dialect.masked_lm is None:
+        known = ", ".join(name for name, each in DIALECTS.items() if each.masked_lm is not None)
+        raise CheckpointError(
+            f"{path}: model_type must be one of {known} for sparse vectors, was {config.get('model_type')!r}"
+        )
+    return modules.splade
 
 
 def _labels(path: Path, config: Mapping[str, object]) -> tuple[str, ...]:

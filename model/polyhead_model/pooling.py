@@ -84,8 +84,8 @@ class DenseLayer(nn.Module):
         """Map [B, width] to [B, config.width]."""
         if self.config.normalise:
             x = F.normalize(x, dim=-1)
-        x = _ACTIVATIONS[self.config.activation](_linear(x, self.linear))
-        return x if self.norm is None else _norm(x, self.norm)
+        x = _ACTIVATIONS[self.config.activation](apply_linear(x, self.linear))
+        return x if self.norm is None else apply_norm(x, self.norm)
 
 
 class Pooler(nn.Module):
@@ -135,15 +135,15 @@ class ClassifierHead(nn.Module):
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
         """Return the logits [B, C] of vectors [B, T, D], which are zero where `valid` [B, T] is false."""
-        return _linear(self.pooler(output, valid), self.out)
+        return apply_linear(self.pooler(output, valid), self.out)
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+def apply_linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """Apply a layer in the precision of x: pooled vectors of encoders in 16 bits are in fp32."""
     return F.linear(x, *_parameters(layer, x.dtype))
 
 
-def _norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
+def apply_norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
     """Apply a layer norm, likewise."""
     return F.layer_norm(x, layer.normalized_shape, *_parameters(layer, x.dtype), layer.eps)
 

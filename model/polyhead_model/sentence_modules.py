@@ -1,16 +1,16 @@
 """Read what sentence-transformers adds to a checkpoint: pooling, dense layers, prompts, length limits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
-from polyhead_model.config import Dense, DenseActivation, Pooling
+from polyhead_model.config import Dense, DenseActivation, Pooling, Splade
 from polyhead_model.tokenizer_files import TOKENIZER, lowercases
 
-Task = Literal["feature-extraction", "sequence-classification"]
-"""What the transformer is loaded for; a CrossEncoder's has a classifier."""
+Task = Literal["feature-extraction", "sequence-classification", "fill-mask"]
+"""What the transformer is loaded for: a CrossEncoder's has a classifier, SPLADE's predicts words."""
 
 _POOLINGS: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -81,6 +81,7 @@ class SentenceModules:
     pooling: Pooling | None = None
     dense: tuple[DenseFile, ...] = ()
     normalise: bool = False
+    splade: Splade | None = None
     max_tokens: int | None = None
     """The length, in tokens, at which sentence-transformers truncates text, if given."""
     prompts: Prompts = field(default_factory=Prompts)
@@ -107,15 +108,23 @@ class SentenceModules:
             raise CheckpointError(f"{path}: must be a list of modules")
         # Releases of sentence-transformers moved these classes between modules, under the same names.
         kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
+        if kinds in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+            folders = [inside(path, module.get("path", "")) for module in modules]
+            return cls._with_splade(path, folders, prompts)
         if kinds[:2] not in (["Transformer"], ["Transformer", "Pooling"]) or not all(
             kind in _AFTER_POOLING for kind in kinds[2:]
         ):
             raise CheckpointError(
                 f"{path}: modules must be Transformer, then (if wanted) Pooling, and after it any of "
-                f"{', '.join(_AFTER_POOLING)}, were {', '.join(kinds) or 'none'}"
+                f"{', '.join(_AFTER_POOLING)}; or Transformer and SpladePooling; were "
+                f"{', '.join(kinds) or 'none'}"
             )
         folders = [inside(path, module.get("path", "")) for module in modules]
         task, max_tokens = _read_transformer(folders[0])
+        if task == "fill-mask":
+            raise CheckpointError(
+                f"{path}: a transformer with the task 'fill-mask' must be followed by SpladePooling alone"
+            )
         if len(kinds) == 1:
             return cls(transformer=folders[0], task=task, max_tokens=max_tokens, prompts=prompts)
         if task != "feature-extraction":
@@ -139,6 +148,34 @@ class SentenceModules:
             prompts=prompts,
             left_out=left_out,
         )
+
+    @classmethod
+    def _with_splade(cls, path: Path, folders: Sequence[Path], prompts: Prompts) -> Self:
+        """Read the modules of SPLADE; the older MLMTransformer does not say its task."""
+        task, max_tokens = _read_transformer(folders[0])
+        if task == "sequence-classification":
+            raise CheckpointError(
+                f"{path}: the task of a transformer before SpladePooling must be 'fill-mask'"
+            )
+        return cls(
+            transformer=folders[0],
+            task="fill-mask",
+            splade=_read_splade(folders[1] / "config.json"),
+            max_tokens=max_tokens,
+            prompts=prompts,
+        )
+
+
+def _read_splade(path: Path) -> Splade:
+    config = read_object(path)
+    activation = config.get("activation_function", "relu")
+    if activation not in {"relu", "log1p_relu"}:
+        raise CheckpointError(f"{path}: activation_function must be relu or log1p_relu, was {activation!r}")
+    pooling: Any = config.get("pooling_strategy", "max")
+    try:
+        return Splade(pooling=pooling, log_twice=activation == "log1p_relu")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: pooling_strategy: {error}") from error
 
 
 def _read_prompts(path: Path, name: str | None) -> Prompts:

@@ -242,6 +242,21 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
         layers = (*head.dense, Dense(width=len(head.labels), bias=head.bias))
         dense = _dense_steps(config, layers, part="classifier", name="c = act(c W)")
         steps += [*dense[:-1], replace(dense[-1], name="logits = c W", role="logits")]
+    if config.splade is not None:
+        norm = ("vocabulary head", _norm_shape(config, "D"))
+        hidden = _linear("h = act(x W)", "B T D", over="D", part="vocabulary head")
+        words = f"B T {config.vocabulary}"
+        steps += [
+            replace(hidden, name="h = norm(act(x W))", weights=(*hidden.weights, norm)),
+            Step(
+                name="logits of words = h embeddingsᵀ",
+                axes=words,
+                part="vocabulary head",
+                over="D",
+                weights=(("vocabulary head", str(config.vocabulary)),),
+            ),
+            Step(name=f"words = {config.splade.pooling} log(1 + relu)", axes=f"B {config.vocabulary}"),
+        ]
     return tuple(steps)
 
 

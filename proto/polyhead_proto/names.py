@@ -92,6 +92,12 @@ MIXED = "mixed"
 CONTACTS = "contacts"
 """The role of outputs of the probability of a contact of each pair of tokens, [B, T, T]."""
 
+SPARSE_INDICES = "sparse_indices"
+"""The role of outputs of the words that say most of a text, [B, TopWords]; -1 where there are fewer."""
+
+SPARSE_VALUES = "sparse_values"
+"""The role of outputs of their weights."""
+
 TOP_KEYS = "top_keys"
 """The role of outputs of the strongest keys of each query, [B, L, H, T, Top]; -1 where there are fewer."""
 
@@ -108,7 +114,7 @@ LAYERS = "layers"
 """The parameter of an output with an axis of layers that selects from it, likewise, by their numbers."""
 
 TOP = "top"
-"""The parameter of an output of the strongest keys: how many of them."""
+"""The parameter of an output of the strongest keys or words: how many of them."""
 
 QUERIES = "queries"
 """The parameter of an attention output that selects query positions, likewise."""

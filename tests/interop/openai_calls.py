@@ -49,6 +49,8 @@ def embed(client: openai.OpenAI, texts: list[str], ids: list[list[int]]) -> dict
         "ids": vectors(ask(ids)),
         "ids one by one": [vectors(ask(row))[0] for row in ids],
         "timed": vectors(ask(texts, timeout=120, extra_headers={"x-request-timeout": "120"})),
+        "cut": vectors(ask(texts, dimensions=64)),
+        "bits": vectors(ask(texts, encoding_format="float", extra_body={"output_dtype": "ubinary"})),
         "asynchronous": asyncio.run(embed_asynchronously(texts)),
     }
 
@@ -64,6 +66,7 @@ def fail(client: openai.OpenAI) -> None:
     wrong: list[tuple[type[openai.APIStatusError], openai.OpenAI, dict[str, Any]]] = [
         (openai.NotFoundError, client, {"model": "nothing"}),
         (openai.BadRequestError, client, {"dimensions": 385}),
+        (openai.BadRequestError, client, {"extra_body": {"output_dtype": "ubinary"}}),  # as base64
         (openai.BadRequestError, client, {"input": []}),
         (openai.BadRequestError, client, {"extra_body": {"normalize": False}}),
         (openai.PermissionDeniedError, client.with_options(api_key="another"), {}),

@@ -631,7 +631,12 @@ def test_a_cross_encoder_has_a_classifier(sentence: Path) -> None:
         (
             "sentence_bert_config.json",
             {"transformer_task": "fill-mask"},
-            "transformer_task must be one of feature-extraction, sequence-classification, was 'fill-mask'",
+            "a transformer with the task 'fill-mask' must be followed by SpladePooling alone",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "text-generation"},
+            "must be one of feature-extraction, sequence-classification, fill-mask, was 'text-generation'",
         ),
         (
             "sentence_bert_config.json",

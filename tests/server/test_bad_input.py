@@ -341,7 +341,7 @@ INVALID = {
     ),
     "unknown parameter of an output": (
         attention({"timeout": {"int64_param": 1}}),
-        "'timeout' of output attention.0 is not known; there are heads, queries, layers, top and dtype",
+        "'timeout' of output attention.0 is not known; there are heads, queries, layers, top, dimensions",
     ),
     "an unknown prompt": (
         tokens(text(b"a"), parameters={"prompt_name": pb.InferParameter(string_param="qery\n")}),

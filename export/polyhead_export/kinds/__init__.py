@@ -9,13 +9,14 @@ from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.kinds.pooled import PooledGraph
 from polyhead_export.kinds.rows import RowsGraph
+from polyhead_export.kinds.sparse import SparseGraph
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
 
 KINDS: Mapping[str, type[GraphKind]] = {
     kind.name: kind
-    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph)
+    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph, SparseGraph)
 }
 """Every kind by its name, in the order of their files in a version."""
 
@@ -78,6 +79,12 @@ def kinds_of(
                 "graphs must not have contacts: this encoder has no regression that predicts them"
             )
         names = [name for name in names if name != ContactsGraph.name]
+    if config.splade is None:
+        if SparseGraph.name in graphs:
+            raise ExportError(
+                "graphs must not have sparse: this encoder has no head that weighs words (SPLADE)"
+            )
+        names = [name for name in names if name != SparseGraph.name]
     layers = None
     if attention_layers is not None:
         layers = tuple(sorted(attention_layers))

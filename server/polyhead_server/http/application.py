@@ -27,9 +27,9 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
-from polyhead_server.http import errors, scoring
+from polyhead_server.http import errors, scoring, sparse
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, halves, parts_of, values_of, without_tokens
+from polyhead_server.http.calls import ApiCall, CallForm, cheapest, halves, parts_of, values_of
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     JSON_BYTES,
@@ -133,7 +133,7 @@ class Inferences:
                 call = form.read(form.fields.read(read_json(body), "the request"), models, given)
                 registry = self._runtime.registry
                 graphs = (model.signature for model in registry.models())
-                signature = without_tokens(registry.find(call.model).signature, graphs, form.role)
+                signature = cheapest(registry.find(call.model).signature, graphs, form.role)
                 call.check(signature)
                 return len(body), (call, signature, parts_of(call, self._runtime.settings))
 
@@ -142,8 +142,8 @@ class Inferences:
                 async with until_left(caller.request.receive):
                     replies = await self._infer_parts(call, signature, parts, deadline, held)
                     values, tokens = values_of(replies)
-                    content = form.write(call, signature, values, tokens)
-                    cost = _BYTES_PER_NUMBER * values.size + call.returned_bytes
+                    content = form.write(call, signature, tokens, *values)
+                    cost = _BYTES_PER_NUMBER * sum(each.size for each in values) + call.returned_bytes
                     yield Reply.of(await self._bodies.run(cost, b"".join, content))
 
         return answer
@@ -468,6 +468,8 @@ def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | No
     yield call("/v1/embeddings", embed.OPENAI, errors.openai, "Embed texts, as OpenAI's API does", reply)
     like_tei = "as Text Embeddings Inference does"
     yield call("/embed", embed.TEI, errors.tei, f"Embed texts, {like_tei}", like([[0.0]]))
+    words = like([[{"index": 0, "value": 0.0}]])
+    yield call("/embed_sparse", sparse.TEI, errors.tei, f"Weigh words in texts, {like_tei}", words)
     label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
     reply = {"anyOf": [like([label]), like([[label]])]}
     yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}", reply)

@@ -88,12 +88,12 @@ class ApiCall(ABC):
             error.args = (_NAMED.sub(renamed, str(error)),)
             raise
 
-    def message(self, signature: Signature, role: str) -> pb.ModelInferRequest:
-        """Return a request for the output of a role and for the lengths, without inputs."""
+    def message(self, signature: Signature, *roles: str) -> pb.ModelInferRequest:
+        """Return a request for the outputs of these roles and for the lengths, without inputs."""
         message = pb.ModelInferRequest(
             model_name=signature.name, parameters=write_parameters(self.parameters, "the request")
         )
-        for name in (output_of(signature, role), LENGTHS):
+        for name in (*(output_of(signature, role) for role in roles), LENGTHS):
             message.outputs.add(name=name)
         return message
 
@@ -116,9 +116,9 @@ class CallForm:
     serves: Callable[[Signature], bool]
     """Whether it is for a graph."""
     role: str
-    """Of the output that it asks for."""
-    write: Callable[[Any, Signature, NDArray[Any], int], Iterator[bytes]]
-    """Writes the reply: of the call, the graph, the output (B, …) and the number of tokens."""
+    """Of the output that it asks for, or of the first."""
+    write: Callable[..., Iterator[bytes]]
+    """Writes the reply: of the call, the graph, the number of tokens and each output (B, …)."""
 
 
 class InputSize(NamedTuple):
@@ -168,10 +168,13 @@ def output_of(signature: Signature, role: str) -> str | None:
     return next((spec.name for spec in signature.outputs.values() if spec.role == role), None)
 
 
-def without_tokens(signature: Signature, graphs: Iterable[Signature], role: str) -> Signature:
-    """Return the graph of the same family with such an output and no vectors of tokens, or this one."""
+def cheapest(signature: Signature, graphs: Iterable[Signature], role: str) -> Signature:
+    """Return the graph of the same family with such an output: one without vectors of tokens, or this one."""
     family = (each for each in graphs if each.manifest.name == signature.manifest.name)
-    return next((each for each in family if OUTPUT not in each.outputs and output_of(each, role)), signature)
+    able = [each for each in family if output_of(each, role)]
+    alone = (each for each in able if OUTPUT not in each.outputs)
+    others = [signature] if output_of(signature, role) else able
+    return next(alone, next(iter(others), signature))
 
 
 def named_or_only(fields: Mapping[str, object], models: Sequence[str], what: str) -> str:
@@ -199,10 +202,11 @@ def check_direction(fields: Mapping[str, Any]) -> None:
         raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
 
 
-def values_of(replies: Iterable[InferReply]) -> tuple[NDArray[Any], int]:
-    """Return the output (B, …) in the replies to a call's requests, and the number of tokens."""
-    values, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
-    joined = np.concatenate(values)
-    if joined.dtype.kind == "f":
-        joined = joined.astype(np.float32, copy=False)
-    return joined, int(sum(each.sum() for each in lengths))
+def values_of(replies: Iterable[InferReply]) -> tuple[list[NDArray[Any]], int]:
+    """Return the outputs (B, …) in the replies to a call's requests, and the number of tokens."""
+    *outputs, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
+    joined = [np.concatenate(parts) for parts in outputs]
+    return (
+        [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in joined],
+        int(sum(each.sum() for each in lengths)),
+    )

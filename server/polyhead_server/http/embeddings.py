@@ -7,7 +7,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
@@ -46,7 +46,7 @@ from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
-_PROMPT_NAME = Field("The prompt to put before each text", [str])
+PROMPT_NAME_FIELD = Field("The prompt to put before each text", [str])
 _DIMENSIONS = Field("How many of the first dimensions to return, normalised again", [int])
 
 
@@ -54,6 +54,10 @@ _DIMENSIONS = Field("How many of the first dimensions to return, normalised agai
 class EmbeddingsCall(ApiCall):
     """What a call asks for."""
 
+    roles: ClassVar[Sequence[str]] = (POOLED,)
+    """Of the outputs that it is for."""
+    gives: ClassVar[str] = "pools tokens"
+    """What a model does that has them."""
     inputs: Sequence[str] | Sequence[Sequence[int]]
     """B texts, or B lists of token ids."""
     dimensions: int | None
@@ -70,11 +74,11 @@ class EmbeddingsCall(ApiCall):
         ]
 
     def check(self, signature: Signature) -> None:
-        """Check that a model pools tokens, to a width that can be cut so, and takes such inputs."""
-        pooled = output_of(signature, POOLED)
+        """Check that a model has the outputs, in a width that can be cut so, and takes such inputs."""
+        pooled = output_of(signature, self.roles[0])
         if pooled is None or signature.feed(TOKENS) is None:
             raise InvalidRequestError(
-                f"model must be an encoder that pools tokens, {signature.name} gives "
+                f"model must be an encoder that {self.gives}, {signature.name} gives "
                 f"{listed(signature.outputs)}"
             )
         width = signature.outputs[pooled].shape[-1]
@@ -91,8 +95,8 @@ class EmbeddingsCall(ApiCall):
             )
 
     def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the request for pooled vectors of a part."""
-        message = self.message(signature, POOLED)
+        """Return the request for vectors of a part."""
+        message = self.message(signature, *self.roles)
         if self.dimensions is not None:
             message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
         if self.precision is not None:
@@ -112,8 +116,14 @@ class EmbeddingsCall(ApiCall):
         return make_request(message, raw)
 
 
-def _read(field: str, fields: Mapping[str, Any], models: Sequence[str], given: Parameters) -> EmbeddingsCall:
-    """Read the fields of a call, whose inputs are in a field of this name."""
+def read_call(
+    kind: type[EmbeddingsCall],
+    field: str,
+    fields: Mapping[str, Any],
+    models: Sequence[str],
+    given: Parameters,
+) -> EmbeddingsCall:
+    """Read the fields of a call of a kind, whose inputs are in a field of this name."""
     if (encoding := fields.get("encoding_format", "float")) not in {"float", "base64"}:
         raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
     dtype = fields.get("output_dtype", "float")
@@ -126,7 +136,7 @@ def _read(field: str, fields: Mapping[str, Any], models: Sequence[str], given: P
             "FP32 from base64, and ask for it unless they are told otherwise"
         )
     check_direction(fields)
-    return EmbeddingsCall(
+    return kind(
         model=named_or_only(fields, models, "embed"),
         names=dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]"),
         inputs=_read_inputs(fields[field], field),
@@ -148,7 +158,7 @@ def embeds(signature: Signature) -> bool:
 
 
 def _write_openai(
-    call: EmbeddingsCall, _: Signature | None, vectors: NDArray[Any], tokens: int
+    call: EmbeddingsCall, _: Signature | None, tokens: int, vectors: NDArray[Any]
 ) -> Iterator[bytes]:
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors):
@@ -159,7 +169,7 @@ def _write_openai(
     yield b'],"model":%b,"usage":%b}' % (_dumps(call.model), _dumps(usage))
 
 
-def _write_tei(call: EmbeddingsCall, _: Signature, vectors: NDArray[np.float32], __: int) -> Iterator[bytes]:
+def _write_tei(call: EmbeddingsCall, _: Signature, __: int, vectors: NDArray[np.float32]) -> Iterator[bytes]:
     if call.normalise:
         norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
         vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
@@ -201,7 +211,7 @@ def _read_inputs(given: Any, name: str) -> Sequence[str] | Sequence[Sequence[int
 
 def _sample(*, base64: bool) -> Any:
     call = EmbeddingsCall(model="", names={}, inputs=[""], parameters={}, dimensions=None, base64=base64)
-    return orjson.loads(b"".join(_write_openai(call, None, np.zeros((1, 1), np.float32), 1)))
+    return orjson.loads(b"".join(_write_openai(call, None, 1, np.zeros((1, 1), np.float32))))
 
 
 SAMPLES = [_sample(base64=False), _sample(base64=True)]
@@ -217,11 +227,11 @@ OPENAI = CallForm(
             "output_dtype": Field(f"float (the default), {', '.join(DATATYPES)}", [str]),
             "user": Field("Ignored", [str]),
             TRUNCATE: TRUNCATE_FIELD,
-            PROMPT_NAME: _PROMPT_NAME,
+            PROMPT_NAME: PROMPT_NAME_FIELD,
         },
         example={"model": "minilm", "input": ["A cat sat.", "The dog ran away."]},
     ),
-    read=partial(_read, "input"),
+    read=partial(read_call, EmbeddingsCall, "input"),
     serves=embeds,
     role=POOLED,
     write=_write_openai,
@@ -235,11 +245,11 @@ TEI = CallForm(
             "truncation_direction": DIRECTION_FIELD,
             "dimensions": _DIMENSIONS,
             TRUNCATE: TRUNCATE_FIELD,
-            PROMPT_NAME: _PROMPT_NAME,
+            PROMPT_NAME: PROMPT_NAME_FIELD,
         },
         example={"inputs": ["A cat sat.", "The dog ran away."]},
     ),
-    read=partial(_read, "inputs"),
+    read=partial(read_call, EmbeddingsCall, "inputs"),
     serves=embeds,
     role=POOLED,
     write=_write_tei,

@@ -176,7 +176,7 @@ def _parameters(fields: Mapping[str, Any], given: Parameters) -> Parameters:
 
 
 def _write_predict(
-    call: ScoringCall, signature: Signature, logits: NDArray[np.float32], _: int
+    call: ScoringCall, signature: Signature, _: int, logits: NDArray[np.float32]
 ) -> Iterator[bytes]:
     spec = signature.outputs[output_of(signature, LOGITS) or ""]
     labels = spec.labels or [str(number) for number in range(logits.shape[-1])]
@@ -197,7 +197,7 @@ def _ranked(call: ScoringCall, logits: NDArray[np.float32]) -> list[tuple[int, f
     return [(int(index), float(scores[index])) for index in order]
 
 
-def _write_tei(call: ScoringCall, _: Signature, logits: NDArray[np.float32], __: int) -> Iterator[bytes]:
+def _write_tei(call: ScoringCall, _: Signature, __: int, logits: NDArray[np.float32]) -> Iterator[bytes]:
     texts = call.pairs or ()
     yield orjson.dumps(
         [
@@ -208,7 +208,7 @@ def _write_tei(call: ScoringCall, _: Signature, logits: NDArray[np.float32], __:
 
 
 def _write_cohere(
-    call: ScoringCall, _: Signature, logits: NDArray[np.float32], tokens: int
+    call: ScoringCall, _: Signature, tokens: int, logits: NDArray[np.float32]
 ) -> Iterator[bytes]:
     texts = call.pairs or ()
     results = [

@@ -41,7 +41,7 @@ from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, PACKED, G
 SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
     HEADS: HEAD_AXIS,
     LAYERS: LAYER_AXIS,
-    TOP: re.compile("Top"),
+    TOP: re.compile("Top|TopWords"),
 }
 """The letters of the axes from which parameters select; `queries` and `dimensions` select by role."""
 

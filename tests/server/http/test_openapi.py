@@ -31,6 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v2/repository/index": {"ready": True},
     "/v1/embeddings": {"model": "tiny-tokens", "input": "a dog"},
     "/embed": {"model": "tiny-tokens", "inputs": "a dog"},
+    "/embed_sparse": {"model": "splade", "inputs": "a dog"},
     "/predict": {"model": "reranker", "inputs": "a dog"},
     "/v1/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
     "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"]},
@@ -54,10 +55,11 @@ def filled(path: str, name: str = "", version: str = "1") -> str:
 
 
 @pytest.fixture(scope="module")
-def models(repository: Path, scorers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(repository: Path, scorers: Path, splade: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Families for every path."""
     models = shutil.copytree(repository, tmp_path_factory.mktemp("openapi") / "models")
     shutil.copytree(scorers / "reranker", models / "reranker")
+    shutil.copytree(splade / "models" / "splade", models / "splade")
     return models
 
 

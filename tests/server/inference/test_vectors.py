@@ -36,4 +36,6 @@ def test_what_is_out_of_range_or_constant_stays_in_8_bits() -> None:
 
 
 def test_zeros_have_no_direction() -> None:
-    np.testing.assert_array_equal(normalised(np.array([[0, 0], [3, -4]], np.float32)), [[0, 0], [0.6, -0.8]])
+    found = normalised(np.array([[0, 0], [3, -4]], np.float32))
+
+    np.testing.assert_array_equal(found, np.array([[0, 0], [0.6, -0.8]], np.float32))
