@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.client.encodings import assert_same
 
 from polyhead_client import (
     AsyncClient,
@@ -180,38 +181,6 @@ INSIGHT = {"scores": True, "rollout": True, "top": 2, "thumbnails": True, "layer
 FORMS = 21
 
 
-def assert_same(one: Any, other: Any) -> None:
-    """Two results, or parts of results, of the same form, with the same numbers."""
-    assert type(one) is type(other)
-    if isinstance(one, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
-            assert_same(*pair)
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        assert one.flags.writeable == other.flags.writeable
-        np.testing.assert_allclose(one, other, atol=2e-5)
-    else:
-        assert one == other
-
-
-def assert_equal(one: Encoding, other: Encoding) -> None:
-    for name in ("model", "version", "output", "pooled", "heads", "queries", "tokens", "lengths"):
-        assert_same(getattr(one, name), getattr(other, name))
-    for name in ("rollout", "mixed", "thumbnails"):
-        assert_same(getattr(one, name), getattr(other, name))
-    for name in ("attention", "value_norms"):
-        mine, theirs = getattr(one, name) or {}, getattr(other, name) or {}
-        assert list(mine) == list(theirs)
-        for layer in mine:
-            assert_same(mine[layer], theirs[layer])
-    if one.scores is not None and other.scores is not None:
-        assert_same(one.scores.values, other.scores.values)
-    if one.top is not None and other.top is not None:
-        assert_same(one.top.keys, other.top.keys)
-        assert_same(one.top.weights, other.top.weights)
-
-
 def test_every_caller_gets_what_it_would_get_alone(connect: "Connect", fake: "FakeServer") -> None:
     """32 callers of all forms, at random."""
     fake.graphs, fake.head_mask = ["", "attention", "rows", "insight"], True
@@ -225,7 +194,7 @@ def test_every_caller_gets_what_it_would_get_alone(connect: "Connect", fake: "Fa
         results = list(callers.map(lambda each: client.encode(each[0], **each[1]), calls))
 
     for result, encoding in zip(results, expected, strict=True):
-        assert_equal(result, encoding)
+        assert_same(result, encoding, atol=2e-5)
     assert fake.count("ModelInfer") - requests < requests  # some were joined
 
 
@@ -734,4 +703,4 @@ def test_a_real_server_gives_each_caller_what_it_gives_it_alone(
         results = list(callers.map(lambda x: client.encode(x, **options), inputs[kind]))
 
     for result, encoding in zip(results, expected, strict=True):
-        assert_equal(result, encoding)
+        assert_same(result, encoding, atol=2e-5)

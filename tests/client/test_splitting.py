@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 import pytest
-from tests.numerics import close
+from tests.client.encodings import assert_same
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
@@ -47,33 +47,6 @@ INPUTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "one mask for all": (RANDOM.normal(size=(23, 6, D)), {"model": "vectors", "mask": np.tri(6, dtype=bool)}),
 }
-
-
-def assert_same(one: Any, other: Any) -> None:
-    """Two encodings with the same results, whoever computed them in how many requests."""
-    for name in ("model", "version", "heads", "queries", "tokens"):
-        assert getattr(one, name) == getattr(other, name), name
-    pairs = [(getattr(one, name), getattr(other, name)) for name in ("output", "pooled", "lengths")]
-    pairs += [(getattr(one, name), getattr(other, name)) for name in ("rollout", "mixed", "thumbnails")]
-    for name in ("attention", "value_norms"):
-        mine, theirs = getattr(one, name) or {}, getattr(other, name) or {}
-        assert list(mine) == list(theirs)
-        pairs += [(mine[layer], theirs[layer]) for layer in mine]
-    if one.scores is not None:
-        pairs += [(one.scores.values, other.scores.values)]
-        pairs += [(one.scores.weighted.values, other.scores.weighted.values)]
-    if one.top is not None:
-        pairs += [(one.top.keys, other.top.keys), (one.top.weights, other.top.weights)]
-    for mine, theirs in pairs:
-        assert type(mine) is type(theirs)
-        for item, expected in zip(
-            *((mine, theirs) if isinstance(mine, list) else ([mine], [theirs])), strict=True
-        ):
-            if item is None:
-                assert expected is None
-                continue
-            assert item.dtype == expected.dtype
-            np.testing.assert_array_equal(item, expected)
 
 
 @pytest.mark.parametrize("limit", [{"max_batch_size": "5"}, {"max_request_tokens": "20"}], ids=str)
@@ -439,15 +412,7 @@ def test_a_real_server_gives_what_one_with_room_gives(
     split = connect(narrow_server).encode(texts, **options)
     whole = connect(real_server).encode(texts, **options)
 
-    assert split.tokens == whole.tokens
-    assert split.pooled is not None
-    assert whole.pooled is not None
-    close(split.pooled, whole.pooled)
-    for one, other in zip(split.output, whole.output, strict=True):
-        close(one, other)
-    for layer in split.attention or ():
-        for one, other in zip((split.attention or {})[layer], (whole.attention or {})[layer], strict=True):
-            close(one, other)
+    assert_same(split, whole, atol=1e-5)
 
 
 def test_vectors_and_attention_of_a_real_server_too(
@@ -459,8 +424,4 @@ def test_vectors_and_attention_of_a_real_server_too(
     split = connect(narrow_server).encode(x, **options)
     whole = connect(real_server).encode(x, **options)
 
-    assert split.attention is not None
-    assert whole.attention is not None
-    close(split.output, whole.output)
-    for layer in whole.attention:
-        close(split.attention[layer], whole.attention[layer])
+    assert_same(split, whole, atol=1e-5)

@@ -168,14 +168,6 @@ def test_a_default_prompt_is_said(
     assert {"mine": "[query] ", **OTHER_PROMPTS}.items() <= tokenizer.prompts.items()
 
 
-def test_prompts_are_in_the_manifest(saved: Path, tmp_path: Path) -> None:
-    export("--checkpoint", saved, "--name", "mine", "--models", tmp_path)
-
-    tokenizer = json.loads((tmp_path / "mine" / "1" / "manifest.json").read_text())["tokenizer"]
-    assert tokenizer["prompt"] == "[query] "
-    assert {"mine": "[query] ", **OTHER_PROMPTS}.items() <= tokenizer["prompts"].items()
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -224,14 +216,6 @@ def test_no_name_is_cut(
         assert cells[2] == str(tmp_path / name / "1")
 
 
-def test_a_family_of_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    export("--preset", "teaching", "--layers", "1", "--precision", "bf16", "--models", tmp_path)
-
-    manifest = json.loads((tmp_path / "teaching" / "1" / "manifest.json").read_text())
-    assert manifest["precision"] == "bf16"
-    assert "off fp32 by" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -253,16 +237,18 @@ def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path
         )
 
 
-def test_a_description(tmp_path: Path) -> None:
+def test_a_description_in_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "encoder.json"
     file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
 
-    graphs = ("--graphs", "rows", "--attention-layers", "0", "--head-mask")
-    export("--encoder", file, "--name", "described", "--models", tmp_path / "models", *graphs)
+    options = ("--graphs", "rows", "--attention-layers", "0", "--head-mask", "--precision", "bf16")
+    export("--encoder", file, "--name", "described", "--models", tmp_path / "models", *options)
 
     manifest = json.loads((tmp_path / "models" / "described" / "1" / "manifest.json").read_text())
     assert {"d_model": 12, "heads": 3, "head_width": 8, "bias": False}.items() <= manifest["encoder"].items()
     assert list(manifest["graphs"]) == ["fast", "attention", "rows"]
+    assert manifest["precision"] == "bf16"
+    assert "off fp32 by" in capsys.readouterr().out
     assert manifest["sizes"]["A"] == 1
     assert all(graph["inputs"][2]["name"] == "head_mask" for graph in manifest["graphs"].values())
 

@@ -36,9 +36,6 @@ VARIANTS = {
     "own head width, fused projections, no bias": EncoderConfig(
         d_model=20, heads=3, layers=2, head_width=8, fused=True, bias=False
     ),
-    "max-pooled tokens, ReLU": EncoderConfig(
-        d_model=16, heads=1, layers=1, feed_forward=16, activation="relu", vocabulary=11, pooling="max"
-    ),
     "causal with a mask of the caller's": EncoderConfig(
         d_model=12, heads=4, layers=1, causal=True, mask_input=True, head_mask_input=True
     ),

@@ -118,19 +118,13 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
             ["--tokens", "median=3,sigma=x,low=1,high=5"],
             "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3,",
         ),
-        (["--tokens", "median=3,sigma=1,low=9,high=5"], "tokens.high must be low (9) or more, was 5"),
         (["--attention", "x"], "--attention must be indices such as 5, 0,3 or 0:4, was 'x'"),
         (["--rate", "fast"], "--rate must be a number, was 'fast'"),
         (
             ["--rate", "-1"],
             "rate must be more than 0 requests a second, and finite, for an open loop, was -1",
         ),
-        (
-            ["--rate", "inf"],
-            "rate must be more than 0 requests a second, and finite, for an open loop, was inf",
-        ),
         (["--batch", "0"], "batch must be 1 or more, was 0"),
-        (["--tokens", "0"], "tokens must be 1 or more, was 0"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:

@@ -18,7 +18,6 @@ from polyhead_server.errors import (
     DrainingError,
     InvalidRequestError,
     StartError,
-    UnavailableError,
     UnknownModelError,
     UnsupportedError,
 )
@@ -100,24 +99,6 @@ def test_every_procedure_is_answered(repository: Path) -> None:
         assert {model.state for model in (await ask(runtime, "RepositoryIndex")).models} == {"READY"}
 
     with_runtime(repository, use)
-
-
-def test_models_are_loaded_and_unloaded_where_the_settings_allow_it(repository: Path) -> None:
-    load, unload = pb.RepositoryModelLoadRequest(model_name="tiny"), pb.RepositoryModelUnloadRequest
-
-    async def allowed(runtime: Runtime) -> None:
-        await ask(runtime, "RepositoryModelUnload", unload(model_name="tiny"))
-        with pytest.raises(UnavailableError, match="it was unloaded"):
-            await runtime.infer(infer_request())
-        await ask(runtime, "RepositoryModelLoad", load)
-        assert output_of(await runtime.infer(infer_request())).shape == (X.size,)
-
-    async def not_allowed(runtime: Runtime) -> None:
-        with pytest.raises(UnsupportedError, match="not loaded or unloaded by call"):
-            await ask(runtime, "RepositoryModelLoad", load)
-
-    with_runtime(repository, allowed, repository_mode="explicit")
-    with_runtime(repository, not_allowed)
 
 
 def test_errors_are_raised_as_they_are(repository: Path) -> None:
@@ -264,33 +245,6 @@ def test_who_waits_for_models_of_a_closed_runtime_learns_of_it(repository: Path)
     asyncio.run(host())
 
 
-# ---- Health ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["", "tiny.attention"])
-def test_a_watcher_sees_every_change_until_the_end(repository: Path, name: str) -> None:
-    async def host() -> None:
-        runtime = Runtime(quick_settings(repository))
-        await runtime.start()
-        statuses = runtime.watch(name)
-        assert await anext(statuses) is False
-        assert await anext(statuses) is True
-        assert runtime.serving(name)
-        await runtime.close()
-        assert [status async for status in statuses] == [False]
-        assert not runtime.serving(name)
-
-    asyncio.run(host())
-
-
-def test_a_name_that_is_not_served_has_no_status(repository: Path) -> None:
-    async def use(runtime: Runtime) -> None:
-        assert runtime.serving("other") is None
-        assert await anext(runtime.watch("other")) is None
-
-    with_runtime(repository, use)
-
-
 # ---- End ---------------------------------------------------------------------------------------
 
 
@@ -308,22 +262,5 @@ def test_closed_under_load_every_accepted_request_is_answered(repository: Path, 
         replies = await asyncio.gather(*calls)
         await closing
         assert {output_of(reply).size for reply in replies} == {X.size}
-
-    with_runtime(repository, use)
-
-
-def test_what_is_not_done_when_a_drain_ends_is_rejected(repository: Path, gate: "Gate") -> None:
-    async def use(runtime: Runtime) -> None:
-        with gate.closed():
-            request = infer_request()
-            calls = [asyncio.create_task(runtime.infer(request))]
-            await asyncio.to_thread(gate.until_held)  # else its run may join all that come
-            calls += [asyncio.create_task(runtime.infer(request)) for _ in range(19)]
-            await until(lambda: runtime.lifecycle.accepted == 20)
-            assert not await runtime.drain(0)
-            await until(lambda: sum(call.done() for call in calls) == 19)
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert any(isinstance(outcome, UnavailableError) for outcome in outcomes)
-        assert all(isinstance(outcome, bytes | UnavailableError) for outcome in outcomes)
 
     with_runtime(repository, use)

@@ -15,7 +15,7 @@ from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.spec import ServiceTarget, Sweep, preset_files, read_sweep
 
 SWEEP = """
-title = "Two small encoders"
+title = "A small encoder"
 tokens = [4]
 attention = ["off", "all"]
 loads = ["single", "20%"]
@@ -29,7 +29,6 @@ serve = ["--device", "cpu"]
 gates = {warm_up = 100, send_lag_ms = 1e5, generator_cpu = 100, drift = 100, backlog = 1, foreign_cpu = 100}
 
 [families]
-tiny = {}
 tiny-tokens = {}
 """
 
@@ -100,7 +99,7 @@ def test_an_interrupted_sweep_says_what_is_kept(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
-    file = tmp_path / "two.toml"
+    file = tmp_path / "one.toml"
     file.write_text(SWEEP)
     for out in ("run", "nothing"):
         assert main(["sweep", str(file), "--out", str(tmp_path / out)]) == 130
@@ -108,7 +107,7 @@ def test_an_interrupted_sweep_says_what_is_kept(
     kept, nothing = capsys.readouterr().err.splitlines()
     path = tmp_path / "run"
     assert kept == (
-        f"interrupted: 4 runs are kept in {path}; give the same command again to go on, or "
+        f"interrupted: 2 runs are kept in {path}; give the same command again to go on, or "
         f"`polyhead sweep report {path}` to see what they say"
     )
     assert nothing == "interrupted before the first run: give the same command again to start over"
@@ -126,7 +125,7 @@ def test_a_sweep_in_which_every_run_is_void_fails(
         return folder
 
     monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
-    file = tmp_path / "two.toml"
+    file = tmp_path / "one.toml"
     file.write_text(SWEEP)
 
     assert main(["sweep", str(file), "--out", str(tmp_path / "out")]) == 1
@@ -200,7 +199,7 @@ def test_a_short_sweep_ends_with_what_comes_next(tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Server, generator, records, report; and once more, which has nothing left to do."""
-    file = tmp_path / "two.toml"
+    file = tmp_path / "one.toml"
     file.write_text(SWEEP)
     out = tmp_path / "out"
 
@@ -209,17 +208,17 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
     lines = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
     assert (
         len({(*(line[name] for name in ("family", "attention", "load")), line["block"]) for line in lines})
-        == 12
+        == 6
     )
     assert Counter(line["load"] for line in lines if not line.get("void")) == (
-        {"single": 4, "20%": 4, "capacity": 4}
+        {"single": 2, "20%": 2, "capacity": 2}
     )
     report = json.loads((out / "report.json").read_text())
-    assert [row["valid_blocks"] for row in report["rows"]] == [1] * 8, report["void"]
-    assert report["graphs"]["tiny"]["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
-    assert report["providers"] == {"tiny": "CPUExecutionProvider", "tiny-tokens": "CPUExecutionProvider"}
-    assert report["activations"] == {"tiny": "N,D", "tiny-tokens": "N,D"}
-    assert "Two small encoders" in capsys.readouterr().out
+    assert [row["valid_blocks"] for row in report["rows"]] == [1] * 4, report["void"]
+    assert report["graphs"]["tiny-tokens"]["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
+    assert report["providers"] == {"tiny-tokens": "CPUExecutionProvider"}
+    assert report["activations"] == {"tiny-tokens": "N,D"}
+    assert "A small encoder" in capsys.readouterr().out
     before = (out / "cells.jsonl").read_bytes()
 
     call(file, "--models", repository, "--out", out)

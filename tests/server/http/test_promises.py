@@ -397,15 +397,6 @@ def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Ga
     assert web.counted()[at.CODE[at.HTTP]["UNAVAILABLE"]] == 1
 
 
-def test_a_server_that_is_loading_says_so(serve_over_http: StartHttp) -> None:
-    web = serve_over_http(wait=False)
-
-    statuses = set()
-    while (answered := web.post(INFER, GOOD)).status != 200:
-        statuses.add(answered.status)
-    assert statuses <= {503, 404}
-
-
 # ---- Errors and logs ---------------------------------------------------------------------------
 
 

@@ -93,19 +93,6 @@ def test_lengths_may_have_the_dimension_that_triton_asks_for(
     close(server.infer("tiny", {"x": X, "lengths": lengths})["output"], tiny["output"])
 
 
-def test_so_may_typed_lengths(server: Any, tiny: dict[str, Any]) -> None:
-    request = server.request("tiny", {"x": X})
-    del request.raw_input_contents[:]
-    request.inputs[0].contents.fp32_contents.extend(X.ravel().tolist())
-    request.inputs.add(
-        name="lengths", datatype="INT32", shape=[3, 1], contents={"int_contents": LENGTHS.tolist()}
-    )
-
-    (output,) = server.call("ModelInfer", request).raw_output_contents
-
-    close(np.frombuffer(output, np.float32).reshape(X.shape), tiny["output"])
-
-
 def test_half_precision_input_is_taken(server: Any, repository: Path) -> None:
     half = X.astype(np.float16)
     expected = reference(repository, "tiny", {"x": half.astype(np.float32), "lengths": LENGTHS})
@@ -113,10 +100,11 @@ def test_half_precision_input_is_taken(server: Any, repository: Path) -> None:
     close(server.infer("tiny", {"x": half, "lengths": LENGTHS})["output"], expected["output"])
 
 
-def test_typed_contents_are_taken(server: Any, tiny: dict[str, Any]) -> None:
+@pytest.mark.parametrize("shape", [[3], [3, 1]], ids=str)
+def test_typed_contents_are_taken(server: Any, tiny: dict[str, Any], shape: list[int]) -> None:
     request = pb.ModelInferRequest(model_name="tiny")
     request.inputs.add(name="x", datatype="FP32", shape=X.shape, contents={"fp32_contents": X.ravel()})
-    request.inputs.add(name="lengths", datatype="INT32", shape=[3], contents={"int_contents": LENGTHS})
+    request.inputs.add(name="lengths", datatype="INT32", shape=shape, contents={"int_contents": LENGTHS})
 
     reply = server.call("ModelInfer", request)
 

@@ -48,17 +48,13 @@ def test_unknown_fields_of_the_same_format_are_passed_over(folder: Path, edit: E
     assert read(folder).name == "tiny"
 
 
-def test_a_newer_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> None:
-    edit(lambda fields: fields.update(format=3, graphs="something else entirely"))
+@pytest.mark.parametrize(("number", "remedy"), [(3, "update polyhead"), (1, "export it again")])
+def test_another_format_is_refused_with_what_to_do(
+    folder: Path, edit: Edit, number: int, remedy: str
+) -> None:
+    edit(lambda fields: fields.update(format=number, graphs="something else entirely"))
 
-    with pytest.raises(RepositoryError, match="has format 3; this server reads format 2: update polyhead"):
-        read(folder)
-
-
-def test_an_older_format_is_refused_with_what_to_do(folder: Path, edit: Edit) -> None:
-    edit(lambda fields: fields.update(format=1))
-
-    with pytest.raises(RepositoryError, match="has format 1; this server reads format 2: export it again"):
+    with pytest.raises(RepositoryError, match=f"has format {number}; this server reads format 2: {remedy}"):
         read(folder)
 
 

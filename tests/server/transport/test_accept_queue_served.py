@@ -194,31 +194,17 @@ def test_connections_that_break_cancel_their_calls(serve: Any, gate: "Gate", met
     assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
 
 
-def test_a_stop_under_load_answers_everyone_and_leaves_no_thread(serve: Any) -> None:
-    server = serve()
-    request = server.request("tiny", X).SerializeToString()
-
-    def infer(channel: grpc.Channel) -> object:
-        method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(INFER)
-        return method(request, timeout=60)
-
-    callers = Callers(server.address, infer, count=8)
-    callers.wait_for_answers(200)
-
-    assert server.drain(30)
-
-    callers.wait_until_ended()
-    assert set(callers.codes) == {grpc.StatusCode.UNAVAILABLE}
-    assert not queue_of(server).calls
-    assert not queue_of(server).running
-    assert not accept_threads()
-
-
-def test_a_stop_under_streams_answers_what_was_accepted_and_leaves_no_thread(serve: Any) -> None:
+@pytest.mark.parametrize(("streams", "answers"), [(False, 200), (True, 50)], ids=["calls", "streams"])
+def test_a_stop_under_load_answers_what_was_accepted_and_leaves_no_thread(
+    serve: Any, streams: bool, answers: int
+) -> None:
     server = serve()
     requests = [server.request("tiny", X, id=str(number)).SerializeToString() for number in range(100)]
 
     def infer(channel: grpc.Channel) -> object:
+        if not streams:
+            method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(INFER)
+            return method(requests[0], timeout=60)
         stream: Any = channel.stream_stream(
             STREAM, response_deserializer=RPCS["ModelStreamInfer"].response.FromString
         )
@@ -227,7 +213,7 @@ def test_a_stop_under_streams_answers_what_was_accepted_and_leaves_no_thread(ser
         return ids
 
     callers = Callers(server.address, infer, count=8)
-    callers.wait_for_answers(50)
+    callers.wait_for_answers(answers)
 
     assert server.drain(30)
 
