@@ -23,7 +23,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import read_measured
 from polyhead_load.fleet.model import MachineModel
 from polyhead_load.fleet.sizing import largest_rate
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.sweep.folder import RunFolder
 
 _LENGTHS = (32, 64, 128)

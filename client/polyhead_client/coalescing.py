@@ -86,17 +86,17 @@ class Coalescer:
             PolyheadError: The call failed.
         """
         queue = self._queue(_form(template, batch))
-        part = _Part(self, queue, template, batch, deadline)
+        entry = _Entry(self, queue, template, batch, deadline)
         try:
-            if not queue.goes_ahead(part):
-                yield part
-                if part.joined is not None:
-                    return part.results(*part.joined)
+            if not queue.goes_ahead(entry):
+                yield entry
+                if entry.joined is not None:
+                    return entry.results(*entry.joined)
             results = yield from self._send(template, batch, deadline)
-            queue.learn(results, part.size, part.width)
+            queue.learn(results, entry.size, entry.width)
             return results
         finally:
-            if part.has_slot:
+            if entry.has_slot:
                 self._go_on(queue, calls=1)
 
     def close(self) -> None:
@@ -107,17 +107,17 @@ class Coalescer:
         for queue in queues:
             queue.cancel()
 
-    def enter(self, part: "_Part", wake: Callable[[], None]) -> None:
+    def enter(self, entry: "_Entry", wake: Callable[[], None]) -> None:
         """Let a call wait to be joined."""
-        if part.queue.enter(part, wake):
-            self._start_sender(part.queue)
+        if entry.queue.enter(entry, wake):
+            self._start_sender(entry.queue)
         if self._closed:
-            part.queue.cancel()
+            entry.queue.cancel()
 
-    def send_overdue(self, part: "_Part") -> None:
+    def send_overdue(self, entry: "_Entry") -> None:
         """Send a call that has waited for long, with others or alone."""
-        if part.queue.is_overdue(part):
-            self._start_sender(part.queue, at_once=True)
+        if entry.queue.is_overdue(entry):
+            self._start_sender(entry.queue, at_once=True)
 
     def _queue(self, form: Hashable) -> "_Queue":
         if (queue := self._queues.get(form)) is None:
@@ -147,30 +147,30 @@ class Coalescer:
         """
         has_slot = True
         try:
-            parts = queue.take(sender)
-            if len(parts) == 1:  # it sends its own request, and has the slot
+            entries = queue.take(sender)
+            if len(entries) == 1:  # it sends its own request, and has the slot
                 has_slot = False
-                parts[0].wake()
-            elif parts:
-                yield from self._send_together(queue, parts)
+                entries[0].wake()
+            elif entries:
+                yield from self._send_together(queue, entries)
         finally:
             if has_slot:
                 self._go_on(queue)
 
-    def _send_together(self, queue: "_Queue", parts: Sequence["_Part"]) -> Operation[None]:
+    def _send_together(self, queue: "_Queue", entries: Sequence["_Entry"]) -> Operation[None]:
         results: Results | None = None
         error: PolyheadError | None = None
         try:
-            batch = join([part.batch for part in parts])
-            deadline = latest(part.deadline for part in parts)
-            results = yield from self._send(parts[0].template, batch, deadline, stream=False)
-            queue.learn(results, batch.size, max(part.width for part in parts))
+            batch = join([entry.batch for entry in entries])
+            deadline = latest(entry.deadline for entry in entries)
+            results = yield from self._send(entries[0].template, batch, deadline, stream=False)
+            queue.learn(results, batch.size, max(entry.width for entry in entries))
         except _SHARED_ERRORS as shared:
             error = shared
         except PolyheadError:
             pass  # one of them may be the cause
         finally:
-            queue.finish(parts, results, error)
+            queue.finish(entries, results, error)
 
 
 class _Sender:
@@ -197,7 +197,7 @@ def _form(template: EncodeTemplate, batch: Batch) -> Hashable:
     return template, width, batch.signature
 
 
-class _Part(Join):
+class _Entry(Join):
     """One call: its batch, its wait for a joined request, and how that ended.
 
     | the call | event                                      | then it
@@ -340,7 +340,7 @@ class _Queue:
         self._calls = 0  # in the requests under way
         self._starting = 0  # senders that have not begun
         self._joins = False  # whether the latest request held several calls
-        self._waiting: list[_Part] = []
+        self._waiting: list[_Entry] = []
         self._units = 0  # tokens, or bytes of text, that wait
         self._seconds: float | None = None  # to compute a unit
         self._most: dict[int, int] = {}  # sequences of a request, by width
@@ -354,30 +354,30 @@ class _Queue:
         known = self._seconds
         self._seconds = seconds if known is None else min(seconds, known + _FORGETTING * (seconds - known))
 
-    def goes_ahead(self, part: _Part) -> bool:
+    def goes_ahead(self, entry: _Entry) -> bool:
         """Return whether to send a call at once: it is not small, or nothing is under way.
 
         After a joined request, its callers are likely to call again together. So the first of them goes with
         a sender, too, which starts when they have.
         """
-        if self._seconds is None or self._cost(part.units) > _LONGEST_SECONDS / 2:
+        if self._seconds is None or self._cost(entry.units) > _LONGEST_SECONDS / 2:
             return True
         with self._lock:
             if not self.under_way and not self._joins:
                 self.under_way += 1
                 self._calls += 1
-                part.has_slot = True
+                entry.has_slot = True
                 return True
-        return self._most_for(part, part.width) < 2 * part.size
+        return self._most_for(entry, entry.width) < 2 * entry.size
 
-    def enter(self, part: _Part, wake: Callable[[], None]) -> bool:
+    def enter(self, entry: _Entry, wake: Callable[[], None]) -> bool:
         """Add a call; return whether to start a sender, for which a slot was taken."""
         with self._lock:
-            part.sender = part.joined = part.error = None
-            part.wake = wake
-            part.is_waiting = True
-            self._waiting.append(part)
-            self._units += part.units
+            entry.sender = entry.joined = entry.error = None
+            entry.wake = wake
+            entry.is_waiting = True
+            self._waiting.append(entry)
+            self._units += entry.units
             return self._take_slot()
 
     def release(self, calls: int) -> bool:
@@ -387,7 +387,7 @@ class _Queue:
             self._calls -= calls
             return bool(self._waiting) and self._take_slot()
 
-    def take(self, sender: _Sender) -> list[_Part]:
+    def take(self, sender: _Sender) -> list[_Entry]:
         """Take the calls of the next request, the oldest first; none if the sender is to end.
 
         A single call also takes over the sender's slot.
@@ -402,97 +402,97 @@ class _Queue:
             # The requests under way share the calls, so that the server always has one.
             most = -(-(self._calls + len(self._waiting)) // _MAX_UNDER_WAY)
             seconds = self._seconds or 0.0  # of a unit
-            for part in others:
+            for entry in others:
                 if len(taken) == most:
                     break
-                joined_size, joined_width = size + part.size, max(width, part.width)
+                joined_size, joined_width = size + entry.size, max(width, entry.width)
                 units = joined_size * joined_width
-                padding = units - size * width - part.units
+                padding = units - size * width - entry.units
                 if (
                     units * seconds <= _LONGEST_SECONDS
                     and padding * seconds <= _PADDING_SECONDS
                     and joined_size <= self._most_for(head, joined_width)
                 ):
-                    taken.append(part)
+                    taken.append(entry)
                     size, width = joined_size, joined_width
-            for part in taken:
-                self._remove(part)
-                part.sender = sender if len(taken) > 1 else None
+            for entry in taken:
+                self._remove(entry)
+                entry.sender = sender if len(taken) > 1 else None
             self._joins = len(taken) > 1
             head.has_slot = not self._joins
             self._calls += len(taken)
             sender.callers = len(taken)
             return taken
 
-    def is_overdue(self, part: _Part) -> bool:
+    def is_overdue(self, entry: _Entry) -> bool:
         """Return whether to start a sender at once for a call, for which a slot was taken."""
         with self._lock:
-            if part.is_waiting:
-                self._waiting.remove(part)
-                self._waiting.insert(0, part)
+            if entry.is_waiting:
+                self._waiting.remove(entry)
+                self._waiting.insert(0, entry)
                 self.under_way += 1
                 self._starting += 1
-            return part.is_waiting
+            return entry.is_waiting
 
-    def finish(self, parts: Sequence[_Part], results: Results | None, error: PolyheadError | None) -> None:
+    def finish(self, entries: Sequence[_Entry], results: Results | None, error: PolyheadError | None) -> None:
         """Wake the callers of a request: with its result, its error, or to be sent alone."""
         start = 0
         with self._lock:
-            self._calls -= len(parts)
-            for part in parts:
-                part.sender = None
+            self._calls -= len(entries)
+            for entry in entries:
+                entry.sender = None
                 if results is not None:
-                    part.joined = (results, start)
+                    entry.joined = (results, start)
                 elif error is not None:
-                    part.error = _own_copy(error)
-                start += part.size
-        for part in parts:
-            part.wake()
+                    entry.error = _own_copy(error)
+                start += entry.size
+        for entry in entries:
+            entry.wake()
 
-    def leave(self, part: _Part) -> PolyheadError | None:
+    def leave(self, entry: _Entry) -> PolyheadError | None:
         """End the wait of a call, whatever ended it; return the error of its request.
 
         A request that all its callers have left is cancelled.
         """
         with self._lock:
-            if part.is_waiting:
-                self._remove(part)
-            sender, part.sender = part.sender, None
+            if entry.is_waiting:
+                self._remove(entry)
+            sender, entry.sender = entry.sender, None
             if sender is not None:
                 sender.callers -= 1
         if sender is not None and not sender.callers and sender.cancel is not None:
             sender.cancel()
-        return part.error
+        return entry.error
 
     def abandon(self) -> None:
         """Give up a sender that cannot start: every call that waits is sent alone."""
         with self._lock:
             self.under_way -= 1
             self._starting -= 1
-            parts = list(self._waiting)
-            for part in parts:
-                self._remove(part)
-        for part in parts:
-            part.wake()
+            entries = list(self._waiting)
+            for entry in entries:
+                self._remove(entry)
+        for entry in entries:
+            entry.wake()
 
     def cancel(self) -> None:
         """Cancel the calls that wait."""
         with self._lock:
-            parts = list(self._waiting)
-            for part in parts:
-                self._remove(part)
-                part.error = Cancelled.by_close()
-        for part in parts:
-            part.wake()
+            entries = list(self._waiting)
+            for entry in entries:
+                self._remove(entry)
+                entry.error = Cancelled.by_close()
+        for entry in entries:
+            entry.wake()
 
     def _cost(self, units: int) -> float:
         """Return the seconds to compute so many units."""
         return units * (self._seconds or 0.0)
 
-    def _most_for(self, part: _Part, width: int) -> int:
+    def _most_for(self, entry: _Entry, width: int) -> int:
         """Return the most sequences of a request with this call, padded to a width."""
         if (most := self._most.get(width)) is None:
-            most = self._most[width] = part.most(width)
+            most = self._most[width] = entry.most(width)
         return most
 
     def _is_full(self, requests: int) -> bool:
@@ -512,10 +512,10 @@ class _Queue:
         self._starting += 1
         return True
 
-    def _remove(self, part: _Part) -> None:
-        self._waiting.remove(part)
-        self._units -= part.units
-        part.is_waiting = False
+    def _remove(self, entry: _Entry) -> None:
+        self._waiting.remove(entry)
+        self._units -= entry.units
+        entry.is_waiting = False
 
 
 def _trimmed(array: NDArray[Any], axes: Sequence[int], tokens: int | None) -> NDArray[Any]:

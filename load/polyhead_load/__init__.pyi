@@ -1,3 +1,3 @@
 from .errors import LoadError as LoadError
-from .plan import Lengths as Lengths
-from .plan import LoadPlan as LoadPlan
+from .load_plan import Lengths as Lengths
+from .load_plan import LoadPlan as LoadPlan

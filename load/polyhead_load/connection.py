@@ -30,7 +30,7 @@ from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated
 from polyhead_load.errors import LoadError
 from polyhead_load.records import OK
-from polyhead_load.replies import NO_HEAD, ReplyCheck, ReplyHead, ReplyTensor, join_parts, read_head
+from polyhead_load.replies import NO_HEADER, ReplyCheck, ReplyHeader, ReplyTensor, join_parts, read_header
 
 _UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
 
@@ -99,7 +99,7 @@ class Answer:
     """The server's message with an error."""
     bytes: int = 0
     """The size of the reply."""
-    head: ReplyHead = NO_HEAD
+    header: ReplyHeader = NO_HEADER
 
 
 OnAnswer: TypeAlias = Callable[[Answer], None]
@@ -164,20 +164,20 @@ class LoadConnection:
 
     def _stream(self, wanted: Stream, on_answer: OnAnswer) -> None:
         """Receive a reply in parts, and discard them."""
-        size, head = 0, NO_HEAD
+        size, header = 0, NO_HEADER
         tensors: list[ReplyTensor] = []
         try:
             for message in self._parts(wanted):
                 size += len(message)
-                head = read_head(message, wanted.rpc.response)
-                tensors += head.tensors
+                header = read_header(message, wanted.rpc.response)
+                tensors += header.tensors
         except PolyheadError as error:
             code = _UNKNOWN if error.code is None else error.code.value[0]
             done = time.perf_counter()
             on_answer(Answer(done=done, code=code, details=error.details or "", bytes=size))
             return
         done = time.perf_counter()
-        on_answer(Answer(done=done, code=OK, bytes=size, head=head._replace(tensors=join_parts(tensors))))
+        on_answer(Answer(done=done, code=OK, bytes=size, header=header._replace(tensors=join_parts(tensors))))
 
 
 def _on_done(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
@@ -187,4 +187,4 @@ def _on_done(wanted: Call, on_answer: OnAnswer, future: Any) -> None:
         on_answer(Answer(done=done, code=code.value[0], details=future.details() or ""))
         return
     reply = future.result()
-    on_answer(Answer(done=done, code=OK, bytes=len(reply), head=read_head(reply, wanted.rpc.response)))
+    on_answer(Answer(done=done, code=OK, bytes=len(reply), header=read_header(reply, wanted.rpc.response)))

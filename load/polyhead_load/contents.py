@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 
 SPECIAL_TOKENS = 2
 """Tokens that tokenisers add to a text: [CLS] and [SEP]."""

@@ -11,7 +11,7 @@ from cyclopts import App
 from gevent import monkey
 
 from polyhead_load.errors import LoadError
-from polyhead_load.plan import LoadPlan
+from polyhead_load.load_plan import LoadPlan
 
 app = App(name="polyhead_load.generate", help="Put one load on a server, and record every request.")
 

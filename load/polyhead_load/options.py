@@ -15,7 +15,7 @@ from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import ADDRESS_VARIABLE, MODEL_VARIABLE, Access, parse_indices
 from polyhead_load.errors import LoadError
-from polyhead_load.plan import Lengths, LoadPlan
+from polyhead_load.load_plan import Lengths, LoadPlan
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser

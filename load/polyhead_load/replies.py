@@ -37,7 +37,7 @@ class ReplyTensor(NamedTuple):
         return f"{self.name} {self.datatype} {list(self.shape)} {contents}"
 
 
-class ReplyHead(NamedTuple):
+class ReplyHeader(NamedTuple):
     """A reply without its tensors' contents."""
 
     timings: Mapping[str, int]
@@ -45,12 +45,12 @@ class ReplyHead(NamedTuple):
     tensors: tuple[ReplyTensor, ...]
 
 
-NO_HEAD = ReplyHead({}, ())
+NO_HEADER = ReplyHeader({}, ())
 """Returned for bytes that are no reply."""
 
 
-def read_head(reply: bytes, message_type: type[Message]) -> ReplyHead:
-    """Read a reply without its tensors' contents; return NO_HEAD for bytes that are no reply.
+def read_header(reply: bytes, message_type: type[Message]) -> ReplyHeader:
+    """Read a reply without its tensors' contents; return NO_HEADER for bytes that are no reply.
 
     Args:
         reply: The bytes of a reply, or of one message of a stream.
@@ -64,9 +64,9 @@ def read_head(reply: bytes, message_type: type[Message]) -> ReplyHead:
             for output, size in zip(message.outputs, sizes, strict=False)  # more contents belong to nothing
         )
     except (DecodeError, ValueError):
-        return NO_HEAD
+        return NO_HEADER
     timings = {name: message.parameters[name].int64_param for name in TIMINGS if name in message.parameters}
-    return ReplyHead(timings, tensors)
+    return ReplyHeader(timings, tensors)
 
 
 def join_parts(parts: Iterable[ReplyTensor]) -> tuple[ReplyTensor, ...]:

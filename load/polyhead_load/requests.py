@@ -16,8 +16,8 @@ from polyhead_client.operations import Operations
 from polyhead_load.connection import LoadConnection, Request
 from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
-from polyhead_load.plan import Lengths, LoadPlan
-from polyhead_load.replies import ReplyCheck, join_parts, read_head
+from polyhead_load.load_plan import Lengths, LoadPlan
+from polyhead_load.replies import ReplyCheck, join_parts, read_header
 from polyhead_proto.names import INPUT_IDS, MEMORY, Property
 
 # Streams of random numbers apart from the schedule's, which has the same seed.
@@ -109,8 +109,8 @@ class RequestBuilder:
             for message in messages:
                 operation.send(message)
         except StopIteration:
-            heads = [read_head(message, request.wanted.rpc.response) for message in messages]
-            fault = request.fault(join_parts(tensor for head in heads for tensor in head.tensors))
+            headers = [read_header(message, request.wanted.rpc.response) for message in messages]
+            fault = request.fault(join_parts(tensor for header in headers for tensor in header.tensors))
         except PolyheadError as error:
             fault = str(error)
         else:

@@ -19,8 +19,8 @@ from locust.runners import MasterRunner, WorkerRunner
 from locust.web import WebUI
 
 from polyhead_load.errors import LoadError
+from polyhead_load.load_plan import LoadPlan
 from polyhead_load.options import add_options, is_open, plans_of
-from polyhead_load.plan import LoadPlan
 from polyhead_load.records import write_run
 from polyhead_load.server_times import ServerTimes
 from polyhead_load.session import ALONE, Session, Share
@@ -31,7 +31,7 @@ from polyhead_load.web_page import adapt
 _LOG = logging.getLogger(__name__)
 
 # Messages from the master to a worker, and back.
-_SHARE, _REJECTED = "polyhead_share", "polyhead_refused"
+_SHARE, _ABORT = "polyhead_share", "polyhead_abort"
 
 _WRONG_USAGE = 2
 """Exit code for wrong options."""
@@ -52,7 +52,7 @@ class LocustRuns:
 
     def __init__(self) -> None:
         self._share = ALONE
-        self._is_refused = False
+        self._is_aborted = False
         self._guard: WebGuard | None = None
 
     def set_up(self, environment: Environment, web_ui: WebUI | None, **_: Any) -> None:
@@ -72,7 +72,7 @@ class LocustRuns:
             self._guard.protect(web_ui.app)
             adapt(web_ui, times)
         if isinstance(environment.runner, MasterRunner):
-            environment.runner.register_message(_REJECTED, self._take_rejection)
+            environment.runner.register_message(_ABORT, self._take_abort)
         if is_open(options) and options.num_users is None:
             options.num_users = options.expect_workers if options.master else 1
         if options.headless:
@@ -86,7 +86,7 @@ class LocustRuns:
         """Connect and build the requests, before the users of a run are started."""
         options: Any = environment.parsed_options
         runner = environment.runner
-        self._is_refused = False
+        self._is_aborted = False
         try:
             if self._guard is not None:
                 self._guard.check(vars(options) | {"host": environment.host})
@@ -102,9 +102,9 @@ class LocustRuns:
             )
         except LoadError as error:
             if isinstance(runner, WorkerRunner):
-                runner.send_message(_REJECTED, {"reason": str(error)})
+                runner.send_message(_ABORT, {"reason": str(error)})
             else:
-                self._reject(environment, str(error))
+                self._abort(environment, str(error))
 
     def finish(self, environment: Environment, **_: Any) -> None:
         """Write the records, when the users of a run have been stopped."""
@@ -126,14 +126,14 @@ class LocustRuns:
     def _take_share(self, environment: Environment, msg: Any, **_: Any) -> None:
         self._share = Share(**msg.data)
 
-    def _take_rejection(self, environment: Environment, msg: Any, **_: Any) -> None:
-        self._reject(environment, msg.data["reason"])
+    def _take_abort(self, environment: Environment, msg: Any, **_: Any) -> None:
+        self._abort(environment, msg.data["reason"])
 
-    def _reject(self, environment: Environment, reason: str) -> None:
+    def _abort(self, environment: Environment, reason: str) -> None:
         """End the run with a reason: once, however many workers reject it."""
-        if self._is_refused or environment.runner is None:
+        if self._is_aborted or environment.runner is None:
             return
-        self._is_refused = True
+        self._is_aborted = True
         _LOG.error("%s", reason)
         environment.process_exit_code = _WRONG_USAGE
         options: Any = environment.parsed_options

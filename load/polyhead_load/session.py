@@ -21,7 +21,7 @@ from locust.event import EventHook
 from polyhead_client.errors import PolyheadError
 from polyhead_load.connection import Answer, LoadConnection, Request
 from polyhead_load.errors import LoadError
-from polyhead_load.plan import LoadPlan
+from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import MALFORMED, OK, SHED, UNANSWERED, RequestSample, Window, status_name
 from polyhead_load.requests import RequestBuilder
 from polyhead_load.schedule import Arrival, schedule
@@ -237,16 +237,16 @@ class Session:
 
     def _finish(self, one: _InFlight, answer: Answer) -> None:
         request = one.request
-        if answer.code == OK and (fault := request.fault(answer.head.tensors)) is not None:
+        if answer.code == OK and (fault := request.fault(answer.header.tensors)) is not None:
             self.fault = self.fault or f"{request.name} was answered with something else: {fault}"
             answer = replace(answer, code=MALFORMED, details=fault)
         if one.planned < 0:
             return
         done = answer.done - self.start
         record = RequestSample(one.planned, one.sent, done, answer.code, request.bytes, answer.bytes)
-        record = record._replace(**answer.head.timings)
+        record = record._replace(**answer.header.timings)
         self._add(record)
-        context = {**{name: getattr(record, name) for name in _CONTEXT}, **answer.head.timings}
+        context = {**{name: getattr(record, name) for name in _CONTEXT}, **answer.header.timings}
         if answer.code == OK:
             self._request_event.fire(
                 request_type=request.wanted.rpc.name,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead_load.replies import NO_HEAD, ReplyCheck, ReplyTensor, join_parts, read_head
+from polyhead_load.replies import NO_HEADER, ReplyCheck, ReplyTensor, join_parts, read_header
 from polyhead_proto import messages as pb
 
 TIMINGS = {"parse_ns": 1, "tokenise_ns": 0, "queue_ns": 300, "compute_ns": 2**40, "serialise_ns": 70_000}
@@ -39,14 +39,14 @@ def test_timings_are_read_wherever_they_stand(timings: dict[str, int]) -> None:
         ReplyTensor(output.name, "FP32", (1, 2, 300), len(content))
         for output, content in zip(message.outputs, contents, strict=True)
     )
-    assert read_head(data, pb.ModelInferResponse) == (timings, tensors)
-    assert read_head(turned, pb.ModelInferResponse) == (timings, tensors)
+    assert read_header(data, pb.ModelInferResponse) == (timings, tensors)
+    assert read_header(turned, pb.ModelInferResponse) == (timings, tensors)
 
 
 def test_timings_are_read_from_the_last_part_of_a_stream() -> None:
     part = pb.ModelStreamInferResponse(infer_response=reply(np.random.default_rng(2), TIMINGS))
 
-    assert read_head(part.SerializeToString(), pb.ModelStreamInferResponse).timings == TIMINGS
+    assert read_header(part.SerializeToString(), pb.ModelStreamInferResponse).timings == TIMINGS
 
 
 def test_parts_of_an_output_are_put_together() -> None:
@@ -58,7 +58,7 @@ def test_parts_of_an_output_are_put_together() -> None:
         )
         part.outputs[0].parameters["whole"].string_param = "1,6,8"
         part.outputs[0].parameters["start"].string_param = f"0,{start},0"
-        parts += read_head(part.SerializeToString(), pb.ModelInferResponse).tensors
+        parts += read_header(part.SerializeToString(), pb.ModelInferResponse).tensors
 
     assert join_parts(parts) == (ReplyTensor("output", "FP32", (1, 6, 8), 4 * 6 * 8),)
 
@@ -66,7 +66,7 @@ def test_parts_of_an_output_are_put_together() -> None:
 def test_an_output_without_contents_is_one() -> None:
     message = pb.ModelInferResponse(outputs=[{"name": "output", "datatype": "FP32", "shape": [2]}])
 
-    assert read_head(message.SerializeToString(), pb.ModelInferResponse).tensors == (
+    assert read_header(message.SerializeToString(), pb.ModelInferResponse).tensors == (
         ReplyTensor("output", "FP32", (2,), None),
     )
 
@@ -75,11 +75,11 @@ def test_what_is_no_reply_has_no_head() -> None:
     random = np.random.default_rng(3)
     data = reply(random, TIMINGS).SerializeToString()
 
-    assert read_head(b"", pb.ModelInferResponse) == NO_HEAD
-    assert read_head(b"", pb.ModelStreamInferResponse) == NO_HEAD
+    assert read_header(b"", pb.ModelInferResponse) == NO_HEADER
+    assert read_header(b"", pb.ModelStreamInferResponse) == NO_HEADER
     for _ in range(200):
-        assert set(read_head(random.bytes(30), pb.ModelInferResponse).timings) <= set(TIMINGS)
-        read_head(data[: random.integers(len(data))], pb.ModelInferResponse)
+        assert set(read_header(random.bytes(30), pb.ModelInferResponse).timings) <= set(TIMINGS)
+        read_header(data[: random.integers(len(data))], pb.ModelInferResponse)
 
 
 def outputs(tokens: int, *, width: int = 8, attention: bool = False) -> list[ReplyTensor]:

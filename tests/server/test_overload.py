@@ -16,7 +16,7 @@ from tests.server import h2
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
@@ -72,8 +72,8 @@ def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: "Gate", 
     assert statistics.inference_stats.success.count == statistics.inference_count == len(answered) + 1
     assert statistics.inference_stats.fail.count == len(refused)
     totals = server.runtime.registry.counters.total(MODEL, 1)
-    assert totals[at.CODE[at.GRPC]["OK"]] == len(answered) + 1
-    assert totals[at.CODE[at.GRPC]["UNAVAILABLE"]] == totals[at.DROP["queue_full"]] == len(refused)
+    assert totals[slots.CODE[slots.GRPC]["OK"]] == len(answered) + 1
+    assert totals[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == totals[slots.DROP["queue_full"]] == len(refused)
     assert server.runtime.lifecycle.accepted == 0
     for channel in channels:
         channel.close()
@@ -121,8 +121,8 @@ def test_a_burst_is_answered_or_refused_by_the_server_and_never_cut_off(serve: A
         if call.code() is grpc.StatusCode.UNAVAILABLE:
             assert int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
     totals = server.runtime.registry.counters.total(MODEL, 1)
-    assert totals[at.CODE[at.GRPC]["OK"]] == codes["OK"]
-    assert totals[at.CODE[at.GRPC]["UNAVAILABLE"]] == codes["UNAVAILABLE"]
+    assert totals[slots.CODE[slots.GRPC]["OK"]] == codes["OK"]
+    assert totals[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == codes["UNAVAILABLE"]
     assert server.runtime.lifecycle.accepted == 0
 
 

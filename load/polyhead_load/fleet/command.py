@@ -79,8 +79,8 @@ def plan(
     from rich.console import Console
 
     from polyhead_load.errors import LoadError
-    from polyhead_load.fleet.choosing import choose
-    from polyhead_load.fleet.report import draw_plan
+    from polyhead_load.fleet.recommendation import choose
+    from polyhead_load.fleet.report import draw_fleet_plan
     from polyhead_load.fleet.sizing import MOST_SHARE
     from polyhead_load.options import parse_tokens
     from polyhead_load.sweep.spec import LEAST_NUMBER, MOST_NUMBER, ServiceTarget
@@ -121,7 +121,7 @@ def plan(
         facts = [one.facts() for one in options] if only is None else only.facts()
         sys.stdout.write(encoder.dumps(facts, indent=1) + "\n")
     else:
-        from polyhead_load.report.choices import choose_lines, choose_table
+        from polyhead_load.report.recommendations import choose_lines, choose_table
 
         console = Console()
         if only is None:
@@ -130,7 +130,7 @@ def plan(
         for line in choose_lines(options, varied, target) if only is None else only.lines():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     if picture is not None and only is not None:
-        picture.write_text(draw_plan(only).svg(), encoding="utf-8")
+        picture.write_text(draw_fleet_plan(only).svg(), encoding="utf-8")
     if not plans:
         raise LoadError(f"no configuration carries {target}")
 

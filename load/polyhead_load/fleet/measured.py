@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from polyhead_load.contents import draw_lengths
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.machine import Machine, RunTimes, Way
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.records import Records
 from polyhead_load.report.findings import QUANTILES
 from polyhead_load.sweep.cells import CAPACITY

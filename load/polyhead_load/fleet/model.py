@@ -14,7 +14,7 @@ import numpy as np
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.machine import Machine, Outcome, Simulation
 from polyhead_load.fleet.measured import LoadPoint, Measured, typical_lengths
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.sweep.intervals import Interval, typical_quantile
 from polyhead_server.scheduling.costs import Size
 

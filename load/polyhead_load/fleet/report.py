@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from polyhead_load.fleet.measured import Measured
 from polyhead_load.fleet.model import MachineModel, Prediction
 from polyhead_load.fleet.sizing import Fleet
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.report.formatting import number, percent, spread
 from polyhead_load.report.plots import STYLE, Plot
 from polyhead_load.sweep.spec import length_label
@@ -28,7 +28,7 @@ _DRAWN_RATES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class FleetPlan:
     """A fleet, and what it was worked out from."""
 
     measured: Measured
@@ -206,7 +206,7 @@ def _ms(seconds: float) -> str:
     return f"{number(1e3 * seconds)} ms"
 
 
-def draw_plan(plan: Plan) -> Plot:
+def draw_fleet_plan(plan: FleetPlan) -> Plot:
     """Draw latency against the rate of a machine, with the limit and what was measured."""
     model, fleet = plan.model, plan.fleet
     top = max([0.9 * model.capacity, 1.02 * fleet.most.rate])

@@ -13,10 +13,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from polyhead_load.fleet.choosing import Option, choose
+from polyhead_load.fleet.recommendation import Option, choose
 from polyhead_load.fleet.sizing import MOST_SHARE
 from polyhead_load.records import REST
-from polyhead_load.report.choices import choose_lines, headroom_cell, most_cell, p99_cell
 from polyhead_load.report.findings import QUANTILES, Findings, read_findings
 from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
@@ -30,6 +29,7 @@ from polyhead_load.report.formatting import (
     spread,
 )
 from polyhead_load.report.plots import Plot, draw
+from polyhead_load.report.recommendations import choose_lines, headroom_cell, most_cell, p99_cell
 from polyhead_load.report.tables import as_csv, as_json
 from polyhead_load.sweep.folder import RunFolder, cannot_write
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
-from polyhead_load.plan import Lengths, LoadPlan
+from polyhead_load.load_plan import Lengths, LoadPlan
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Attention, Dimension, Sweep, length_label, parse_load
 

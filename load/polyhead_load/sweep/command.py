@@ -232,7 +232,7 @@ def _target(rate: float | None, p99: str | None) -> "ServiceTarget | None":
 
 
 def _show(report: "SweepReport") -> None:
-    from polyhead_load.report.choices import choose_lines, choose_table, next_steps
+    from polyhead_load.report.recommendations import choose_lines, choose_table, next_steps
     from polyhead_load.report.tables import remarks, terminal_table
 
     console, findings = _console(), report.findings

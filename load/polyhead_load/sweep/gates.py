@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from polyhead_load.plan import LoadPlan
+from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import MALFORMED, OK, SHED, GeneratorRun, Records, status_name
 from polyhead_load.sweep.intervals import Interval, quantile_interval
 from polyhead_load.sweep.spec import Gates

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 from polyhead_client import Client
-from polyhead_load.plan import LoadPlan
+from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import OK, SHED, GeneratorRun, Records
 from polyhead_load.sweep.cells import CAPACITY, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder, cannot_write

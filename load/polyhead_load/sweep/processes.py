@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from polyhead_load.errors import SweepError
-from polyhead_load.plan import LoadPlan
+from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import GeneratorRun
 from polyhead_load.sweep.folder import cannot_write
 

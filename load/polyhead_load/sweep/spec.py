@@ -26,7 +26,7 @@ from pydantic import (
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError, SweepError
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_model.description import check_field_names
 from polyhead_proto.datatypes import Precision
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead_client import Client, ModelInfo
 from polyhead_load.contents import draw_lengths, token_ids, vectors
-from polyhead_load.plan import Lengths, LoadPlan
+from polyhead_load.load_plan import Lengths, LoadPlan
 from polyhead_proto.names import QUERY, X
 
 _WINDOWS = 3

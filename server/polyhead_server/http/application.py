@@ -53,7 +53,7 @@ from polyhead_server.http.tensors import (
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import LARGE, InferRequest
-from polyhead_server.observability import counter_layout as layout
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
@@ -341,7 +341,7 @@ class Observations:
     @asynccontextmanager
     async def ready(self, _: Caller) -> AsyncIterator[Reply]:
         """Answer `/readyz`."""
-        if self._counters.total(*NO_MODEL)[layout.SERVING] > 0:
+        if self._counters.total(*NO_MODEL)[slots.SERVING] > 0:
             yield Reply.of(b"ok\n", media_type=_PLAIN)
         else:
             text = b"not ready: loading, draining, or without a model\n"
@@ -412,7 +412,7 @@ def create_application(
     application = Starlette(
         routes=routes,
         middleware=[cors] if settings.http_origin else [],
-        exception_handlers={HTTPException: _reject},
+        exception_handlers={HTTPException: _no_such_route},
     )
     application.router.redirect_slashes = False
     return application
@@ -491,7 +491,7 @@ def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route
     yield route("/openapi.json", seen.document, "This document", like({}), procedure="ServerMetadata")
 
 
-async def _reject(request: Request, error: Exception) -> Response:
+async def _no_such_route(request: Request, error: Exception) -> Response:
     """Return the reply to a path or method that there is not."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     path = request.scope["path"]

@@ -16,30 +16,30 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from polyhead_server.observability import counter_layout as layout
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
 
 _MODEL = ("model", "version")
 
 _HISTOGRAMS = {
     "polyhead_request_seconds": (
-        layout.REQUEST,
+        slots.REQUEST,
         "Time of an answered request, from its bytes to its reply's.",
     ),
-    "polyhead_parse_seconds": (layout.PARSE, "Time to read and check an answered request."),
-    "polyhead_tokenise_seconds": (layout.TOKENISE, "Time to tokenise the text of an answered request."),
-    "polyhead_queue_seconds": (layout.QUEUE, "Time of an answered request in the queue."),
-    "polyhead_compute_seconds": (layout.COMPUTE, "Time of the run that an answered request was part of."),
-    "polyhead_serialise_seconds": (layout.SERIALISE, "Time to write the reply to an answered request."),
+    "polyhead_parse_seconds": (slots.PARSE, "Time to read and check an answered request."),
+    "polyhead_tokenise_seconds": (slots.TOKENISE, "Time to tokenise the text of an answered request."),
+    "polyhead_queue_seconds": (slots.QUEUE, "Time of an answered request in the queue."),
+    "polyhead_compute_seconds": (slots.COMPUTE, "Time of the run that an answered request was part of."),
+    "polyhead_serialise_seconds": (slots.SERIALISE, "Time to write the reply to an answered request."),
 }
 _COUNTERS = {
-    "polyhead_sequences": (layout.SEQUENCES, "Sequences in answered requests."),
-    "polyhead_tokens": (layout.TOKENS, "Tokens computed, without padding."),
-    "polyhead_padded_tokens": (layout.PADDED_TOKENS, "Tokens that layers computed, padding included."),
+    "polyhead_sequences": (slots.SEQUENCES, "Sequences in answered requests."),
+    "polyhead_tokens": (slots.TOKENS, "Tokens computed, without padding."),
+    "polyhead_padded_tokens": (slots.PADDED_TOKENS, "Tokens that layers computed, padding included."),
 }
 _GAUGES = {
-    "polyhead_model_ready": (layout.READY, "Workers in which the model is ready."),
-    "polyhead_queued_tokens": (layout.QUEUED_TOKENS, "Tokens to compute in the queue."),
+    "polyhead_model_ready": (slots.READY, "Workers in which the model is ready."),
+    "polyhead_queued_tokens": (slots.QUEUED_TOKENS, "Tokens to compute in the queue."),
 }
 
 _Models = Mapping[tuple[str, str], Sequence[int]]
@@ -58,13 +58,13 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read the counters."""
         totals = dict(self._counters.totals())
-        server = totals.pop(NO_MODEL, [0] * layout.SLOTS)
+        server = totals.pop(NO_MODEL, [0] * slots.SLOTS)
         models = {(name, str(number)): values for (name, number), values in totals.items()}
         yield from _by_label({("", ""): server} | models)
         for name, (histogram, text) in _HISTOGRAMS.items():
             yield _histogram(name, text, histogram, models, 1e9)
         batch = "Sequences in each run of the engine."
-        yield _histogram("polyhead_batch_sequences", batch, layout.BATCH, models, 1)
+        yield _histogram("polyhead_batch_sequences", batch, slots.BATCH, models, 1)
         for kind, families in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for name, (slot, text) in families.items():
                 family = kind(name, text, labels=_MODEL)
@@ -72,25 +72,25 @@ class Metrics(Collector):
                     family.add_metric(labels, values[slot])
                 yield family
         in_flight = "Accepted requests that are not answered yet."
-        yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=server[layout.IN_FLIGHT])
+        yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=server[slots.IN_FLIGHT])
         held = "Bytes of received requests and unsent outputs."
-        yield GaugeMetricFamily("polyhead_held_bytes", held, value=server[layout.HELD_BYTES])
+        yield GaugeMetricFamily("polyhead_held_bytes", held, value=server[slots.HELD_BYTES])
         info = GaugeMetricFamily(
             "polyhead_model_info", "1; names the provider that runs the model.", labels=(*_MODEL, "provider")
         )
         for labels, values in models.items():
-            if provider := layout.decode_provider(values):
+            if provider := slots.decode_provider(values):
                 info.add_metric((*labels, provider), 1)
         yield info
         pages = enumerate(self._counters.workers())
-        processes = {worker: page[layout.PROCESS] for worker, page in pages if page[layout.PROCESS]}
+        processes = {worker: page[slots.PROCESS] for worker, page in pages if page[slots.PROCESS]}
         yield from _processes(processes)
         build = GaugeMetricFamily("polyhead_build_info", "1; names the version.", labels=("version",))
         build.add_metric((version("polyhead"),), 1)
         yield build
         yield GaugeMetricFamily("polyhead_workers", "Running workers.", value=len(processes))
         text = "Workers that ended and were replaced."
-        yield CounterMetricFamily("polyhead_worker_restarts", text, value=server[layout.RESTARTS])
+        yield CounterMetricFamily("polyhead_worker_restarts", text, value=server[slots.RESTARTS])
 
 
 def _processes(processes: Mapping[int, int]) -> Iterable[Metric]:
@@ -108,13 +108,13 @@ def _processes(processes: Mapping[int, int]) -> Iterable[Metric]:
 def _by_label(models: _Models) -> Iterator[Metric]:
     text = "Inference requests, by protocol and gRPC status."
     requests = CounterMetricFamily("polyhead_requests", text, labels=(*_MODEL, "protocol", "code"))
-    for protocol, codes in layout.CODE.items():
-        always = "OK" if protocol == layout.GRPC else None
+    for protocol, codes in slots.CODE.items():
+        always = "OK" if protocol == slots.GRPC else None
         _add_counts(requests, models, codes, (protocol,), always)
     yield requests
     text = "Work that was rejected or dropped, by the reason."
     drops = CounterMetricFamily("polyhead_drops", text, labels=(*_MODEL, "reason"))
-    _add_counts(drops, models, layout.DROP)
+    _add_counts(drops, models, slots.DROP)
     yield drops
 
 
@@ -132,7 +132,7 @@ def _add_counts(
                 family.add_metric((*model, *labels, label), values[slot])
 
 
-def _histogram(name: str, text: str, histogram: layout.Histogram, models: _Models, unit: float) -> Metric:
+def _histogram(name: str, text: str, histogram: slots.Histogram, models: _Models, unit: float) -> Metric:
     family = HistogramMetricFamily(name, text, labels=_MODEL)
     for labels, values in models.items():
         count = 0

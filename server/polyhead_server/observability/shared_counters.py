@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from polyhead_server.observability.counter_layout import (
+from polyhead_server.observability.counter_slots import (
     GAUGES,
     MAXIMA,
     PROCESS,
@@ -22,7 +22,7 @@ from polyhead_server.observability.counter_layout import (
 )
 
 Page: TypeAlias = "memoryview[int]"
-"""The slots of a page, as `counter_layout` names them. Only one thread of one process may write them."""
+"""The slots of a page, as `counter_slots` names them. Only one thread of one process may write them."""
 
 Key: TypeAlias = tuple[str, int]
 """A model's name and version."""
@@ -34,11 +34,11 @@ Totals: TypeAlias = Mapping[Key, Sequence[int]]
 """The slots of each version of a model, over all workers."""
 
 _MAGIC = 0x706F6C79
-_HEAD = struct.Struct("=qqq")
+_HEADER = struct.Struct("=qqq")
 _NAME_BYTES = 488
-_HEAD_BYTES = _HEAD.size + _NAME_BYTES
+_HEADER_BYTES = _HEADER.size + _NAME_BYTES
 _GRAIN = mmap.ALLOCATIONGRANULARITY
-_PAGE_BYTES = -(-(_HEAD_BYTES + 8 * SLOTS) // _GRAIN) * _GRAIN
+_PAGE_BYTES = -(-(_HEADER_BYTES + 8 * SLOTS) // _GRAIN) * _GRAIN
 
 
 class SharedCounters:
@@ -84,7 +84,7 @@ class SharedCounters:
         """Set the gauges of a worker that has ended to zero: what is ready, in flight, queued."""
         for number, _ in enumerate(_read(self.files[worker])):
             for slot in GAUGES:
-                os.pwrite(self.files[worker], bytes(8), number * _PAGE_BYTES + _HEAD_BYTES + 8 * slot)
+                os.pwrite(self.files[worker], bytes(8), number * _PAGE_BYTES + _HEADER_BYTES + 8 * slot)
 
     def workers(self) -> list[Sequence[int]]:
         """Read what belongs to no model, of each worker."""
@@ -111,8 +111,8 @@ class SharedCounters:
             os.ftruncate(self._file, (number + 1) * _PAGE_BYTES)
         memory = mmap.mmap(self._file, _PAGE_BYTES, offset=number * _PAGE_BYTES)
         name = key[0].encode()[:_NAME_BYTES]
-        memory[:_HEAD_BYTES] = _HEAD.pack(_MAGIC, key[1], len(name)) + name.ljust(_NAME_BYTES, b"\0")
-        return memoryview(memory)[_HEAD_BYTES : _HEAD_BYTES + 8 * SLOTS].cast("q")
+        memory[:_HEADER_BYTES] = _HEADER.pack(_MAGIC, key[1], len(name)) + name.ljust(_NAME_BYTES, b"\0")
+        return memoryview(memory)[_HEADER_BYTES : _HEADER_BYTES + 8 * SLOTS].cast("q")
 
 
 def _add(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
@@ -127,10 +127,10 @@ def _read(file: int) -> list[tuple[Key, list[int]]]:
     """Read every page of a file."""
     pages = []
     for number in range(os.fstat(file).st_size // _PAGE_BYTES):
-        content = os.pread(file, _HEAD_BYTES + 8 * SLOTS, number * _PAGE_BYTES)
-        magic, version, length = _HEAD.unpack_from(content)
-        name = content[_HEAD.size : _HEAD.size + length].decode() if magic == _MAGIC else "\0"
-        pages.append(((name, version), list(memoryview(content)[_HEAD_BYTES:].cast("q"))))
+        content = os.pread(file, _HEADER_BYTES + 8 * SLOTS, number * _PAGE_BYTES)
+        magic, version, length = _HEADER.unpack_from(content)
+        name = content[_HEADER.size : _HEADER.size + length].decode() if magic == _MAGIC else "\0"
+        pages.append(((name, version), list(memoryview(content)[_HEADER_BYTES:].cast("q"))))
     return pages
 
 

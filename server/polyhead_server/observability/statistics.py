@@ -6,22 +6,22 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from polyhead_server.errors import status_of
-from polyhead_server.observability import counter_layout as layout
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 
 if TYPE_CHECKING:
     from polyhead_server.scheduling.observer import Execution
 
-_TIME_BOUNDS = layout.REQUEST.bounds
-_REQUEST, _REQUEST_SUM = layout.REQUEST.first, layout.REQUEST.sum
-_PARSE, _PARSE_SUM = layout.PARSE.first, layout.PARSE.sum
-_TOKENISE, _TOKENISE_SUM = layout.TOKENISE.first, layout.TOKENISE.sum
-_QUEUE, _QUEUE_SUM = layout.QUEUE.first, layout.QUEUE.sum
-_COMPUTE, _COMPUTE_SUM = layout.COMPUTE.first, layout.COMPUTE.sum
-_SERIALISE, _SERIALISE_SUM = layout.SERIALISE.first, layout.SERIALISE.sum
-_OK = {protocol: codes["OK"] for protocol, codes in layout.CODE.items()}
+_TIME_BOUNDS = slots.REQUEST.bounds
+_REQUEST, _REQUEST_SUM = slots.REQUEST.first, slots.REQUEST.sum
+_PARSE, _PARSE_SUM = slots.PARSE.first, slots.PARSE.sum
+_TOKENISE, _TOKENISE_SUM = slots.TOKENISE.first, slots.TOKENISE.sum
+_QUEUE, _QUEUE_SUM = slots.QUEUE.first, slots.QUEUE.sum
+_COMPUTE, _COMPUTE_SUM = slots.COMPUTE.first, slots.COMPUTE.sum
+_SERIALISE, _SERIALISE_SUM = slots.SERIALISE.first, slots.SERIALISE.sum
+_OK = {protocol: codes["OK"] for protocol, codes in slots.CODE.items()}
 
-PROTOCOL: ContextVar[str] = ContextVar("protocol", default=layout.GRPC)
+PROTOCOL: ContextVar[str] = ContextVar("protocol", default=slots.GRPC)
 """How the request came that this task answers."""
 
 
@@ -64,30 +64,30 @@ class Statistics:
         if tokenise_ns is not None:
             page[_TOKENISE + bisect_left(_TIME_BOUNDS, tokenise_ns)] += 1
             page[_TOKENISE_SUM] += tokenise_ns
-        page[layout.INPUT_NS] += input_ns
-        page[layout.SEQUENCES] += batch
-        page[layout.LAST_INFERENCE_MS] = time.time_ns() // 1_000_000
+        page[slots.INPUT_NS] += input_ns
+        page[slots.SEQUENCES] += batch
+        page[slots.LAST_INFERENCE_MS] = time.time_ns() // 1_000_000
         page[_OK[PROTOCOL.get()]] += 1
 
     def failed(self, *, total_ns: int, error: BaseException) -> None:
         """Count a request that was rejected, failed, cancelled or late."""
-        self.page[layout.FAILED] += 1
-        self.page[layout.FAILED_NS] += total_ns
-        self.page[layout.CODE[PROTOCOL.get()][status_of(error).name]] += 1
+        self.page[slots.FAILED] += 1
+        self.page[slots.FAILED_NS] += total_ns
+        self.page[slots.CODE[PROTOCOL.get()][status_of(error).name]] += 1
 
     def rejected(self, code: str) -> None:
         """Count a request that was rejected unread, by its status."""
-        self.page[layout.FAILED] += 1
-        self.page[layout.CODE[PROTOCOL.get()][code]] += 1
+        self.page[slots.FAILED] += 1
+        self.page[slots.CODE[PROTOCOL.get()][code]] += 1
 
     def on_execution(self, execution: "Execution") -> None:
         """Count a run of the engine."""
         page = self.page
-        page[layout.BATCH.first + bisect_left(layout.BATCH.bounds, execution.sequences)] += 1
-        page[layout.BATCH.sum] += execution.sequences
-        page[layout.TOKENS] += execution.tokens
-        page[layout.PADDED_TOKENS] += execution.padded_tokens
-        row = layout.batch_row(execution.sequences)
+        page[slots.BATCH.first + bisect_left(slots.BATCH.bounds, execution.sequences)] += 1
+        page[slots.BATCH.sum] += execution.sequences
+        page[slots.TOKENS] += execution.tokens
+        page[slots.PADDED_TOKENS] += execution.padded_tokens
+        row = slots.batch_row(execution.sequences)
         page[row] += 1
         page[row + 1] += execution.input_ns
         page[row + 2] += execution.compute_ns
@@ -95,4 +95,4 @@ class Statistics:
 
     def on_drop(self, reason: str) -> None:
         """Count work that ended without a result."""
-        self.page[layout.DROP[reason]] += 1
+        self.page[slots.DROP[reason]] += 1

@@ -109,10 +109,24 @@ class Queue:
             entries = [entry for level in self._levels for entry in level.values()]
             return [entry for entry in entries if self._take(entry, EntryState.GONE)]
 
-    def mark_idle(self) -> None:
-        """Count the calling thread as idle: nothing of what waits can run now."""
+    @property
+    def newest(self) -> int:
+        """The number of the entry that came last."""
+        return self._number
+
+    def mark_idle(self, newest: int) -> bool:
+        """Count the calling thread as idle: nothing of what waits can run now.
+
+        Args:
+            newest: The entry that had come last before the thread looked.
+
+        Returns:
+            False if more have come since, for which nobody would wake it: it is to look again.
+        """
         with self._lock:
-            self._idle += 1
+            nothing_new = self._number == newest
+            self._idle += nothing_new
+            return nothing_new
 
     def needs_wake(self) -> bool:
         """Return, after a `take`, whether something still waits and an idle thread must be woken."""

@@ -71,7 +71,7 @@ class Scheduler:
         self._planner = planner
         self._dispatch = Dispatch(lanes, wide=wide, planner=planner)
         self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
-        self._planning = Lock()
+        self._choosing = Lock()
         self._batches = 0
         self._running: set[RunningBatch] = set()
         self._taken = 0  # requests, counted in the engine's threads
@@ -266,7 +266,7 @@ class Scheduler:
 
     def take(self) -> RunningBatch | None:
         """Choose the next batch from all that waits now."""
-        with self._planning:
+        with self._choosing:
             while (batch := self._choose()) is not None:
                 self._running.add(batch)
                 taken = self._queue.take(batch.entries)
@@ -280,18 +280,21 @@ class Scheduler:
         return batch
 
     def _choose(self) -> RunningBatch | None:
-        """Choose a batch without taking it; None if nothing can run, and this thread is idle."""
+        """Choose a batch without taking it; None if nothing can run, and this thread counts as idle."""
         self._batches += 1
-        window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
-        if not window:
-            return None
-        now = self._loop.time()
-        running = list(self._running)  # other threads change it
-        sizes = [entry.size for entry in window]
-        decision = self._dispatch.next(sizes, len(running), free_in(running, now))
-        if decision is None:
-            self._queue.mark_idle()
-            return None
+        while True:
+            newest = self._queue.newest
+            window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+            if not window:
+                return None
+            now = self._loop.time()
+            running = list(self._running)  # other threads change it
+            sizes = [entry.size for entry in window]
+            decision = self._dispatch.next(sizes, len(running), free_in(running, now))
+            if decision is not None:
+                break
+            if self._queue.mark_idle(newest):
+                return None
         positions, session = decision
         seconds = session.costs.price(self._planner.joint([sizes[position] for position in positions]))
         entries = [window[position] for position in positions]

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Protocol
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
-from polyhead_server.observability.counter_layout import MEMORY
+from polyhead_server.observability.counter_slots import MEMORY
 from polyhead_server.observability.statistics import Statistics
 
 

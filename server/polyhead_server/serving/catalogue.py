@@ -8,7 +8,7 @@ from importlib.metadata import version
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
 from polyhead_proto.names import Property
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.manifest import PACKED, PADDED
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -39,7 +39,7 @@ _OF_TENSORS = ("axes", "role", "fill", "below", "range", "layer", "layers", "hea
 """The fields of tensors that metadata shows."""
 
 _SAMPLE_SECONDS = 0.5
-_NO_COUNTS = [0] * at.SLOTS
+_NO_COUNTS = [0] * slots.SLOTS
 
 
 def server_metadata(settings: Settings) -> pb.ServerMetadataResponse:
@@ -207,23 +207,23 @@ def _statistics(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
     def duration(count: int, ns: int) -> pb.StatisticDuration:
         return pb.StatisticDuration(count=count, ns=ns)
 
-    def total(histogram: at.Histogram) -> pb.StatisticDuration:
+    def total(histogram: slots.Histogram) -> pb.StatisticDuration:
         return duration(histogram.count(values), values[histogram.sum])
 
-    answered = at.REQUEST.count(values)
+    answered = slots.REQUEST.count(values)
     return pb.ModelStatistics(
         name=model.signature.name,
         version=str(model.signature.version),
-        last_inference=values[at.LAST_INFERENCE_MS],
-        inference_count=values[at.SEQUENCES],
-        execution_count=at.BATCH.count(values),
+        last_inference=values[slots.LAST_INFERENCE_MS],
+        inference_count=values[slots.SEQUENCES],
+        execution_count=slots.BATCH.count(values),
         inference_stats=pb.InferStatistics(
-            success=total(at.REQUEST),
-            fail=duration(values[at.FAILED], values[at.FAILED_NS]),
-            queue=total(at.QUEUE),
-            compute_input=duration(answered, values[at.INPUT_NS]),
-            compute_infer=total(at.COMPUTE),
-            compute_output=total(at.SERIALISE),
+            success=total(slots.REQUEST),
+            fail=duration(values[slots.FAILED], values[slots.FAILED_NS]),
+            queue=total(slots.QUEUE),
+            compute_input=duration(answered, values[slots.INPUT_NS]),
+            compute_infer=total(slots.COMPUTE),
+            compute_output=total(slots.SERIALISE),
             cache_hit=duration(0, 0),
             cache_miss=duration(0, 0),
         ),
@@ -234,7 +234,7 @@ def _statistics(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
                 compute_infer=duration(values[row], values[row + 2]),
                 compute_output=duration(values[row], values[row + 3]),
             )
-            for size, row in at.BATCH_ROWS.items()
+            for size, row in slots.BATCH_ROWS.items()
             if values[row]
         ],
     )
@@ -258,19 +258,19 @@ class Gauges:
     def changed(self) -> None:
         """Write which models are ready, and where they run."""
         counters = self._registry.counters
-        self._registry.unattributed.page[at.SERVING] = int(self._lifecycle.ready)
+        self._registry.unattributed.page[slots.SERVING] = int(self._lifecycle.ready)
         ready = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
         for key in {*ready, *counters.written}:
             page, model = counters.page(*key), ready.get(key)
-            page[at.READY] = int(model is not None)
+            page[slots.READY] = int(model is not None)
             if model is not None:
-                page[at.PROVIDER] = at.encode_provider(model.provider)
+                page[slots.PROVIDER] = slots.encode_provider(model.provider)
 
     def sample(self) -> None:
         """Write how much is queued and held, now and every half second."""
         for model in self._registry.models():
-            model.statistics.page[at.QUEUED_TOKENS] = model.scheduler.queued_tokens
-        self._registry.unattributed.page[at.HELD_BYTES] = self._budget.bytes
+            model.statistics.page[slots.QUEUED_TOKENS] = model.scheduler.queued_tokens
+        self._registry.unattributed.page[slots.HELD_BYTES] = self._budget.bytes
         self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
 
     def stop(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
-from polyhead_server.observability.counter_layout import DRAINING, IN_FLIGHT
+from polyhead_server.observability.counter_slots import DRAINING, IN_FLIGHT
 from polyhead_server.serving.registry import Registry
 
 

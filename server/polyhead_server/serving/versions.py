@@ -83,7 +83,7 @@ class ServedVersions:
         for one in found:
             if isinstance(one, Broken):
                 family = self.families.setdefault(one.family, Family(one.family))
-                self._reject(family, one.version, one.reason, [one.family])
+                self._report_failure(family, one.version, one.reason, [one.family])
             else:
                 if self._policy == "all" or one.family not in seen:
                     self._declare(one)
@@ -167,7 +167,7 @@ class ServedVersions:
         served = family.served.get(number)
         if isinstance(found, Broken):
             family.failures[number] = ("", found.reason)
-            self._reject(family, number, found.reason, [family.name])
+            self._report_failure(family, number, found.reason, [family.name])
             return served is not None
         if served and served[0].signature.manifest.digest == found.manifest.digest:
             family.failures.pop(number, None)
@@ -208,10 +208,10 @@ class ServedVersions:
             for result in loaded:
                 await in_thread(result.close)
             names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
-            self._reject(family, number, failed[0].reason, names, failed[0].error)
+            self._report_failure(family, number, failed[0].reason, names, failed[0].error)
             return bool(old)
         for failure in failed:
-            self._reject(family, number, failure.reason, [failure.name], failure.error)
+            self._report_failure(family, number, failure.reason, [failure.name], failure.error)
         if not at_once:  # all of them in one iteration of the event loop
             models = [self._put_into_service(result) for result in loaded]
         for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
@@ -227,7 +227,7 @@ class ServedVersions:
         self._retire(self._registry.ready(model))
         return model
 
-    def _reject(
+    def _report_failure(
         self,
         family: Family,
         version: int,

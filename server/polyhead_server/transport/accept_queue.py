@@ -100,7 +100,7 @@ class AcceptQueue:
         self._add_accepts()
         self._thread.start()
 
-    def refuse(self) -> None:
+    def stop_accepting(self) -> None:
         """Ask for no more calls, as all queues must before their server stops: an accept must find it."""
         with self._lock:
             self._stopping = True
@@ -111,7 +111,7 @@ class AcceptQueue:
         Args:
             grace: Seconds that calls may take to end. Then they are cancelled.
         """
-        self.refuse()
+        self.stop_accepting()
         await self._server.stop(grace)
         if self._thread.is_alive():
             self._tell_if_idle()

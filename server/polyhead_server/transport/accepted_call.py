@@ -241,9 +241,9 @@ class AcceptedCall:
 
     def _send_status(self, code: grpc.StatusCode, details: str = "", trailers: Any = ()) -> None:
         status = cygrpc.SendStatusFromServerOperation(tuple(trailers), code.value[0], details, 0)
-        self._send(*self._head(), status)
+        self._send(*self._initial_metadata(), status)
 
-    def _head(self) -> tuple[Any, ...]:
+    def _initial_metadata(self) -> tuple[Any, ...]:
         """Return what must be sent first."""
         return (cygrpc.SendInitialMetadataOperation((), 0),)
 
@@ -371,7 +371,7 @@ class UnaryCall(AcceptedCall):
         del request  # the handler holds it as long as it needs it
         reply = await answer
         self._send(
-            *self._head(),
+            *self._initial_metadata(),
             cygrpc.SendMessageOperation(reply, 0),
             cygrpc.SendStatusFromServerOperation((), cygrpc.StatusCode.ok, b"", 0),
         )

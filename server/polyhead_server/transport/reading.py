@@ -21,7 +21,7 @@ from polyhead_server.errors import (
     UnavailableError,
     scattered_retry_ms,
 )
-from polyhead_server.observability.counter_layout import MEMORY
+from polyhead_server.observability.counter_slots import MEMORY
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
 from polyhead_server.transport.call import INFERENCE, StreamContext

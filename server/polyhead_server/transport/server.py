@@ -109,7 +109,7 @@ class GrpcServer:
         # The last replies may still be on their way to their readers. Unused streams are not waited for.
         left = deadline - loop.time() if self.runtime.budget.answering else 0.0
         for queue in self._queues:
-            queue.refuse()
+            queue.stop_accepting()
         grace = max(left, _LAST_REPLIES_SECONDS)
         await asyncio.gather(self._grpc.stop(grace), *(queue.stop(grace) for queue in self._queues))
         # Replies over HTTP; nothing says when the last of them is gone.

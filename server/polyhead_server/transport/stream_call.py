@@ -58,7 +58,7 @@ class StreamCall(AcceptedCall):
     __slots__ = (
         "_closed",
         "_handler",
-        "_has_head",
+        "_has_initial_metadata",
         "_lock",
         "_requests",
         "_room",
@@ -89,7 +89,7 @@ class StreamCall(AcceptedCall):
         """Done when there is something to read."""
         self._to_write: asyncio.Future[None] | None = None
         """Done when more may be written."""
-        self._has_head = False
+        self._has_initial_metadata = False
         self._closed = False
         """The call is over. Only the polling thread uses it."""
         self._lock = Lock()
@@ -199,7 +199,9 @@ class StreamCall(AcceptedCall):
             if isinstance(following, bytes):
                 tag = partial(self._written, len(following))
                 self._writing = weakref.ref(tag)
-                super()._start_sending((*self._head(), cygrpc.SendMessageOperation(following, 0)), tag)
+                super()._start_sending(
+                    (*self._initial_metadata(), cygrpc.SendMessageOperation(following, 0)), tag
+                )
             else:
                 super()._start_sending(*following)
         except Exception:
@@ -244,11 +246,11 @@ class StreamCall(AcceptedCall):
         await self._handler(StreamRequests(self._reader, self), self)
         self._send_status(grpc.StatusCode.OK)
 
-    def _head(self) -> tuple[Any, ...]:
-        if self._has_head:
+    def _initial_metadata(self) -> tuple[Any, ...]:
+        if self._has_initial_metadata:
             return ()
-        self._has_head = True
-        return super()._head()
+        self._has_initial_metadata = True
+        return super()._initial_metadata()
 
     def _start_sending(self, operations: Any, tag: Callable[[Any], None]) -> None:
         """Send now, or behind what is being sent."""

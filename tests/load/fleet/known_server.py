@@ -10,7 +10,7 @@ import numpy as np
 from tests.server.scheduling.conftest import Bench, Prices, VirtualLoop
 
 from polyhead_load.contents import draw_lengths
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.records import Records
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep, length_label

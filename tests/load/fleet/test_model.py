@@ -14,7 +14,7 @@ from polyhead_load import Lengths
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import Measured, Runs, read_measured
 from polyhead_load.fleet.model import MachineModel
-from polyhead_load.fleet.report import Plan
+from polyhead_load.fleet.report import FleetPlan
 from polyhead_load.fleet.sizing import largest_rate, size_fleet
 from polyhead_load.records import Records
 from polyhead_load.sweep.folder import RunFolder
@@ -179,14 +179,14 @@ def test_a_plan_says_what_it_does_not_know(measured: Measured, model: MachineMod
     fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
     unkept = replace(fleet, p99=0.9 * fleet.usual.p99.value)
 
-    said = "\n".join(Plan(measured=elsewhere, model=model, fleet=unkept, tokens=128).lines())
+    said = "\n".join(FleetPlan(measured=elsewhere, model=model, fleet=unkept, tokens=128).lines())
 
     assert "of the generator" not in said
     assert "what the sweep called, of which it knows no more than 2 runs side by side" in said
     assert "warning: the sweep's server had the flags --workers 2" in said
     assert re.search(r"warning: at .* the predicted p99 is .* ms, above the limit", said)
     assert "no machine fails" in said
-    spare = Plan(measured=measured, model=model, fleet=replace(fleet, spare=1), tokens=128)
+    spare = FleetPlan(measured=measured, model=model, fleet=replace(fleet, spare=1), tokens=128)
     assert "no machine fails" not in "\n".join(spare.basis())
     assert not any("above the limit" in warning for warning in spare.warnings())
 
@@ -200,7 +200,7 @@ def test_a_limit_that_was_missed_at_a_lower_load_is_warned_of(
     fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
 
     def warnings(model: MachineModel) -> str:
-        return "\n".join(Plan(measured=measured, model=model, fleet=fleet, tokens=128).warnings())
+        return "\n".join(FleetPlan(measured=measured, model=model, fleet=fleet, tokens=128).warnings())
 
     said = f"already missed where it was measured at T = 128, {first.point.load}: p99 "
     assert said in warnings(replace(model, corrections=[slow, *rest]))

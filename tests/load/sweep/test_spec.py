@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyhead_load.errors import SweepError
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.sweep.spec import Sweep, preset_files, read_sweep
 from polyhead_model import PRESETS, EncoderConfig
 

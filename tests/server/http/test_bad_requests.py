@@ -18,7 +18,7 @@ from tests.server.test_bad_input import CASES
 from polyhead_server.http.bodies import PIECE
 from polyhead_server.http.documents import MAX_JSON_BYTES
 from polyhead_server.http.errors import STATUS
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 
 INFER = "/v2/models/tiny/infer"
 X = {"name": "x", "datatype": "FP32", "shape": [1, 2, 16], "data": [0.5] * 32}
@@ -339,7 +339,7 @@ def test_head_is_get_without_a_body(web: OverHttp) -> None:
 def test_what_is_rejected_here_is_counted(web: OverHttp) -> None:
     def counts() -> tuple[int, int]:
         values = web.counted()
-        return values[at.FAILED], values[at.CODE[at.HTTP]["INVALID_ARGUMENT"]]
+        return values[slots.FAILED], values[slots.CODE[slots.HTTP]["INVALID_ARGUMENT"]]
 
     failed, invalid = counts()
     web.post(INFER, b"{")
@@ -410,12 +410,12 @@ def test_what_is_not_http_ends_the_connection(web: OverHttp, said: bytes) -> Non
     ],
 )
 def test_half_a_request_needs_no_answer(web: OverHttp, said: bytes) -> None:
-    before = web.counted()[at.CODE[at.HTTP]["CANCELLED"]]
+    before = web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]]
 
     assert web.say(said, end=True) == b""
 
     if said != HEAD:
-        while web.counted()[at.CODE[at.HTTP]["CANCELLED"]] == before:
+        while web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]] == before:
             pass
 
 

@@ -30,7 +30,7 @@ from polyhead_server import Settings
 from polyhead_server.http import connections
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
 ) -> None:
     web = serve_over_http(max_request_bytes=2**17, max_held_bytes=2**17)
     x = {"x": np.ones((1, 1000, 16), np.float32)}
-    slots = at.DROP["memory"], at.CODE["http"]["UNAVAILABLE"]
+    counted = slots.DROP["memory"], slots.CODE["http"]["UNAVAILABLE"]
     with unfinished(web, 2**17 - 2**10):
         with pytest.raises(grpc.RpcError) as caught:
             web.running.infer("tiny", x)
@@ -244,10 +244,10 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
         with gate.closed():
             answer = pool.submit(web.running.infer, "tiny", x)
             gate.until_held()
-            dropped, refused = (web.counted()[slot] for slot in slots)
+            dropped, refused = (web.counted()[slot] for slot in counted)
             assert web.post("/v2/models/tiny/infer", bytes(2**16)).status == 503
-            until(lambda: web.counted()[slots[1]] > refused)
-            assert [web.counted()[slot] for slot in slots] == [dropped + 1, refused + 1]
+            until(lambda: web.counted()[counted[1]] > refused)
+            assert [web.counted()[slot] for slot in counted] == [dropped + 1, refused + 1]
         assert answer.result()["output"].shape == (1, 1000, 16)
     nothing_held(web)
 
@@ -324,7 +324,7 @@ def reader_of(web: OverHttp) -> socket.socket:
 def nothing_held(web: OverHttp) -> None:
     """Returns when the server holds nothing for a reply, and answers no request."""
     end = time.monotonic() + 240
-    while web.running.runtime.budget.bytes or web.counted()[at.IN_FLIGHT]:
+    while web.running.runtime.budget.bytes or web.counted()[slots.IN_FLIGHT]:
         assert time.monotonic() < end
 
 

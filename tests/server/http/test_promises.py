@@ -23,7 +23,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
 from polyhead_server.http.tensors import Written
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.scheduling import Scheduler, Work
 
@@ -101,8 +101,8 @@ def test_tokens_are_in_headers_only_and_what_lacks_one_is_counted(
     assert locked.post(INFER, GOOD, {"Authorization": f"bearer {TOKEN}"}).status == 200
 
     assert TOKEN not in caplog.text
-    assert locked.counted()[at.CODE[at.HTTP]["UNAUTHENTICATED"]] == 3
-    assert locked.counted("tiny", 1)[at.CODE[at.HTTP]["OK"]] == 1
+    assert locked.counted()[slots.CODE[slots.HTTP]["UNAUTHENTICATED"]] == 3
+    assert locked.counted("tiny", 1)[slots.CODE[slots.HTTP]["OK"]] == 1
 
 
 def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
@@ -178,8 +178,8 @@ def test_what_is_rejected_unread_is_counted_and_logged_once(
         "PERMISSION_DENIED",
         "PERMISSION_DENIED",
     ]
-    assert locked.counted()[at.CODE[at.HTTP]["UNAUTHENTICATED"]] == 1
-    assert locked.counted()[at.CODE[at.HTTP]["PERMISSION_DENIED"]] == 2
+    assert locked.counted()[slots.CODE[slots.HTTP]["UNAUTHENTICATED"]] == 1
+    assert locked.counted()[slots.CODE[slots.HTTP]["PERMISSION_DENIED"]] == 2
 
 
 # ---- TLS ---------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_clients_present_certificates_where_they_must(
 
 def test_a_deadline_in_a_header_is_kept(web: OverHttp, gate: Gate) -> None:
     def count() -> int:
-        return int(web.counted("tiny", 1)[at.CODE[at.HTTP]["DEADLINE_EXCEEDED"]])
+        return int(web.counted("tiny", 1)[slots.CODE[slots.HTTP]["DEADLINE_EXCEEDED"]])
 
     before, seconds = count(), 0.2
     with gate.closed():
@@ -280,13 +280,13 @@ def test_a_deadline_in_a_header_is_kept(web: OverHttp, gate: Gate) -> None:
             answered = Asking(web, {"x-request-timeout": str(seconds)}).answer()
             assert answered.status == 504
             assert "deadline" in answered.error
-            wait_for(web, at.IN_FLIGHT, 0)
+            wait_for(web, slots.IN_FLIGHT, 0)
             seconds *= 2
 
 
 def test_a_deadline_that_passes_on_the_way_is_counted_as_one(web: OverHttp) -> None:
     def counts() -> list[int]:
-        codes = at.CODE[at.HTTP]
+        codes = slots.CODE[slots.HTTP]
         return [
             sum(web.counted(*model)[codes[code]] for model in (("", 0), ("tiny", 1)))
             for code in ("DEADLINE_EXCEEDED", "CANCELLED")
@@ -324,29 +324,29 @@ def test_a_header_gives_the_priority_unless_the_body_does(
 
 
 def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> None:
-    before = web.counted("tiny", 1)[at.CODE[at.HTTP]["CANCELLED"]]
+    before = web.counted("tiny", 1)[slots.CODE[slots.HTTP]["CANCELLED"]]
     body, headers = large()
     lines = [f"POST {INFER} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]) + "\r\n\r\n"
     with gate.closed():
         with web.connect(head.encode() + body):
-            wait_for(web, at.IN_FLIGHT, 1)
-        wait_for(web, at.IN_FLIGHT, 0)
+            wait_for(web, slots.IN_FLIGHT, 1)
+        wait_for(web, slots.IN_FLIGHT, 0)
 
-    assert web.counted("tiny", 1)[at.CODE[at.HTTP]["CANCELLED"]] == before + 1
+    assert web.counted("tiny", 1)[slots.CODE[slots.HTTP]["CANCELLED"]] == before + 1
     assert web.running.runtime.budget.bytes == 0
 
 
 def test_both_answer_health_checks_while_http_is_loaded(web: OverHttp, gate: Gate) -> None:
     with gate.closed():
         asked = [Asking(web) for _ in range(4)]
-        wait_for(web, at.IN_FLIGHT, 4)
+        wait_for(web, slots.IN_FLIGHT, 4)
         assert web.get("/v2/health/ready").status == web.get("/healthz").status == 200
         assert b"polyhead_requests_in_flight 4.0" in web.get("/metrics").body
         assert web.running.call("ServerReady").ready
 
     assert {one.answer().status for one in asked} == {200}
-    wait_for(web, at.HELD_BYTES, 0)
+    wait_for(web, slots.HELD_BYTES, 0)
 
 
 def test_too_much_work_is_rejected_with_the_time_to_try_again(serve_over_http: StartHttp, gate: Gate) -> None:
@@ -375,14 +375,16 @@ def test_limits_are_said_before_anything_is_computed(serve_over_http: StartHttp)
     assert answered.status == 413
     assert "ask for parameter dtype FP16" in answered.error
     assert answered.headers["polyhead-limit"] == "max_reply_bytes"
-    assert web.counted("tiny", 1)[at.BATCH.first : at.BATCH.sum] == [0] * (at.BATCH.sum - at.BATCH.first)
+    assert web.counted("tiny", 1)[slots.BATCH.first : slots.BATCH.sum] == [0] * (
+        slots.BATCH.sum - slots.BATCH.first
+    )
 
 
 def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Gate) -> None:
     web = serve_over_http()
     with gate.closed():
         asked = Asking(web)
-        wait_for(web, at.IN_FLIGHT, 1)
+        wait_for(web, slots.IN_FLIGHT, 1)
         draining = threading.Thread(target=lambda: web.running.drain(60))
         draining.start()
         while web.get("/v2/health/ready").status == 200:
@@ -394,7 +396,7 @@ def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Ga
     assert asked.answer().status == 200
     assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
     assert rejected.headers["connection"] == "close"
-    assert web.counted()[at.CODE[at.HTTP]["UNAVAILABLE"]] == 1
+    assert web.counted()[slots.CODE[slots.HTTP]["UNAVAILABLE"]] == 1
 
 
 # ---- Errors and logs ---------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from polyhead_server.errors import UnavailableError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
 from polyhead_server.inference.wire import InferRequest, split_infer
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.repository import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling.work import Done, Work
@@ -495,7 +495,7 @@ def test_a_model_that_leaves_while_a_request_is_read_answers_nothing(local: Loca
         local.hops("tiny", MANY)
 
     unattributed = local.registry.unattributed.page
-    assert (unattributed[at.FAILED], unattributed[at.CODE[at.GRPC]["UNAVAILABLE"]]) == (1, 1)
+    assert (unattributed[slots.FAILED], unattributed[slots.CODE[slots.GRPC]["UNAVAILABLE"]]) == (1, 1)
 
 
 # ---- Memory of typed contents ----------------------------------------------------------------------
@@ -528,8 +528,8 @@ def test_what_parsing_takes_is_held_as_long_as_typed_contents_are(serve: Any, ga
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     first.result()
 
-    assert unattributed.page[at.DROP[at.MEMORY]] == 1
-    assert unattributed.page[at.DROP[at.LOADING]] == 0
+    assert unattributed.page[slots.DROP[slots.MEMORY]] == 1
+    assert unattributed.page[slots.DROP[slots.LOADING]] == 0
     server.call("ModelInfer", request)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 
 CHILD = f"""
@@ -17,7 +17,7 @@ files, worker = [int(file) for file in sys.argv[1].split(",")], int(sys.argv[2])
 page = SharedCounters(files, worker).page("tiny", 1)
 for _ in range(1000):
     page[3] += 1
-page[{at.READY}] = 1
+page[{slots.READY}] = 1
 os.kill(os.getpid(), 9)
 """
 
@@ -43,13 +43,13 @@ def test_how_things_stood_ends_with_the_process() -> None:
     counters = SharedCounters.create(2, worker=None)
     run_and_kill(counters, 0)
     run_and_kill(counters, 1)
-    assert counters.total("tiny", 1)[at.READY] == 2
+    assert counters.total("tiny", 1)[slots.READY] == 2
 
     counters.clear_gauges(0)
 
-    assert counters.total("tiny", 1)[at.READY] == 1
+    assert counters.total("tiny", 1)[slots.READY] == 1
     assert counters.total("tiny", 1)[3] == 2000
-    assert SharedCounters([os.dup(file) for file in counters.files], 1).total("tiny", 1)[at.READY] == 0
+    assert SharedCounters([os.dup(file) for file in counters.files], 1).total("tiny", 1)[slots.READY] == 0
 
 
 def test_pages_are_distinguished_by_name_and_version() -> None:
@@ -64,21 +64,21 @@ def test_pages_are_distinguished_by_name_and_version() -> None:
 
     assert totals == {("a", 1): 2, ("b", 1): 3, ("b", 2): 11, ("x" * 255 + ".attention", 1): 4}
     assert counters.written == [("b", 2), ("a", 1), ("b", 1), ("x" * 255 + ".attention", 1)]
-    assert counters.total("unknown", 1) == [0] * at.SLOTS
+    assert counters.total("unknown", 1) == [0] * slots.SLOTS
 
 
 def test_dates_and_providers_are_not_added_up() -> None:
     writer = SharedCounters.create(2, worker=0)
     other = SharedCounters([os.dup(file) for file in writer.files], 1)
     for counters, date in ((writer, 5), (other, 7)):
-        counters.page("a", 1)[at.LAST_INFERENCE_MS] = date
-        counters.page("a", 1)[at.PROVIDER] = at.encode_provider("OpenVINOExecutionProvider")
-        counters.page("a", 1)[at.SEQUENCES] = date
+        counters.page("a", 1)[slots.LAST_INFERENCE_MS] = date
+        counters.page("a", 1)[slots.PROVIDER] = slots.encode_provider("OpenVINOExecutionProvider")
+        counters.page("a", 1)[slots.SEQUENCES] = date
 
     values = other.total("a", 1)
 
-    assert (values[at.LAST_INFERENCE_MS], values[at.SEQUENCES]) == (7, 12)
-    assert at.decode_provider(values) == "OpenVINOExecutionProvider"
+    assert (values[slots.LAST_INFERENCE_MS], values[slots.SEQUENCES]) == (7, 12)
+    assert slots.decode_provider(values) == "OpenVINOExecutionProvider"
 
 
 def test_counters_that_are_only_read_cannot_be_written() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polyhead_server.errors import ExpiredError, InvalidRequestError, UnavailableError
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.scheduling.observer import Drop, Execution
@@ -29,7 +29,7 @@ def answered(statistics: Statistics, **others: Any) -> None:
 def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass() -> None:
     statistics = Statistics()
     drawn = random.Random(5)
-    bounds = at.QUEUE.bounds
+    bounds = slots.QUEUE.bounds
     times = [*bounds, *(bound + 1 for bound in bounds), *(drawn.randrange(40 * 10**9) for _ in range(200)), 0]
     for time in times:
         answered(statistics, queue_ns=time)
@@ -37,10 +37,10 @@ def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass() -> None:
     values = statistics.page
 
     for index, bound in enumerate(bounds):
-        counted = sum(values[at.QUEUE.first : at.QUEUE.first + index + 1])
+        counted = sum(values[slots.QUEUE.first : slots.QUEUE.first + index + 1])
         assert counted == sum(time <= bound for time in times)
-    assert at.QUEUE.count(values) == len(times)
-    assert values[at.QUEUE.sum] == sum(times)
+    assert slots.QUEUE.count(values) == len(times)
+    assert values[slots.QUEUE.sum] == sum(times)
 
 
 def test_only_text_is_tokenised() -> None:
@@ -50,8 +50,12 @@ def test_only_text_is_tokenised() -> None:
 
     values = statistics.page
 
-    assert (at.TOKENISE.count(values), values[at.TOKENISE.sum]) == (1, 7)
-    assert (at.REQUEST.count(values), values[at.SEQUENCES], values[at.CODE[at.GRPC]["OK"]]) == (2, 4, 2)
+    assert (slots.TOKENISE.count(values), values[slots.TOKENISE.sum]) == (1, 7)
+    assert (slots.REQUEST.count(values), values[slots.SEQUENCES], values[slots.CODE[slots.GRPC]["OK"]]) == (
+        2,
+        4,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,8 +74,8 @@ def test_failures_are_counted_by_their_status(error: BaseException, code: str) -
 
     values = statistics.page
 
-    assert {name: values[slot] for name, slot in at.CODE[at.GRPC].items() if values[slot]} == {code: 1}
-    assert (values[at.FAILED], values[at.FAILED_NS]) == (1, 5)
+    assert {name: values[slot] for name, slot in slots.CODE[slots.GRPC].items() if values[slot]} == {code: 1}
+    assert (values[slots.FAILED], values[slots.FAILED_NS]) == (1, 5)
 
 
 def test_runs_are_counted_by_their_size() -> None:
@@ -92,7 +96,7 @@ def test_runs_are_counted_by_their_size() -> None:
 
     values = statistics.page
 
-    rows = {size: list(values[row : row + 4]) for size, row in at.BATCH_ROWS.items() if values[row]}
+    rows = {size: list(values[row : row + 4]) for size, row in slots.BATCH_ROWS.items() if values[row]}
     assert rows == {1: [1, 1, 2, 3], 3: [2, 2, 4, 6], 8192: [1, 1, 2, 3]}
-    assert (at.BATCH.count(values), values[at.BATCH.sum]) == (4, 5007)
-    assert (values[at.TOKENS], values[at.PADDED_TOKENS], values[at.DROP["expired"]]) == (40, 48, 1)
+    assert (slots.BATCH.count(values), values[slots.BATCH.sum]) == (4, 5007)
+    assert (values[slots.TOKENS], values[slots.PADDED_TOKENS], values[slots.DROP["expired"]]) == (40, 48, 1)

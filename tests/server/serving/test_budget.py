@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from polyhead_server.errors import UnavailableError
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.budget import Budget
 
@@ -36,7 +36,7 @@ def test_who_does_not_fit_beside_the_others_is_refused_and_counted(statistics: S
         assert budget.bytes == 70
 
     assert caught.value.retry_after_ms is not None
-    assert statistics.page[at.DROP["memory"]] == 1
+    assert statistics.page[slots.DROP["memory"]] == 1
     assert budget.bytes == 0
 
 
@@ -48,7 +48,9 @@ def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
         with pytest.raises(UnavailableError):
             budget.reserve(1)
 
-    assert statistics.page[at.DROP["memory"]] == statistics.page[at.CODE[at.GRPC]["UNAVAILABLE"]] == 1
+    assert (
+        statistics.page[slots.DROP["memory"]] == statistics.page[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == 1
+    )
 
 
 def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(statistics: Statistics) -> None:
@@ -64,7 +66,7 @@ def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(stat
         assert budget.bytes == budget.answering == 65
 
     assert budget.bytes == budget.answering == 0
-    assert statistics.page[at.DROP["memory"]] == 1
+    assert statistics.page[slots.DROP["memory"]] == 1
 
 
 def test_what_is_released_takes_nothing_more(statistics: Statistics) -> None:

@@ -20,7 +20,7 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import Property
 from polyhead_server.inference import reply
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
@@ -280,7 +280,7 @@ def test_a_request_for_a_model_that_has_gone_counts_for_no_model(serve: Any) -> 
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
     unattributed = registry.unattributed.page
-    assert (unattributed[at.FAILED], unattributed[at.CODE[at.GRPC]["UNAVAILABLE"]]) == (2, 2)
+    assert (unattributed[slots.FAILED], unattributed[slots.CODE[slots.GRPC]["UNAVAILABLE"]]) == (2, 2)
 
 
 def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: "Gate") -> None:
@@ -300,9 +300,9 @@ def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: "Gate") 
                 while server.runtime.lifecycle.accepted:
                     server.call("ServerLive")
             milliseconds += 30
-            late = counters.total("tiny.attention", 1)[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]]
+            late = counters.total("tiny.attention", 1)[slots.CODE[slots.GRPC]["DEADLINE_EXCEEDED"]]
 
-    assert counters.total("tiny.attention", 1)[at.CODE[at.GRPC]["CANCELLED"]] == 0
+    assert counters.total("tiny.attention", 1)[slots.CODE[slots.GRPC]["CANCELLED"]] == 0
 
 
 def test_the_copy_that_a_reply_is_made_with_is_part_of_its_time(
@@ -318,7 +318,10 @@ def test_the_copy_that_a_reply_is_made_with_is_part_of_its_time(
 
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     totals = server.runtime.registry.counters.total("tiny", 1)
-    assert (totals[at.CODE[at.GRPC]["OK"]], totals[at.CODE[at.GRPC]["RESOURCE_EXHAUSTED"]]) == (0, 1)
+    assert (totals[slots.CODE[slots.GRPC]["OK"]], totals[slots.CODE[slots.GRPC]["RESOURCE_EXHAUSTED"]]) == (
+        0,
+        1,
+    )
 
 
 def test_without_a_name_every_model_is_listed(server: Any) -> None:

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from polyhead_proto import FILE, SERVICE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.transport.access import MANAGEMENT, guards, read_tokens
 
 X = np.ones((1, 3, 16), np.float32)
@@ -100,7 +100,7 @@ def test_no_method_is_open_but_those_for_probes(locked: Any) -> None:
     probes = {path for path in every_method() if path.endswith(("Health/Check", "Health/Watch"))}
     assert open_without == open_with_wrong == probes
     assert f"/{SERVICE}/ModelInfer" in every_method()
-    assert locked.runtime.registry.counters.total("tiny", 1)[at.CODE[at.GRPC]["OK"]] == 0
+    assert locked.runtime.registry.counters.total("tiny", 1)[slots.CODE[slots.GRPC]["OK"]] == 0
 
 
 def test_streams_are_closed_too(locked: Any) -> None:
@@ -182,5 +182,9 @@ def test_a_refused_inference_is_counted(locked: Any) -> None:
         locked.call("ServerLive")
 
     counted = locked.runtime.registry.unattributed.page
-    assert counted[at.CODE[at.GRPC]["UNAUTHENTICATED"]] == counted[at.CODE[at.GRPC]["PERMISSION_DENIED"]] == 1
-    assert counted[at.FAILED] == 2
+    assert (
+        counted[slots.CODE[slots.GRPC]["UNAUTHENTICATED"]]
+        == counted[slots.CODE[slots.GRPC]["PERMISSION_DENIED"]]
+        == 1
+    )
+    assert counted[slots.FAILED] == 2

@@ -11,7 +11,7 @@ import numpy as np
 from tests.server import h2
 
 from polyhead_proto import RPCS
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 
 LONG = np.random.default_rng(4).normal(size=(1, 700, 16)).astype(np.float32)
 REPLY_BYTES = 4 * 700 * 700
@@ -34,7 +34,7 @@ def call(server: Any) -> socket.socket:
 
 def held(server: Any) -> int:
     """The bytes that the server holds for its callers, as metrics tell it."""
-    return int(server.runtime.registry.counters.total("", 0)[at.HELD_BYTES])
+    return int(server.runtime.registry.counters.total("", 0)[slots.HELD_BYTES])
 
 
 def until(condition: Callable[[], bool]) -> None:

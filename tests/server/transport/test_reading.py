@@ -16,7 +16,7 @@ from tests.server import h2
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.reading import BoundedReader
@@ -247,16 +247,16 @@ def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -
     assert late.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "the request must come within 0.5 s" in late.call.details()
     totals = server.runtime.registry.counters.total("", 0)
-    assert totals[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]] == 1
+    assert totals[slots.CODE[slots.GRPC]["DEADLINE_EXCEEDED"]] == 1
 
 
 def test_who_is_refused_is_counted(silent: Any) -> None:
     server, call = silent()
     first_done([call(INFER), call(INFER), call(INFER)])
     counters = server.runtime.registry.counters
-    while counters.total("", 0)[at.CODE[at.GRPC]["UNAVAILABLE"]] < 2:
+    while counters.total("", 0)[slots.CODE[slots.GRPC]["UNAVAILABLE"]] < 2:
         time.sleep(0.01)
-    assert counters.total("", 0)[at.DROP["memory"]] == 2
+    assert counters.total("", 0)[slots.DROP["memory"]] == 2
 
 
 def test_the_rest_of_a_message_is_waited_for_in_the_same_way(silent: Any) -> None:
@@ -286,7 +286,7 @@ def until_reset(connection: Any) -> Iterator[tuple[int, int, bytes]]:
 def rejected(server: Any) -> dict[str, int]:
     """How many requests of no known model have been counted, by their status."""
     totals = server.runtime.registry.counters.total("", 0)
-    return {code: totals[slot] for code, slot in at.CODE[at.GRPC].items() if totals[slot]}
+    return {code: totals[slot] for code, slot in slots.CODE[slots.GRPC].items() if totals[slot]}
 
 
 def logged_once(caplog: pytest.LogCaptureFixture, code: str, reason: str) -> bool:

@@ -22,7 +22,7 @@ from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference import account
 from polyhead_server.inference.parts import PartMaker
-from polyhead_server.observability import counter_layout as at
+from polyhead_server.observability import counter_slots as slots
 
 LIMIT = 8 * 1024
 X = np.random.default_rng(3).normal(size=(2, 40, 16)).astype(np.float32)
@@ -296,7 +296,7 @@ def test_a_slow_reader_costs_the_computed_outputs_and_little_more(serve: Any) ->
 def held(server: Any) -> int:
     """The bytes that the server holds for its callers, as metrics tell it."""
     (page,) = (values for key, values in server.runtime.registry.counters.totals().items() if key == ("", 0))
-    return int(page[at.HELD_BYTES])
+    return int(page[slots.HELD_BYTES])
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -326,7 +326,7 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
     totals = server.runtime.registry.counters.total("tiny.attention", 1)
-    assert totals[at.DROP["memory"]] == totals[at.CODE[at.GRPC]["UNAVAILABLE"]] == 4
+    assert totals[slots.DROP["memory"]] == totals[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == 4
 
     for replies in standing:
         replies.cancel()
@@ -349,6 +349,6 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
 
     until(lambda: produced.alive() == 0)
     totals = server.runtime.registry.counters.total("tiny.attention", 1)
-    assert totals[at.CODE[at.GRPC]["DEADLINE_EXCEEDED"]] == 1
-    assert totals[at.CODE[at.GRPC]["CANCELLED"]] == 0
+    assert totals[slots.CODE[slots.GRPC]["DEADLINE_EXCEEDED"]] == 1
+    assert totals[slots.CODE[slots.GRPC]["CANCELLED"]] == 0
     replies.cancel()

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import Measured, read_measured
 from polyhead_load.fleet.model import MachineModel
-from polyhead_load.fleet.report import Plan
+from polyhead_load.fleet.report import FleetPlan
 from polyhead_load.fleet.sizing import MOST_SHARE, TooSlowError, size_fleet
-from polyhead_load.plan import Lengths
+from polyhead_load.load_plan import Lengths
 from polyhead_load.report.findings import capacity_of
 from polyhead_load.report.formatting import count, described, number
 from polyhead_load.sweep.cells import CAPACITY
@@ -43,7 +43,7 @@ class Option:
     parameters: int | None
     reply_bytes: float | None
     """Mean size of a reply; None where these lengths were not measured themselves."""
-    plan: Plan | None = None
+    plan: FleetPlan | None = None
     """The machines that carry the target; None without one, or where none can."""
     error: SweepError | None = None
     """Why there is no plan."""
@@ -138,7 +138,7 @@ def choose(
     def measured(family: str, batch: str, attention: str, mixture: Lengths | None) -> Measured:
         return read_measured(folder, family=family, batch=int(batch), attention=attention, tokens=mixture)
 
-    def planned(labels: Mapping[Dimension, str]) -> Plan | SweepError | None:
+    def planned(labels: Mapping[Dimension, str]) -> FleetPlan | SweepError | None:
         if target is None:
             return None
         on_step(f"simulating {', '.join(labels.values())}")
@@ -150,21 +150,21 @@ def choose(
             fleet = size_fleet(model, rate=target.rate, p99=target.limit, most_share=most_share, spare=spare)
         except SweepError as error:
             return error
-        return Plan(measured=found, model=model, fleet=fleet, tokens=at, price=price)
+        return FleetPlan(measured=found, model=model, fleet=fleet, tokens=at, price=price)
 
     def option(labels: Mapping[Dimension, str]) -> Option:
         runs = [one for one in measurements if not one.void and one.configuration == tuple(labels.values())]
         sizes = [one.reply_bytes for one in runs if one.reply_bytes is not None]
         capacity = capacity_of([one for one in runs if one.load == CAPACITY])
         plan = planned(labels)
-        modelled = plan.model.capacity if isinstance(plan, Plan) else None
+        modelled = plan.model.capacity if isinstance(plan, FleetPlan) else None
         return Option(
             labels=labels,
             capacity=capacity.value if capacity else modelled,
             capacity_interval=capacity.interval if capacity else None,
             parameters=families.get(labels["family"], {}).get("parameters"),
             reply_bytes=fmean(sizes) if sizes else None,
-            plan=plan if isinstance(plan, Plan) else None,
+            plan=plan if isinstance(plan, FleetPlan) else None,
             error=plan if isinstance(plan, SweepError) else None,
         )
 

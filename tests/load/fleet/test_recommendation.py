@@ -7,8 +7,8 @@ import pytest
 from tests.load.fleet.known_server import swept
 
 from polyhead_load.errors import LoadError
-from polyhead_load.fleet.choosing import choose
 from polyhead_load.fleet.command import app
+from polyhead_load.fleet.recommendation import choose
 from polyhead_load.records import Records
 from polyhead_load.report.page import write_report
 from polyhead_load.sweep.folder import RunFolder
@@ -80,7 +80,7 @@ def test_those_with_the_most_headroom_come_first(
 
     # The command and the report say the same.
     flags = ["--rate", f"{target.rate}", "--p99", "1s"]
-    monkeypatch.setattr("polyhead_load.fleet.choosing.choose", lambda *_, **__: [known, slow])
+    monkeypatch.setattr("polyhead_load.fleet.recommendation.choose", lambda *_, **__: [known, slow])
     monkeypatch.setattr("polyhead_load.report.page.choose", lambda *_, **__: [known, slow])
     monkeypatch.setattr("polyhead_load.report.page.draw", lambda _: [])
     app([str(run.path), *flags], result_action="return_value")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from polyhead_load.fleet.choosing import CLOSE, Option, recommendations
+from polyhead_load.fleet.recommendation import CLOSE, Option, recommendations
 from polyhead_load.fleet.sizing import TooSlowError
 from polyhead_load.report.formatting import count, described, number, size, spread
 from polyhead_load.report.tables import compact_table
