@@ -15,6 +15,8 @@ from tests.numerics import TRAINED, close
 from tests.server.http.conftest import over_http
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_export import from_checkpoint
+from polyhead_export.calibration import calibrate
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -48,6 +50,23 @@ def test_embeddings_are_those_of_sentence_transformers(client: Client, sentence_
 
     assert pooled is not None
     close(pooled, expected, roundings=TRAINED)
+
+
+def test_ranges_are_those_of_sentence_transformers(
+    minilm_checkpoint: Path, sentence_transformer: Any
+) -> None:
+    built = from_checkpoint(minilm_checkpoint, "minilm", matryoshka=(64,)).build()
+    assert built.tokenizer is not None
+    whole, cut = (
+        sentence_transformer.encode(SENTENCES, truncate_dim=width, normalize_embeddings=True)
+        for width in (None, 64)
+    )
+
+    measured = calibrate(built.encoder, built.tokenizer, SENTENCES)
+
+    assert measured.texts == len(SENTENCES)
+    for width, vectors in ((384, whole), (64, cut)):
+        close(measured.ranges[width], (vectors.min(0), vectors.max(0)), roundings=TRAINED)
 
 
 @needs_openai

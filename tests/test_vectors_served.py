@@ -3,17 +3,20 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.checkpoints import write_checkpoint
 from tests.conftest import FAMILIES, write_tokenizer
 from tests.numerics import close
 from tests.server.http.conftest import OverHttp, over_http
 
 from polyhead_client import Client, InvalidRequest
-from polyhead_export import TokenizerFile, export_family
+from polyhead_export import ExportError, TokenizerFile, export_family, from_checkpoint
+from polyhead_export.options import ExportOptions
 from polyhead_model import Encoder
 
 TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday.", "!"]
@@ -46,6 +49,30 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
 def client(web: OverHttp) -> Iterator[Client]:
     with Client(web.running.address) as one:
         yield one
+
+
+def test_the_export_says_what_vectors_were_trained_for(web: OverHttp, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "bert")
+    encoder = from_checkpoint(tmp_path, "x", pooling="cls", matryoshka=(4, 8)).build().encoder
+    assert encoder.config.matryoshka == (4, 8)
+    with pytest.raises(ExportError, match="matryoshka must be at most 16"):
+        from_checkpoint(tmp_path, "x", pooling="cls", matryoshka=(17,)).build()
+    with pytest.raises(ExportError, match="--matryoshka, --prompt and --no-prompt are for a checkpoint"):
+        ExportOptions(preset="teaching", matryoshka=(4,)).sources()
+    with pytest.raises(ExportError, match="sentences are for the ranges of pooled vectors"):
+        export_family(encoder, "x", tmp_path, sentences=["a"])
+
+
+def test_graphs_are_added_to_those_of_the_same_calibration(web: OverHttp) -> None:
+    models = web.running.runtime.settings.models
+    assert isinstance(models, Path)
+    tokenizer = TokenizerFile(path=models / "cut" / "1" / "tokenizer.json", max_tokens=16)
+    with torch.random.fork_rng():
+        torch.manual_seed(23)
+        encoder = Encoder(replace(FAMILIES["tiny-tokens"], layers=1, matryoshka=TRAINED))
+
+    with pytest.raises(ExportError, match="its calibration differ"):
+        export_family(encoder, "cut", models, tokenizer=tokenizer, sentences=CALIBRATION[:2], if_exists="add")
 
 
 def first(vectors: Any, dimensions: int) -> list[list[float]]:

@@ -15,10 +15,11 @@ from polyhead_export.errors import ParityError
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.kinds.sparse import SparseGraph
 from polyhead_export.parity import Reference
 from polyhead_export.signature import GraphKind
 from polyhead_export.weights import names_of, share_weights
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import Encoder, EncoderConfig, Splade
 
 Weights = NDArray[np.float32]
 Plant = Callable[[ir.Model], None]
@@ -32,6 +33,7 @@ CONFIG = EncoderConfig(
     vocabulary=50,
     positions=128,
     pooling="mean",
+    splade=Splade(),
 )
 
 
@@ -58,7 +60,8 @@ def reference(encoder: Encoder) -> Reference:
 @pytest.fixture(scope="module")
 def graphs(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("graphs")
-    models = {kind.file: build_graph(encoder, kind, pack=True) for kind in (AttentionGraph(), InsightGraph())}
+    kinds = (AttentionGraph(), InsightGraph(), SparseGraph())
+    models = {kind.file: build_graph(encoder, kind, pack=True) for kind in kinds}
     share_weights(models.values(), folder, names_of(encoder))
     for file, model in models.items():
         ir.save(model, folder / file)
@@ -247,6 +250,10 @@ MISTAKES: dict[str, tuple[GraphKind, Plant]] = {
     "another key is the strongest": (
         InsightGraph(),
         after(output("top_keys"), ("Sub", np.int32(1)), ("Max", np.int32(0))),
+    ),
+    "another word weighs most": (
+        SparseGraph(),
+        after(output("sparse_indices"), ("Sub", np.int32(1)), ("Max", np.int32(0))),
     ),
 }
 
