@@ -105,10 +105,8 @@ def test_served_as_in_pytorch(name: str, config: EncoderConfig, client: Client) 
     else:
         inputs = [torch.randint(config.vocabulary, (length,), generator=random) for length in lengths]
 
-    encoding = client.encode([one.numpy() for one in inputs], model=name, attention=True)
+    encoding: Any = client.encode([one.numpy() for one in inputs], model=name, attention=True)
 
-    assert encoding.output is not None
-    assert encoding.attention is not None
     assert (encoding.pooled is None) == (config.pooling is None)
     for index, one in enumerate(inputs):  # one at a time: there is no padding in the reference
         with torch.inference_mode():

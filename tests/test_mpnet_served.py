@@ -94,10 +94,8 @@ def test_it_gives_what_transformers_gives(client: Client, theirs: tuple[Any, lis
     expected, lengths = theirs
     assert max(lengths) > 300
 
-    encoding = client.encode(SENTENCES, model="mpnet", attention=True)
+    encoding: Any = client.encode(SENTENCES, model="mpnet", attention=True)
 
-    assert encoding.output is not None
-    assert encoding.attention is not None
     assert sorted(encoding.attention) == list(range(12))
     for index, length in enumerate(lengths):
         np.testing.assert_allclose(

@@ -76,14 +76,13 @@ def test_all_of_a_graph_comes_in_the_form_of_the_inputs(
     lengths = {"single": (5,), "list": LENGTHS, "array": (5, 5, 5)}[form]
     mix = RANDOM.random((L, H)).astype(np.float32)
 
-    encoding = client.encode(inputs, model="vectors", head_mix=mix, **ALL)
+    encoding: Any = client.encode(inputs, model="vectors", head_mix=mix, **ALL)
 
     assert encoding.model == "vectors.insight"
     assert fake.count("ModelInfer") == 1
     whole = expected(*lengths, head_mix=np.broadcast_to(mix, (len(lengths), L, H)))
     for name, (get, axes) in OUTPUTS.items():
         assert_equal(get(encoding), whole[name], axes, form)
-    assert encoding.value_norms is not None
     for layer in range(L):
         assert_equal(encoding.value_norms[layer], whole["value_norms"][:, layer], (1,), form)
     assert encoding.attention is None
@@ -91,10 +90,9 @@ def test_all_of_a_graph_comes_in_the_form_of_the_inputs(
 
 
 def test_texts_have_scores_too(client: Client) -> None:
-    encoding = client.encode(TEXTS, model="words", scores=True, rollout=True)
+    encoding: Any = client.encode(TEXTS, model="words", scores=True, rollout=True)
 
     whole = expected(6, 3, 5)
-    assert encoding.scores is not None
     np.testing.assert_array_equal(encoding.scores.values, whole["head_scores"])
     assert encoding.rollout is not None
     assert [item.shape for item in encoding.rollout] == [(6, 6), (3, 3), (5, 5)]
@@ -104,17 +102,14 @@ def test_texts_have_scores_too(client: Client) -> None:
 def test_layers_heads_and_keys_are_cut_down_on_the_server(client: Client, fake: "FakeServer") -> None:
     x = vectors(2, 5, D)
 
-    encoding = client.encode(
+    encoding: Any = client.encode(
         x, model="vectors", scores=True, top=2, thumbnails=True, value_norms=True, layers=1, heads=[2, 0]
     )
 
     whole = expected(5, 5)
-    assert encoding.scores is not None
     assert (encoding.scores.layers, encoding.scores.heads) == ((1,), (2, 0))
     np.testing.assert_array_equal(encoding.scores.values, whole["head_scores"][:, 1:][:, :, [2, 0]])
-    assert encoding.top is not None
     np.testing.assert_array_equal(encoding.top.keys, whole["top_keys"][:, 1:][:, :, [2, 0], :, :2])
-    assert encoding.thumbnails is not None
     assert encoding.thumbnails.shape == (2, 1, 2, SIDE, SIDE)
     assert encoding.value_norms is not None
     assert list(encoding.value_norms) == [1]
@@ -126,27 +121,24 @@ def test_layers_heads_and_keys_are_cut_down_on_the_server(client: Client, fake: 
 
 
 def test_scores_are_found_by_name(client: Client) -> None:
-    scores = client.encode(vectors(2, 5, D), model="vectors", scores=True).scores
+    scores: Any = client.encode(vectors(2, 5, D), model="vectors", scores=True).scores
 
-    assert scores is not None
     assert scores.names == SCORES
     np.testing.assert_array_equal(scores["entropy"], scores.values[..., 1])
     assert np.shares_memory(scores["entropy"], scores.values)
-    assert scores.weighted is not None
     np.testing.assert_array_equal(scores.weighted["previous"], -scores["previous"])
     with pytest.raises(
         InvalidRequest, match="score must be one of previous, entropy, confidence, was 'entropi'"
     ):
         scores["entropi"]
     with pytest.raises(TypeError):
-        list(scores)  # type: ignore[call-overload]
+        list(scores)
 
 
 @pytest.mark.parametrize(("shape", "names"), [((5, D), []), ((2, 5, D), ["sequence"])])
 def test_scores_go_into_a_frame(client: Client, shape: tuple[int, ...], names: list[str]) -> None:
-    scores = client.encode(vectors(*shape), model="vectors", scores=True, heads=[2, 0]).scores
+    scores: Any = client.encode(vectors(*shape), model="vectors", scores=True, heads=[2, 0]).scores
 
-    assert scores is not None
     frame = scores.to_frame()
     assert list(frame.columns) == list(SCORES)
     assert frame.index.names == [*names, "layer", "head"]
@@ -167,9 +159,8 @@ def test_without_pandas_there_is_no_frame(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_residual_is_what_is_left(client: Client, form: str) -> None:
     x: Any = [vectors(5, D), vectors(2, D)] if form == "list" else vectors(2, 5, D)
 
-    top = client.encode(x, model="vectors", top=1).top
+    top: Any = client.encode(x, model="vectors", top=1).top
 
-    assert top is not None
     for keys, some, rest in zip(top.keys, top.weights, top.residual, strict=True):
         assert rest.shape == keys.shape[:-1]
         np.testing.assert_array_equal(rest, np.where(keys[..., 0] < 0, 0, np.maximum(1 - some[..., 0], 0)))

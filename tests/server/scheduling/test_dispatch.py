@@ -1,6 +1,7 @@
 """Lanes share what waits; all threads take a lone request where that is sooner."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.server.scheduling.conftest import Prices
@@ -45,9 +46,8 @@ def dispatch(count: int = 2, *, speedup: float = 1.6, most_rows: int = 256, wide
 
 
 def test_a_lone_request_gets_all_threads() -> None:
-    decision = dispatch().next([Size.full(1, 10)], 0, 0.0)
+    decision: Any = dispatch().next([Size.full(1, 10)], 0, 0.0)
 
-    assert decision is not None
     assert (decision[0], decision[1].engine) == ([0], WIDE)
 
 
@@ -63,9 +63,8 @@ def test_unless_one_thread_is_sooner_but_all_threads_are_tried_again() -> None:
     [([Size.full(1, 10)] * 2, 0), ([Size.full(1, 10)], 1), ([Size.full(1, 10)] * 9, 1)],
 )
 def test_work_for_every_lane_goes_to_lanes(requests: list[Size], running: int) -> None:
-    decision = dispatch().next(requests, running, 0.01)
+    decision: Any = dispatch().next(requests, running, 0.01)
 
-    assert decision is not None
     assert decision[1].engine is LANE
     assert 0 in decision[0]
 
@@ -78,9 +77,8 @@ def test_a_lane_leaves_the_others_their_share_on_a_cpu(wide: bool, most: int) ->
         wide=Lanes(engine=WIDE, costs=costs) if wide else None,
         planner=Planner(most_rows=lambda _, at_once: 256 // at_once),
     )
-    decision = two.next([Size.full(1, 10)] * 6, 1, 0.01)
+    decision: Any = two.next([Size.full(1, 10)] * 6, 1, 0.01)
 
-    assert decision is not None
     assert len(decision[0]) == most
 
 
@@ -111,9 +109,8 @@ def test_all_threads_are_waited_for_where_that_is_sooner_than_one() -> None:
 
 
 def test_one_run_with_all_threads_is_within_the_memory_limit() -> None:
-    decision = dispatch(8, speedup=6.0, most_rows=2).next([Size.full(1, 10)] * 3, 0, 0.0)
+    decision: Any = dispatch(8, speedup=6.0, most_rows=2).next([Size.full(1, 10)] * 3, 0, 0.0)
 
-    assert decision is not None
     assert decision[1].engine is LANE
 
 
@@ -128,8 +125,7 @@ def test_a_request_larger_than_the_share_of_a_lane_runs_alone_with_all_threads()
     assert (alone[0], alone[1].engine) == ([0], WIDE)
     assert behind is None
     assert not two.starts(Size.full(5, 10), 1, 0.1)
-    beyond = two.next([Size.full(100, 10)], 0, 0.0)  # a batch of several may not be so large
-    assert beyond is not None
+    beyond: Any = two.next([Size.full(100, 10)], 0, 0.0)  # a batch of several may not be so large
     assert beyond[1].engine is WIDE
 
 
@@ -144,9 +140,8 @@ def test_an_overdue_run_is_not_waited_for() -> None:
 
 def test_one_session_serves_alone() -> None:
     alone = dispatch(1, wide=False)
-    decision = alone.next([Size.full(1, 10)], 0, 0.0)
+    decision: Any = alone.next([Size.full(1, 10)], 0, 0.0)
 
-    assert decision is not None
     assert decision[1].engine is LANE
     assert alone.next([Size.full(1, 10)], 1, 0.0) is None
     assert alone.price(Size.full(1, 10)) == pytest.approx(10 * SECONDS, rel=0.01)

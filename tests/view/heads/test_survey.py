@@ -1,6 +1,6 @@
 """A corpus through the insight graph."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -39,11 +39,9 @@ def test_every_text_counts_once() -> None:
 
 
 def test_maps_are_compared_where_thumbnails_show_every_token() -> None:
-    found = survey(TEXTS)
+    found: Any = survey(TEXTS)
 
     lengths = [length for text in TEXTS if (length := len(text.split()) + 2) <= SIDE]
-    assert found.raw.redundancy is not None
-    assert found.weighted.redundancy is not None
     assert found.raw.redundancy.texts == found.weighted.redundancy.texts == len(lengths) == 4
     exact = np.mean([np.corrcoef(attention(n).reshape(len(LAYERS) * HEADS, -1)) for n in lengths], 0)
     np.testing.assert_allclose(found.raw.redundancy.correlation, exact, atol=0.01)
