@@ -74,6 +74,7 @@ class Encoding(Picklable):
     version: str
     output: Arrays
     pooled: NDArray[Any] | None
+    """Of as many numbers as `dimensions` says, and integers with a `precision`."""
     attention: Mapping[int, Arrays] | None
     """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
     only the selected heads and queries are there, in the order of selection. Where layers attend to a memory
@@ -111,6 +112,7 @@ class Encoding(Picklable):
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
     sparse: SparseVectors | None = None
+    """The words of the vocabulary that say most of a text."""
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
 

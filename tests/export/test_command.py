@@ -222,7 +222,7 @@ def test_no_name_is_cut(
         (None, "must be a text file in UTF-8: .*No such file"),
         (b"\xff\xfe", "must be a text file in UTF-8"),
         (b"\n \n", "must hold at least one sentence, one on each line"),
-        (b"Yes.\nNo.\n", "sentences are for the drift of int8, of an encoder with a tokenizer"),
+        (b"Yes.\nNo.\n", "sentences are for the ranges of pooled vectors, and for the drift of int8"),
     ],
 )
 def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path: Path) -> None:

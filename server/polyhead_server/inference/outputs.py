@@ -5,7 +5,7 @@ All sizes are known before anything is computed. Shape letters: B batch, T token
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -57,7 +57,7 @@ class OutputPlan:
     """Whether what is selected are vectors that get length 1 again."""
     precision: VectorPrecision | None = None
     """What these become then."""
-    ranges: Ranges | None = None
+    ranges: Ranges | None = field(default=None, compare=False)
     """What that needs."""
 
     def take(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -118,6 +118,7 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
     """
     spec = output.spec
     shape = list(spec.at(sizes))
+    width = shape[-1]
     computed = 0 if spec.name in EXTRAS else math.prod(shape) * spec.dtype.itemsize
     selection: dict[int, Sequence[int]] = {}
     for axis, selector in output.selectors.items():
@@ -127,11 +128,11 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
         else:
             selection[axis] = selector.resolve(shape[axis], spec.axes[axis])
         shape[axis] = len(selection[axis])
-    is_cut = shape[-1:] != list(spec.at(sizes))[-1:]
+    is_cut = shape[-1] < width
     ranges = None
     if output.precision is not None:
-        field = f"parameter precision of output {spec.name}"
-        ranges = ranges_of(spec, output.precision, shape[-1], field)
+        parameter = f"parameter {PRECISION} of output {spec.name}"
+        ranges = ranges_of(spec, output.precision, shape[-1], parameter)
         shape[-1] = numbers_of(output.precision, shape[-1])
     size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[output.datatype].itemsize
     return OutputPlan(
@@ -191,10 +192,10 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
 
 
 @lru_cache(256)
-def _warn(doubt: str | None, model: str) -> None:
-    """Log a doubt about a model, once."""
-    if doubt is not None:
-        LOGGER.warning(doubt, extra={"model": model})
+def _warn(why: str | None, model: str) -> None:
+    """Log a doubt about vectors of a model, once."""
+    if why is not None:
+        LOGGER.warning(why, extra={"model": model})
 
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:

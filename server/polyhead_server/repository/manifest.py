@@ -56,8 +56,8 @@ PADDED, PACKED = ("B", "T", "D"), ("N", "D")
 IndexNumber = Annotated[int, Field(ge=0)]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
-Numbers32 = tuple[Annotated[float, Field(ge=-3e38, le=3e38, allow_inf_nan=False)], ...]
-"""Finite in FP32."""
+Numbers32 = tuple[Annotated[float, Field(ge=-1e38, le=1e38, allow_inf_nan=False)], ...]
+"""Finite in FP32, and so are their differences."""
 
 
 class _Model(BaseModel):
