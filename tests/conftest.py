@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -270,15 +271,32 @@ def probed_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository with `modern`, with every kind of graph, and `masked`, each traced once."""
+    """A model repository with `modern`, with every kind of graph, and `windowed`, each traced once."""
     from tests.export.test_architectures import MASKED, MODERN, build, traced_once
 
     def export(folder: Path) -> None:
         with traced_once():
             export_family(build(MODERN), "modern", folder, graphs=["all"])
-            export_family(build(MASKED), "masked", folder)
+            export_family(build(MASKED), "windowed", folder)
 
     return made_once(tmp_path_factory, "architectures", export)
+
+
+@pytest.fixture(scope="session")
+def int8_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository of families in int8: `vectors`, `masked`, and `tokens`, with every kind of graph."""
+    from tests.export.test_quantisation import CONFIGS, build
+
+    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    write_tokenizer(tokenizer)
+    file = TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+
+    def export(folder: Path) -> None:
+        for name, config in CONFIGS.items():
+            more: Any = {"graphs": ["all"], "tokenizer": file} if config.vocabulary else {}
+            export_family(build(config), name, folder, precision="int8", **more)
+
+    return made_once(tmp_path_factory, "int8", export)
 
 
 SENTIMENTS = ("negative", "neutral", "positive")

@@ -5,7 +5,7 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.interop.conftest import OPENAI_PYTHON, needs_openai
 from tests.numerics import TRAINED, close
 from tests.server.http.conftest import over_http
 
-from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_client import Client, InvalidRequest
 from polyhead_export import from_checkpoint
 from polyhead_export.calibration import calibrate
 
@@ -143,24 +143,3 @@ def test_token_ids_give_what_text_gives(client: Client, minilm_checkpoint: Path)
     by_text = client.encode(SENTENCES)
 
     close(by_ids.pooled, by_text.pooled, roundings=TRAINED)
-
-
-@pytest.mark.parametrize(("dtype", "error"), [("FP16", 2**-12), ("UINT8", 1 / 510)])
-def test_attention_in_fewer_bytes(client: Client, dtype: Literal["FP16", "UINT8"], error: float) -> None:
-    exact: Any = client.encode(SENTENCES[0], attention=[5])
-    reduced: Any = client.encode(SENTENCES[0], attention=[5], heads=[11, 0], queries=[1], dtype=dtype)
-
-    assert reduced.attention[5].shape == (2, 1, 13)
-    chosen = exact.attention[5][[11, 0]][:, [1]]
-    close(reduced.attention[5], chosen, roundings=TRAINED, scale=1, extra=error)
-
-
-async def _encode(address: str) -> Any:
-    async with AsyncClient(address) as client:
-        return await client.encode(SENTENCES)
-
-
-def test_the_asynchronous_client_gives_the_same(client: Client, minilm_address: str) -> None:
-    import asyncio
-
-    close(asyncio.run(_encode(minilm_address)).pooled, client.encode(SENTENCES).pooled, roundings=TRAINED)

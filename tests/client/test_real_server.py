@@ -98,58 +98,6 @@ def test_prompts_are_listed_and_unknown_ones_refused(client: Client) -> None:
         client.encode("a", prompt_name=3, model="tiny-tokens")  # type: ignore[arg-type]
 
 
-def test_a_ragged_batch_equals_its_sequences(client: Client, random: np.random.Generator) -> None:
-    sequences = [vectors(random, length, 16) for length in (5, 1, 9)]
-
-    together: Any = client.encode(sequences, model="tiny", attention=True)
-
-    for index, sequence in enumerate(sequences):
-        alone = client.encode(sequence, model="tiny", attention=True)
-        assert alone.attention is not None
-        np.testing.assert_allclose(together.output[index], alone.output, atol=2e-5)
-        for layer in (0, 1):
-            weights = together.attention[layer][index]
-            assert weights.shape == (4, len(sequence), len(sequence))
-            np.testing.assert_allclose(weights, alone.attention[layer], atol=2e-5)
-            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-
-
-def test_the_fast_graph_agrees_with_the_one_that_has_attention(
-    client: Client, random: np.random.Generator
-) -> None:
-    x, lengths = vectors(random, 3, 7, 16), [7, 2, 5]
-
-    fast = client.encode(x, model="tiny", lengths=lengths)
-    explicit = client.encode(x, model="tiny", lengths=lengths, attention=[1])
-
-    assert (fast.model, explicit.model) == ("tiny", "tiny.attention")
-    np.testing.assert_allclose(fast.output, explicit.output, atol=1e-5)
-    assert not fast.output[1, 2:].any()
-
-
-def test_texts_equal_their_token_ids(client: Client) -> None:
-    by_text: Any = client.encode(TEXTS, model="tiny-tokens", attention=[0])
-    words = (
-        "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat ran on mat sofa ##s i saw that yesterday a and big"
-    )
-    vocabulary = {word: index for index, word in enumerate(f"{words} small red blue house . , !".split())}
-    assert by_text.pooled is not None
-
-    by_ids: Any = client.encode(
-        [[vocabulary[token] for token in row] for row in by_text.tokens], model="tiny-tokens", attention=[0]
-    )
-
-    assert by_text.tokens[1] == ["[CLS]", "a", "dog", "[SEP]"]
-    np.testing.assert_array_equal(by_text.lengths, [len(row) for row in by_text.tokens])
-    assert by_ids.pooled is not None
-    np.testing.assert_allclose(by_text.pooled, by_ids.pooled, atol=1e-5)
-    for index in range(len(TEXTS)):
-        np.testing.assert_allclose(by_text.output[index], by_ids.output[index], atol=1e-5)
-        np.testing.assert_allclose(by_text.attention[0][index], by_ids.attention[0][index], atol=1e-5)
-    assert by_text.timings.tokenise_ns is not None
-    assert by_ids.timings.compute_ns is not None
-
-
 def test_tokens_of_ids_can_be_had(client: Client) -> None:
     assert client.encode([2, 6, 3], model="tiny-tokens", tokens=True).tokens == ["[CLS]", "cat", "[SEP]"]
 

@@ -112,7 +112,7 @@ def test_a_shared_layer_is_stored_once_in_16_bits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_window_and_a_mask_of_the_request(architectures: Path) -> None:
-    graphs = graphs_of(architectures / "masked" / "1")
+    graphs = graphs_of(architectures / "windowed" / "1")
 
     whole, local = added_to_scores(graphs["model.onnx"])
     assert "" != whole != local != ""

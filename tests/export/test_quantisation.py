@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
-from tests.conftest import write_tokenizer
 
-from polyhead_export import ExportError, ParityError, Precision, TokenizerFile, export_family
+from polyhead_export import ExportError, ParityError, Precision, export_family
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
 from polyhead_model import Encoder, EncoderConfig
 
@@ -52,21 +51,8 @@ def build(config: EncoderConfig) -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    models = tmp_path_factory.mktemp("int8")
-    tokenizer = models / "tokenizer.json"
-    write_tokenizer(tokenizer)
-    return {
-        name: export_family(
-            build(config),
-            name,
-            models,
-            precision="int8",
-            graphs=["all"] if config.vocabulary else [],
-            tokenizer=TokenizerFile(path=tokenizer, max_tokens=16) if config.vocabulary else None,
-        ).folder
-        for name, config in CONFIGS.items()
-    }
+def folders(int8_models: Path) -> dict[str, Path]:
+    return {name: int8_models / name / "1" for name in CONFIGS}
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:

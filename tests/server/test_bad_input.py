@@ -326,10 +326,6 @@ INVALID = {
         "output output must be requested once, was requested twice",
     ),
     "4,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 4000), "requested twice"),
-    "100,000 outputs": (
-        build(Tensor(), outputs=[{"name": "output"}] * 100_000),
-        "the request must be a .* of at most 4096 fields",
-    ),
     # ---- Parameters ----
     "unknown parameter": (
         parameter("colour", string_param="red"),
@@ -501,10 +497,6 @@ INVALID = {
         "model_version must be a number without .* leading zeros, such as 1, .* was '01'",
     ),
     "id of a megabyte": (build(Tensor(), id="i" * 2**20), "id must have at most 1024 bytes, had 1048576"),
-    "id of too many bytes in few letters": (
-        build(Tensor(), id="é" * 513),
-        "id must have at most 1024 bytes, had 1026",
-    ),
     "version of a megabyte": (
         build(Tensor(), model_version="9" * 1_000_000),
         "model_version must be a number",
@@ -519,10 +511,6 @@ INVALID = {
     ),
     "them behind an unknown field": (
         build(Tensor()).SerializeToString() + b"\xfb\x07\xfc\x07" + b"\x3a\x00" * 600_000,
-        "the request must be a inference.ModelInferRequest",
-    ),
-    "no message, large": (
-        b"\x3a\xff\xff\xff\x7f" * 20_000,
         "the request must be a inference.ModelInferRequest",
     ),
     "model name that is no UTF-8": (b"\x0a\x01\xff", "message of .* with text in UTF-8"),

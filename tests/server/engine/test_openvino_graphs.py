@@ -46,16 +46,14 @@ CONFIGS: Mapping[str, EncoderConfig] = {
 
 @pytest.fixture(scope="module")
 def folders(
-    architectures: Path, probed_models: Path, tmp_path_factory: pytest.TempPathFactory
+    architectures: Path, probed_models: Path, int8_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Path]:
-    """Of each family; `modern` and `probed` have every kind of graph, the others two."""
+    """Of each family: `modern` and `probed` have every kind of graph, the others two, `vectors` in int8."""
     own = tmp_path_factory.mktemp("architectures")
     for name, config in CONFIGS.items():
         export_family(build(config), name, own, graphs=["sparse"] if config.splade else ())
-    export_family(build(CONFIGS["gpt"]), "gpt-int8", own, precision="int8")
-    return {
-        folder.name: folder for models in (architectures, probed_models, own) for folder in models.iterdir()
-    }
+    repositories = (architectures, probed_models, int8_models, own)
+    return {folder.name: folder for models in repositories for folder in models.iterdir()}
 
 
 def feeds_of(signature: Signature, batch: int, tokens: int, seed: int) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def random_tensor(spec: TensorSpec, fill: Any, sizes: Mapping[str, int], random:
     return random.integers(0, 20, fill.shape) if spec.below == 20 else fill
 
 
-@pytest.mark.parametrize("family", ["modern", "masked", "probed", *CONFIGS, "gpt-int8"])
+@pytest.mark.parametrize("family", ["modern", "windowed", "probed", *CONFIGS, "vectors"])
 def test_every_graph_gives_what_onnxruntime_gives(folders: Mapping[str, Path], family: str) -> None:
     folder = folders[family] / "1"
     manifest = read_manifest(folder, family=family, version=1)

@@ -165,11 +165,7 @@ def test_binary_tensors_must_be_where_the_header_says(
 def in_http(case: Any) -> bool:
     """Whether a bad request of gRPC is one with binary tensors, too, and a bad one."""
     _, payload, _ = case.values
-    if (
-        isinstance(payload, bytes)
-        or not payload.model_name
-        or re.search("raw|binary|megabyte|100,000", case.id)
-    ):
+    if isinstance(payload, bytes) or not payload.model_name or re.search("raw|binary|megabyte", case.id):
         return False
     typed = any(one.HasField("contents") for one in payload.inputs)
     return not typed and len(payload.raw_input_contents) == len(payload.inputs)

@@ -96,21 +96,15 @@ def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemoryS
     assert not request.status.is_ok
 
 
-def test_a_caller_that_does_not_trace_decides(serve: Any, exporter: InMemorySpanExporter) -> None:
-    server = serve()
-    metadata = (("traceparent", f"00-{TRACE}-{PARENT}-00"),)
-    server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=metadata)
-
-    assert spans(server, exporter) == []
-
-
-def test_the_sampler_decides_where_the_caller_has_not(
-    serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("caller", [(("traceparent", f"00-{TRACE}-{PARENT}-00"),), ()])
+def test_the_caller_decides_and_the_sampler_where_that_has_not(
+    serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, caller: Any
 ) -> None:
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    if not caller:
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     server = serve()
-    server.infer("tiny", {"x": X})
+    server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=caller)
 
     assert spans(server, exporter) == []
 

@@ -13,12 +13,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.conftest import build_encoder
 from tests.numerics import close
 from tests.server.conftest import running
 from tests.servers import quick_settings
 
-from polyhead_export import export_family
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
@@ -71,19 +69,10 @@ class Graph:
         return [dict(part) for part in execute(self.engine, works, self.layout).outputs]
 
 
-@pytest.fixture(scope="module")
-def in_int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two families of the repository in int8."""
-    folder = tmp_path_factory.mktemp("int8")
-    for name in ("tiny", "tiny-tokens"):
-        export_family(build_encoder(name), f"{name}-int8", folder, precision="int8")
-    return folder
-
-
 @pytest.fixture
 def families(request: pytest.FixtureRequest, family: str) -> Path:
     """The repository that holds the family of a test."""
-    folder: Path = request.getfixturevalue("in_int8" if family.endswith("-int8") else "repository")
+    folder: Path = request.getfixturevalue("repository" if family.startswith("tiny") else "int8_models")
     return folder
 
 
@@ -96,9 +85,9 @@ FP32: list[tuple[str, GraphName]] = [
     ("tiny-masked", "attention"),
 ]
 INT8: list[tuple[str, GraphName]] = [
-    ("tiny-int8", "fast"),
-    ("tiny-int8", "attention"),
-    ("tiny-tokens-int8", "fast"),
+    ("vectors", "fast"),
+    ("vectors", "attention"),
+    ("tokens", "fast"),
 ]
 
 
@@ -129,14 +118,14 @@ requests = st.tuples(st.integers(1, 32), st.lists(st.integers(0, 32), min_size=1
 
 
 @pytest.fixture(scope="module")
-def packed(repository: Path, in_int8: Path, device: str) -> list[Graph]:
+def packed(repository: Path, int8_models: Path, device: str) -> list[Graph]:
     """Graphs that compute the tokens that exist."""
-    names: list[tuple[str, GraphName]] = [
-        ("tiny", "fast"),
-        ("tiny-int8", "attention"),
-        ("tiny-tokens-int8", "fast"),
+    names: list[tuple[Path, str, GraphName]] = [
+        (repository, "tiny", "fast"),
+        (int8_models, "vectors", "attention"),
+        (int8_models, "tokens", "fast"),
     ]
-    graphs = [Graph(in_int8 if "int8" in name[0] else repository, *name, device) for name in names]
+    graphs = [Graph(*name, device) for name in names]
     assert all(graph.layout.packed for graph in graphs)
     return graphs
 
@@ -180,7 +169,7 @@ def test_hostile_neighbours_change_nothing(
 
 
 @pytest.mark.parametrize("lanes", [{"threads": 1}, {"threads": 2, "lanes": 1}, {"threads": 2, "lanes": 2}])
-@pytest.mark.parametrize("family", ["tiny", pytest.param("tiny-int8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["tiny", pytest.param("vectors", marks=pytest.mark.slow)])
 def test_a_reply_is_the_same_in_company_however_the_server_runs(
     families: Path, family: str, lanes: dict[str, int], device: str
 ) -> None:
@@ -188,7 +177,9 @@ def test_a_reply_is_the_same_in_company_however_the_server_runs(
     random = np.random.default_rng(6)
     requests = [
         {
-            "x": (scale * random.standard_normal((batch, tokens, 16))).astype(np.float32),
+            "x": (scale * random.standard_normal((batch, tokens, 16 if family == "tiny" else 12))).astype(
+                np.float32
+            ),
             "lengths": random.integers(1, tokens + 1, batch).astype(np.int32),
         }
         for batch, tokens, scale in ((1, 7, 1), (2, 30, 1e3), (1, 19, 1e-3), (3, 4, 1), (1, 40, 1e6)) * 8
