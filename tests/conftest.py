@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from tests.checkpoints import write_checkpoint
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from polyhead_export import TokenizerFile, export_family
+from polyhead_export import TokenizerFile, export_family, from_checkpoint
 from polyhead_load.sweep.server import started_server
 from polyhead_model import Classifier, Encoder, EncoderConfig
 
@@ -244,6 +245,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SENTIMENTS = ("negative", "neutral", "positive")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
 @pytest.fixture(scope="session")
@@ -265,6 +267,19 @@ def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
 
     return made_once(tmp_path_factory, "scorers", export)
+
+
+@pytest.fixture(scope="session")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint that classifies tokens, `checkpoint`, and a repository with it, `models`."""
+
+    def make(folder: Path) -> None:
+        labels = dict(enumerate(TAGS))
+        write_checkpoint(folder / "checkpoint", "bert", head="ForTokenClassification", id2label=labels)
+        built = from_checkpoint(folder / "checkpoint", "tagger").build()
+        export_family(built.encoder, "tagger", folder / "models", graphs=["rows"], tokenizer=built.tokenizer)
+
+    return made_once(tmp_path_factory, "tagger", make)
 
 
 @pytest.fixture(scope="session")

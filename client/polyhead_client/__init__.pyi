@@ -25,5 +25,6 @@ from .models import ServerInfo as ServerInfo
 from .models import TensorInfo as TensorInfo
 from .scoring import LabelScore as LabelScore
 from .scoring import RankedText as RankedText
+from .tagging import Entity as Entity
 
 __version__: str

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS, OUTPUT
@@ -88,12 +87,17 @@ class ApiCall(ABC):
             error.args = (_NAMED.sub(renamed, str(error)),)
             raise
 
-    def message(self, signature: Signature, role: str) -> pb.ModelInferRequest:
-        """Return a request for the output of a role and for the lengths, without inputs."""
+    def values(self, replies: Iterable[InferReply]) -> tuple[Any, int]:
+        """Return what replies to the call have: the output (B, …), and the number of tokens."""
+        values, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
+        return np.concatenate(values, dtype=np.float32), int(sum(each.sum() for each in lengths))
+
+    def message(self, signature: Signature, *roles: str) -> pb.ModelInferRequest:
+        """Return a request for the outputs of roles and for the lengths, without inputs."""
         message = pb.ModelInferRequest(
             model_name=signature.name, parameters=write_parameters(self.parameters, "the request")
         )
-        for name in (output_of(signature, role), LENGTHS):
+        for name in (*(output_of(signature, role) for role in roles), LENGTHS):
             message.outputs.add(name=name)
         return message
 
@@ -111,14 +115,16 @@ class CallForm:
 
     fields: Fields
     """Of its body."""
-    read: Callable[[Mapping[str, Any], Sequence[str], Parameters], ApiCall]
-    """Reads these, given the models that the call is for and further parameters."""
+    read: Callable[[Mapping[str, Any], Signature, Parameters], ApiCall]
+    """Reads these, given the graph that the call is for and further parameters."""
     serves: Callable[[Signature], bool]
     """Whether it is for a graph."""
+    does: str
+    """What such graphs do, for messages."""
     role: str
     """Of the output that it asks for."""
-    write: Callable[[Any, Signature, NDArray[np.float32], int], Iterator[bytes]]
-    """Writes the reply: of the call, the graph, the output (B, …) and the number of tokens."""
+    write: Callable[[Any, Signature, Any, int], Iterator[bytes]]
+    """Writes the reply: of the call, the graph, its `values` and the number of tokens."""
 
 
 class InputSize(NamedTuple):
@@ -197,9 +203,3 @@ def check_direction(fields: Mapping[str, Any]) -> None:
     """
     if (direction := fields.get("truncation_direction", "Right")).lower() != "right":
         raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
-
-
-def values_of(replies: Iterable[InferReply]) -> tuple[NDArray[np.float32], int]:
-    """Return the output (B, …) in the replies to a call's requests, and the number of tokens."""
-    values, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
-    return np.concatenate(values, dtype=np.float32), int(sum(each.sum() for each in lengths))

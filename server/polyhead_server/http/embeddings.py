@@ -22,7 +22,6 @@ from polyhead_server.http.calls import (
     CallForm,
     InputSize,
     check_direction,
-    named_or_only,
     output_of,
     request_of_texts,
     text_bytes,
@@ -93,13 +92,13 @@ class EmbeddingsCall(ApiCall):
         return make_request(message, raw)
 
 
-def _read(field: str, fields: Mapping[str, Any], models: Sequence[str], given: Parameters) -> EmbeddingsCall:
+def _read(field: str, fields: Mapping[str, Any], signature: Signature, given: Parameters) -> EmbeddingsCall:
     """Read the fields of a call, whose inputs are in a field of this name."""
     if (encoding := fields.get("encoding_format", "float")) not in {"float", "base64"}:
         raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
     check_direction(fields)
     return EmbeddingsCall(
-        model=named_or_only(fields, models, "embed"),
+        model=signature.name,
         names=dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]"),
         inputs=_read_inputs(fields[field], field),
         parameters={**given, **{name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields}},
@@ -193,6 +192,7 @@ OPENAI = CallForm(
     ),
     read=partial(_read, "input"),
     serves=embeds,
+    does="embed",
     role=POOLED,
     write=_write_openai,
 )
@@ -211,6 +211,7 @@ TEI = CallForm(
     ),
     read=partial(_read, "inputs"),
     serves=embeds,
+    does="embed",
     role=POOLED,
     write=_write_tei,
 )

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DTYPE, HEADS, LAYERS, LENGTHS, TOKENS
+from polyhead_proto.names import DTYPE, HEADS, LAYERS, LENGTHS, SPANS, TOKENS
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.repository.signature import Signature, TensorSpec
 
-EXTRAS = frozenset({TOKENS, LENGTHS})
+EXTRAS = frozenset({TOKENS, SPANS, LENGTHS})
 """Outputs that no graph computes: they follow from the inputs."""
 
 _CONVERTING = 16
