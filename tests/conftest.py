@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from tests.checkpoints import write_splade
+from tests.checkpoints import write_checkpoint, write_splade
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from polyhead_export import TokenizerFile, export_family, from_checkpoint
@@ -300,6 +300,7 @@ def int8_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SENTIMENTS = ("negative", "neutral", "positive")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
 @pytest.fixture(scope="session")
@@ -335,6 +336,19 @@ def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
 
     return made_once(tmp_path_factory, "splade", export)
+
+
+@pytest.fixture(scope="session")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint that classifies tokens, `checkpoint`, and a repository with it, `models`."""
+
+    def make(folder: Path) -> None:
+        labels = dict(enumerate(TAGS))
+        write_checkpoint(folder / "checkpoint", "bert", head="ForTokenClassification", id2label=labels)
+        built = from_checkpoint(folder / "checkpoint", "tagger").build()
+        export_family(built.encoder, "tagger", folder / "models", graphs=["rows"], tokenizer=built.tokenizer)
+
+    return made_once(tmp_path_factory, "tagger", make)
 
 
 @pytest.fixture(scope="session")

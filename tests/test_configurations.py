@@ -25,7 +25,11 @@ POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
 )
 """By kind of layers."""
 DENSE = (Dense(width=6, activation="mish", bias=False), Dense(width=9, activation="elu", norm=True))
-CLASSIFIER = Classifier(labels=("no", "maybe", "yes"), pooling="weighted_mean", dense=DENSE, bias=False)
+CLASSIFIERS = [
+    Classifier(labels=("no", "maybe", "yes"), pooling=pooling, dense=DENSE, bias=False)
+    for pooling in ("weighted_mean", None, "last")
+]
+"""By kind of layers."""
 ACTIVATIONS = get_args(Activation)
 LAYERS: tuple[dict[str, Any], ...] = (
     *({"feed_forward": 24, "norm": norm, "final_norm": norm == "pre"} for norm in get_args(Norm)),
@@ -45,7 +49,7 @@ def configurations() -> dict[str, EncoderConfig]:
             pooling=pooling,
             normalise=pooling is not None and (row + kind) % 2 == 1,
             dense=DENSE[: row - 1] if row > 1 else (),
-            classifier=CLASSIFIER if (row + kind) % 3 == 0 else None,
+            classifier=CLASSIFIERS[kind] if (row + kind) % 3 == 0 else None,
             bias=row % 2 == 0,
             fused=(row + kind) % 2 == 0,
             causal=row == kind,
@@ -116,7 +120,7 @@ def test_served_as_in_pytorch(name: str, config: EncoderConfig, client: Client) 
             np.testing.assert_allclose(encoding.attention[layer][index], theirs[0].numpy(), atol=1e-5)
         assert (encoding.logits is None) == (expected.logits is None)
         if encoding.logits is not None:
-            assert encoding.labels == CLASSIFIER.labels
+            assert encoding.labels == CLASSIFIERS[0].labels
             np.testing.assert_allclose(
                 encoding.logits[index], expected.logits[0].numpy(), rtol=1e-5, atol=1e-5
             )

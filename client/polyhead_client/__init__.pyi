@@ -26,5 +26,6 @@ from .models import TensorInfo as TensorInfo
 from .scoring import LabelScore as LabelScore
 from .scoring import RankedText as RankedText
 from .sparse import SparseVectors as SparseVectors
+from .tagging import Entity as Entity
 
 __version__: str

@@ -87,10 +87,13 @@ class Encoding(Picklable):
     """"" is padding."""
     lengths: int | NDArray[Any]
     timings: Timings
-    logits: NDArray[Any] | None = None
-    """A classifier's number for each of `labels`, [C]; a reranker has one."""
+    logits: Arrays | None = None
+    """A classifier's number for each of `labels`, [C]; a reranker has one, a classifier of tokens [T, C]."""
     labels: tuple[str, ...] | None = None
     """The names of the `logits`, in order."""
+    spans: Arrays | None = None
+    """Where each token is in its text, int32 [T, 3]: its start and end in characters, and the number of its
+    word (see `Client.tag`). -1 for tokens that are not of the text: special ones, those of a prompt."""
     cross_attention: Mapping[int, Arrays] | None = None
     """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
     `attention` is to their own sequence."""

@@ -43,9 +43,9 @@ def as_json(
     """Return a JSON object: format, model, version, sequences, timings_ns.
 
     Each sequence has text (or null), length, tokens (or null), output_shape [T, D], pooled (numbers, or
-    null), logits (null, or label → number), attention and cross_attention (null, or layer → edges with head,
-    query, key, query_token, key_token, weight), and scores (null, or name → layer → a number for each head).
-    Infinite numbers and NaN are null.
+    null), logits (null, or label → number, of a classifier of tokens label → a number for each token),
+    attention and cross_attention (null, or layer → edges with head, query, key, query_token, key_token,
+    weight), and scores (null, or name → layer → a number for each head). Infinite numbers and NaN are null.
     """
     sequences = []
     for index, text in enumerate(texts):
@@ -84,8 +84,8 @@ def as_json(
                 "logits": None
                 if encoding.logits is None or encoding.labels is None
                 else {
-                    label: _number(value)
-                    for label, value in zip(encoding.labels, encoding.logits[index], strict=True)
+                    label: [_number(value) for value in column] if column.ndim else _number(column)
+                    for label, column in zip(encoding.labels, encoding.logits[index].T, strict=True)
                 },
                 "attention": attention,
                 "cross_attention": cross_attention,

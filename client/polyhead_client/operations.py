@@ -9,9 +9,6 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from polyhead_client import request
 from polyhead_client.arguments import (
     check_count,
@@ -43,6 +40,7 @@ from polyhead_client.selection import (
     read_sparse,
 )
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
+from polyhead_client.tagging import Entity, check_strategy, entities_of
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
@@ -58,6 +56,7 @@ from polyhead_proto.names import (
     Property,
     X,
 )
+from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy
 from polyhead_proto.vectors import VectorPrecision
 
 Progress: TypeAlias = Callable[[int, int], object]
@@ -122,6 +121,7 @@ class Operations:
         pooled: bool | None = None,
         logits: bool | None = None,
         tokens: bool | None = None,
+        spans: bool = False,
         attention: bool | int | Sequence[int] | None = None,
         cross_attention: bool | int | Sequence[int] | None = None,
         weighted: bool = False,
@@ -171,8 +171,9 @@ class Operations:
                 may attend; as `mask`, but for the attention to the memory.
             output: Whether to fetch the encoder's output.
             pooled: Whether to fetch the pooled output; None means if the model pools.
-            logits: Whether to fetch a classifier's logits; None means if the model has one.
+            logits: Whether to fetch the logits of a classifier; None means if the model is one.
             tokens: Whether to fetch the tokens as strings; None means for texts.
+            spans: Whether to fetch where tokens are in the texts; see `Encoding.spans`.
             attention: True for the weights of every layer, or layer numbers (-1 is the last).
             cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
                 Where layers attend to the memory alone, `attention` has these weights.
@@ -235,6 +236,7 @@ class Operations:
             "pooled": pooled,
             "logits": logits,
             "tokens": tokens,
+            "spans": spans,
             "attention": attention,
             "cross_attention": cross_attention,
             "weighted": weighted,
@@ -333,7 +335,7 @@ class Operations:
             progress=progress,
             timeout=timeout,
         )
-        logits, labels = _logits_of(encoding)
+        logits, labels = _logits_of(encoding, of_tokens=False)
         return labels_of(logits, labels, top=most, raw_scores=raw_scores)
 
     def rerank(
@@ -383,7 +385,7 @@ class Operations:
             progress=progress,
             timeout=timeout,
         )
-        logits, labels = _logits_of(encoding)
+        logits, labels = _logits_of(encoding, of_tokens=False)
         if len(labels) != 1:
             raise InvalidRequest(
                 f"model must be a reranker, with one label, {encoding.model} has {len(labels)}: "
@@ -391,8 +393,66 @@ class Operations:
             )
         return ranked(logits, texts, top=most, raw_scores=raw_scores)
 
+    def tag(
+        self,
+        texts: Sequence[str],
+        *,
+        aggregation_strategy: AggregationStrategy = "simple",
+        ignore_labels: Sequence[str] = IGNORED_LABELS,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[list[Entity]]]:
+        """Find entities in texts: names, say, or what is personal, as the model has learned it.
+
+        Args:
+            texts: The texts, as many as you like.
+            aggregation_strategy: What gets one label, as in transformers' pipeline: each token ("none");
+                neighbours with the same label ("simple"); or words, and then neighbours, where the label of
+                a word is that of its first token ("first"), of the mean of its tokens ("average"), or of the
+                surest one ("max"). Special tokens get none. Of a tokenizer that marks the pieces of words,
+                words are its own, otherwise what spaces separate.
+            ignore_labels: The labels to leave out.
+            model: The family, a classifier of tokens; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of texts that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            What each text has, in its order.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the model is no classifier of tokens.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        check_strategy(aggregation_strategy)
+        ignored = check_texts("ignore_labels", ignore_labels)
+        if not (texts := check_texts("texts", texts)):
+            return []
+        encoding = yield from self._with_logits(
+            texts,
+            spans=True,
+            model=model,
+            version=version,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        logits, labels = _logits_of(encoding, of_tokens=True)
+        return entities_of(
+            texts,
+            logits,
+            encoding.spans or [],
+            labels,
+            aggregation_strategy=aggregation_strategy,
+            ignore_labels=ignored,
+        )
+
     def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:
-        """Encode texts for their logits alone; `options` are further arguments of `encode`."""
+        """Encode texts for their logits; `options` are further arguments of `encode`."""
         return (
             yield from self.encode(texts, output=False, pooled=False, logits=True, tokens=False, **options)
         )
@@ -538,9 +598,19 @@ class Operations:
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
 
 
-def _logits_of(encoding: Encoding) -> tuple[NDArray[Any], tuple[str, ...]]:
-    logits = np.asarray(encoding.logits)  # there are some, since they were asked for
-    return logits, encoding.labels or tuple(map(str, range(logits.shape[-1])))
+def _logits_of(encoding: Encoding, *, of_tokens: bool) -> tuple[Any, tuple[str, ...]]:
+    """Return the logits of a list of texts, [B, C], or of their tokens, B × [T, C], and the labels.
+
+    Raises:
+        InvalidRequest: They are the others.
+    """
+    logits: Any = encoding.logits  # there are some, since they were asked for
+    if isinstance(logits, list) is not of_tokens:
+        wanted, does, call = ("tokens", "texts", "classify") if of_tokens else ("texts", "tokens", "tag")
+        raise InvalidRequest(
+            f"model must be a classifier of {wanted}, {encoding.model} classifies {does}, for {call}"
+        )
+    return logits, encoding.labels or tuple(map(str, range(logits[0].shape[-1])))
 
 
 def _encode_batch(

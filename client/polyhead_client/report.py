@@ -67,9 +67,12 @@ def _facts(encoding: Encoding, index: int) -> Table:
         )
         table.add_row("pooled", str(list(vector.shape)), numbers)
     if encoding.logits is not None and encoding.labels is not None:
-        named = zip(encoding.labels, encoding.logits[index], strict=True)
-        numbers = "  ".join(f"{label} {value:.4f}" for label, value in named)
-        table.add_row("logits", str(list(encoding.logits[index].shape)), Text(numbers))
+        logits, labels = encoding.logits[index], encoding.labels
+        if logits.ndim == 2:  # of tokens
+            shown = " ".join(labels[best] for best in logits.argmax(-1))
+        else:
+            shown = "  ".join(f"{label} {value:.4f}" for label, value in zip(labels, logits, strict=True))
+        table.add_row("logits", str(list(logits.shape)), Text(shown))
     for layer, weights in (encoding.attention or {}).items():
         table.add_row(f"attention.{layer}", str(list(weights[index].shape)), "")
     for layer, weights in (encoding.cross_attention or {}).items():

@@ -28,6 +28,7 @@ from polyhead_proto.names import (
     OUTPUT,
     POOLED,
     ROLLOUT,
+    SPANS,
     SPARSE_INDICES,
     SPARSE_VALUES,
     THUMBNAILS,
@@ -38,7 +39,7 @@ from polyhead_proto.names import (
     WEIGHTED_SCORES,
 )
 
-_PLAIN = frozenset({OUTPUT, POOLED, LOGITS, TOKENS, LENGTHS})
+_PLAIN = frozenset({OUTPUT, POOLED, LOGITS, TOKENS, SPANS, LENGTHS})
 """The roles of outputs that are not about attention, heads or layers."""
 
 _NO_DETAILS: Mapping[str, Any] = MappingProxyType({"attention": None})
@@ -81,6 +82,7 @@ class Results:
             heads=heads,
             queries=requested.queries,
             tokens=self.tokens,
+            spans=self._first(by_role.get(SPANS)),
             lengths=int(self.lengths[0]) if single else self.lengths,
             timings=Timings(total_ns=total_ns, **self.timings),
             kept_heads=requested.kept_heads,

@@ -38,6 +38,7 @@ from polyhead_proto.names import (
     PRECISION,
     QUERIES,
     ROLLOUT,
+    SPANS,
     SPARSE_INDICES,
     SPARSE_VALUES,
     THUMBNAILS,
@@ -185,6 +186,7 @@ class OutputOptions:
     pooled: bool | None = None
     logits: bool | None = None
     tokens: bool | None = None
+    spans: bool = False
     attention: tuple[int, ...] | bool = False
     """Layers; True means all."""
     cross_attention: tuple[int, ...] | bool = False
@@ -208,7 +210,16 @@ class OutputOptions:
     """The roles of all outputs but those that every graph has."""
 
     def __post_init__(self) -> None:
-        for name in ("output", "weighted", "value_norms", "scores", "rollout", "contacts", "thumbnails"):
+        for name in (
+            "output",
+            "spans",
+            "weighted",
+            "value_norms",
+            "scores",
+            "rollout",
+            "contacts",
+            "thumbnails",
+        ):
             check_flag(name, getattr(self, name))
         for name in ("pooled", "logits", "tokens"):
             check_flag(name, getattr(self, name), optional=True)
@@ -290,6 +301,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
         POOLED: POOLED in info.outputs if options.pooled is None else options.pooled,
         LOGITS: LOGITS in info.outputs if options.logits is None else options.logits,
         TOKENS: options.text if options.tokens is None else options.tokens,
+        SPANS: options.spans,
         LENGTHS: options.text,
     }
     names = [name for name, is_wanted in wanted.items() if is_wanted]
@@ -299,6 +311,7 @@ def select(info: ModelInfo, options: OutputOptions) -> RequestedOutputs:
                 POOLED: "does not pool",
                 LOGITS: "has no classifier",
                 TOKENS: "has no tokeniser",
+                SPANS: "has no tokeniser",
             }.get(name, "has no such output")
             raise InvalidRequest(f"{name} is not available: {info.name} {why}")
     if not roles and names in ([], [LENGTHS]):

@@ -111,7 +111,8 @@ def remarks(built: "Built") -> list[str]:
             "says otherwise (prompt_name)"
         )
     config = built.encoder.config
-    if built.tokenizer is not None and config.classifier and not takes_pairs(built.tokenizer, config):
+    is_of_texts = config.classifier is not None and config.classifier.pooling is not None
+    if built.tokenizer is not None and is_of_texts and not takes_pairs(built.tokenizer, config):
         why = "its template puts nothing between them"
         if built.tokenizer.gives_token_types is None:
             why = (

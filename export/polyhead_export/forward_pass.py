@@ -87,7 +87,7 @@ class ForwardPass(AttentionPass):
     pooled: Tensor | None
     """[B, P] in fp32, or None where the encoder does not pool."""
     class_logits: Tensor | None
-    """[B, C] in fp32, or None where there is no classifier."""
+    """[B, C] in fp32, [B, T, C] of a classifier of tokens, or None where there is no classifier."""
     lengths: Tensor
     """Integers [B]."""
     cross: AttentionPass | None
@@ -190,7 +190,7 @@ def run_forward(
     if dtype != torch.float32:
         # Pool in fp32: it sums rounded values, and costs little.
         output = output.float()
-        pooled, class_logits = encoder.of_sequences(output, lengths)
+        pooled, class_logits = encoder.pooled_and_logits(output, lengths)
     first, *others = (
         recorder.recorded(norm_maps[place :: len(recorders)]) for place, recorder in enumerate(recorders)
     )

@@ -25,7 +25,7 @@ class PruningDrift:
     """How far the vectors of a pruned encoder are from those that it gave before."""
 
     output: Literal["logits", "pooled", "output"]
-    """The output: the logits of the sequences, or else their pooled vectors, or else all tokens' vectors."""
+    """The output: the logits, or else pooled vectors, or else all tokens' vectors."""
     cosine: Cosine
     largest_difference: float
     """Of single numbers."""
@@ -184,10 +184,12 @@ def measure_pruning_drift(
 
 def _vectors(result: EncoderOutput, lengths: Tensor) -> Tensor:
     """Return the logits [N, C], or else the pooled vectors, or else those of all tokens, [N, D]."""
-    of_sequences = result.pooled if result.logits is None else result.logits
-    if of_sequences is not None:
-        return of_sequences[lengths > 0]
-    return result.output[torch.arange(result.output.shape[1]) < lengths[:, None]]
+    vectors = result.pooled if result.logits is None else result.logits
+    if vectors is None:
+        vectors = result.output
+    if vectors.ndim == 2:
+        return vectors[lengths > 0]
+    return vectors[torch.arange(vectors.shape[1]) < lengths[:, None]]
 
 
 def _count(config: EncoderConfig, fraction: float) -> int:

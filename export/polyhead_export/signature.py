@@ -252,7 +252,7 @@ def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, 
             ManifestTensor(
                 name="logits",
                 datatype="FP32",
-                axes=("B", "C"),
+                axes=("B", "C") if config.classifier.pooling else ("B", "T", "C"),
                 role="logits",
                 labels=config.classifier.labels,
             )

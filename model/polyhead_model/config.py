@@ -29,7 +29,7 @@ FARTHEST_DISTANCE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """A layer on a pooled vector: activation(x W + b).
+    """A layer on a pooled vector, or on those of tokens: activation(x W + b).
 
     Raises:
         ValueError: A field is out of range.
@@ -54,7 +54,7 @@ class Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A classifier of sequences: pooling, dense layers, and a logit for each label.
+    """A classifier of sequences, or of tokens: pooling, dense layers, and a logit for each label.
 
     Raises:
         ValueError: A field is out of range.
@@ -63,8 +63,8 @@ class Classifier:
 
     labels: tuple[str, ...]
     """The names of its C logits, in order."""
-    pooling: Pooling = "cls"
-    """How the token vectors are pooled that it reads."""
+    pooling: Pooling | None = "cls"
+    """How the token vectors are pooled that it reads; None = each token has logits of its own."""
     dense: tuple[Dense, ...] = ()
     bias: bool = True
     """Whether the last layer, which gives the logits, has a bias."""
@@ -76,7 +76,8 @@ class Classifier:
         if not labels or len(set(labels)) < len(labels):
             raise ValueError(f"labels must be at least one, each once, were {', '.join(labels) or 'none'}")
         object.__setattr__(self, "labels", tuple(labels))
-        _require_choice("pooling", self.pooling, get_args(Pooling))
+        if self.pooling is not None:
+            _require_choice("pooling", self.pooling, get_args(Pooling))
         object.__setattr__(self, "dense", _read_dense(self.dense))
         _require_flag("bias", self.bias)
 
@@ -252,7 +253,7 @@ class EncoderConfig:
     Empty = any number; None = the encoder was not trained so, or nobody says.
     """
     classifier: Classifier | None = None
-    """The classifier that gives logits for each sequence."""
+    """The classifier that gives logits for each sequence, or each token."""
     contacts: ContactHead | None = None
     """The regression that predicts contacts from attention; None = there is none."""
     splade: Splade | None = None
@@ -553,7 +554,9 @@ class EncoderConfig:
         """
         if self.feed_forward is None or self.cross_attention is not None:
             return None
-        poolings = {self.pooling, None if self.classifier is None else self.classifier.pooling} - {None}
+        poolings = {self.pooling} - {None}
+        if self.classifier is not None:
+            poolings.add(self.classifier.pooling)
         one: tuple[Literal["cls"], Literal["last"]] = ("cls", "last")
         return next((each for each in one if poolings == {each}), None)
 

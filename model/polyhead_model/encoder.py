@@ -36,7 +36,8 @@ class EncoderOutput(NamedTuple):
     cross_attention: tuple[Tensor, ...] | None = None
     """Of decoder blocks, which attend to both: L tensors [B, H, T, S], likewise."""
     logits: Tensor | None = None
-    """[B, C], a number for each label, or None where there is no classifier."""
+    """[B, C], a number for each label, or None where there is no classifier; [B, T, C], zero in padding, of a
+    classifier of tokens."""
 
 
 class Embeddings(nn.Module):
@@ -267,7 +268,7 @@ class Encoder(FusibleModule):
         if self.final_norm is not None:
             x = self.final_norm(x)
         output = _zero_padding(queries.pad(x), valid)
-        pooled, logits = self._of_sequences(output, valid)
+        pooled, logits = self._pooled_and_logits(output, valid)
         return EncoderOutput(
             output,
             pooled,
@@ -338,19 +339,20 @@ class Encoder(FusibleModule):
         kept = self.config.kept_heads
         return values if kept is None else values[:, list(kept[layer])]
 
-    def of_sequences(
+    def pooled_and_logits(
         self, output: Tensor, lengths: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Compute what there is one of for each sequence, as `forward` does, in the output's own precision.
+        """Compute what follows from the output, as `forward` does, in the output's own precision.
 
         Args:
             output: [B, T, D], zero in padding.
             lengths: Integers [B]; None = all T.
 
         Returns:
-            The pooled vectors [B, P] and the logits [B, C]; None for those that the encoder does not have.
+            The pooled vectors [B, P] and the logits [B, C], or [B, T, C] of tokens; None for those that the
+            encoder does not have.
         """
-        return self._of_sequences(
+        return self._pooled_and_logits(
             output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1])
         )
 
@@ -380,7 +382,7 @@ class Encoder(FusibleModule):
         weights: Tensor = self.splade(output, valid, table, Padded() if layout is None else layout)
         return weights
 
-    def _of_sequences(self, output: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def _pooled_and_logits(self, output: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return (
             None if self.pooler is None else self.pooler(output, valid),
             None if self.classifier is None else self.classifier(output, valid),

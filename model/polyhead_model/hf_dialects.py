@@ -52,7 +52,7 @@ _BERT_EMBEDDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierDialect:
-    """How a model type's `…ForSequenceClassification` turns a pooled vector into logits.
+    """How a task head of a model type turns a pooled vector, or that of each token, into logits.
 
     Names of tensors are without the prefix of the encoder's.
     """
@@ -67,7 +67,8 @@ class ClassifierDialect:
     """The name of a layer norm that follows it; None if there is none."""
     bias: bool = True
     """Whether the layer that gives the logits has a bias."""
-    pooling: Pooling = "cls"
+    pooling: Pooling | None = "cls"
+    """None = it is one of tokens."""
     fields: Callable[[Path, hf_fields.Config], hf_fields.Fields] | None = None
     """Reads what config.json says: `pooling`, and `activation` and `bias` of the dense layer."""
 
@@ -80,6 +81,9 @@ class ClassifierDialect:
             "classifier.out": self.out,
         }
         return {ours: theirs for ours, theirs in modules.items() if theirs is not None}
+
+
+_OF_TOKENS = ClassifierDialect(dense=None, out="classifier", pooling=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +132,9 @@ class Dialect:
     layer_modules: Places
     """Our module within a layer → theirs."""
     classifier: ClassifierDialect
+    """Of `…ForSequenceClassification`."""
+    token_classifier: ClassifierDialect = _OF_TOKENS
+    """Of `…ForTokenClassification`."""
     masked_lm: MaskedLMDialect | None = None
     """None if sparse vectors of it are not supported."""
     transposed: bool = False
@@ -282,6 +289,13 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         classifier=ClassifierDialect(
             dense="head.dense", norm="head.norm", out="classifier", fields=hf_fields.modernbert_classifier
+        ),
+        token_classifier=ClassifierDialect(
+            dense="head.dense",
+            norm="head.norm",
+            out="classifier",
+            pooling=None,
+            fields=hf_fields.modernbert_head,
         ),
     ),
     "mpnet": Dialect(

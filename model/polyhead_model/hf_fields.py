@@ -113,12 +113,17 @@ def modernbert(path: Path, config: Config) -> Fields:
 
 
 def modernbert_classifier(path: Path, config: Config) -> Fields:
-    """Return how ModernBERT's classifier pools, and the activation and bias of its dense layer."""
-    name, pooling = "classifier_activation", config.get("classifier_pooling", "cls")
-    _require(path, config, name, "gelu", "another activation is not supported")
+    """Return how ModernBERT's classifier of sequences pools, and what `modernbert_head` does."""
+    pooling = config.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"{path}: classifier_pooling must be 'cls' or 'mean', was {pooling!r}")
-    return {"pooling": pooling, "activation": "gelu", "bias": config.get("classifier_bias", False)}
+    return {"pooling": pooling, **modernbert_head(path, config)}
+
+
+def modernbert_head(path: Path, config: Config) -> Fields:
+    """Return the activation and bias of the dense layer of ModernBERT's classifiers."""
+    _require(path, config, "classifier_activation", "gelu", "another activation is not supported")
+    return {"activation": "gelu", "bias": config.get("classifier_bias", False)}
 
 
 def _windows(path: Path, config: Config, local_base: float) -> Fields:

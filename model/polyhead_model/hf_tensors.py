@@ -12,7 +12,7 @@ from torch import Tensor
 from polyhead_model.checkpoint_files import CheckpointError
 from polyhead_model.config import ContactHead, EncoderConfig
 from polyhead_model.encoder import Encoder
-from polyhead_model.hf_dialects import Dialect, Rows
+from polyhead_model.hf_dialects import Rows
 from polyhead_model.huggingface import CheckpointInfo
 from polyhead_model.positions import rotary_frequencies
 
@@ -53,7 +53,7 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
     """
     # The dense layers of sentence-transformers have files of their own.
     ours = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("pooler.")}
-    places = {name: _place(info.dialect, name) for name in ours}
+    places = {name: _place(info, name) for name in ours}
     expected = {places[name].name: places[name].shape(parameter.shape) for name, parameter in ours.items()}
     positions, width = "embeddings.positions.weight", info.encoder.embedding_size
     types = f"{info.dialect.modules.get('embeddings.types')}.weight"
@@ -108,10 +108,11 @@ def with_contacts(info: CheckpointInfo, config: EncoderConfig, source: Mapping[s
     )
 
 
-def _place(dialect: Dialect, name: str) -> _Place:
+def _place(info: CheckpointInfo, name: str) -> _Place:
     """Find one of our parameters in a checkpoint."""
+    dialect, head = info.dialect, info.head
     module, _, kind = name.rpartition(".")
-    outside = {**dialect.modules, **dialect.classifier.modules}
+    outside = {**dialect.modules, **(head.modules if head else {})}
     if dialect.masked_lm is not None:
         outside |= dialect.masked_lm.modules
     if module in outside:
@@ -140,8 +141,11 @@ def _check_decoder(info: CheckpointInfo, source: Mapping[str, Tensor]) -> tuple[
 
 def _check_labels(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
     """Compare the labels of config.json with the weights."""
-    classifier, name = info.encoder.classifier, f"{info.dialect.classifier.out}.weight"
-    if classifier is not None and name in source and len(source[name]) != len(classifier.labels):
+    classifier, head = info.encoder.classifier, info.head
+    if classifier is None or head is None:
+        return
+    name = f"{head.out}.weight"
+    if name in source and len(source[name]) != len(classifier.labels):
         raise CheckpointError(
             f"{info.folder}: config.json has {len(classifier.labels)} labels (id2label), but {name} is for "
             f"{len(source[name])}"

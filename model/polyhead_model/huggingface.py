@@ -11,7 +11,7 @@ from pathlib import Path
 from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import MOST_LAYERS, Activation, Classifier, Dense, EncoderConfig, Pooling, Splade
-from polyhead_model.hf_dialects import DIALECTS, Dialect
+from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
@@ -36,6 +36,8 @@ class CheckpointInfo:
     """As in config.json; a key of `DIALECTS`."""
     dialect: Dialect
     encoder: EncoderConfig
+    head: ClassifierDialect | None
+    """Of the encoder's classifier; None if it has none."""
     folder: Path
     """The folder of config.json and the weights."""
     tokenizer: Path | None
@@ -111,7 +113,8 @@ def read_checkpoint_info(
         "matryoshka": None if modules.pooling is None else read_matryoshka(path, config),
     }
     try:
-        described["classifier"] = _classifier(path, config, modules, dialect)
+        head = _head(path, config, modules, dialect)
+        described["classifier"] = None if head is None else _classifier(path, config, dialect, head)
         described["splade"] = _splade(path, config, modules, dialect)
         encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
@@ -123,6 +126,7 @@ def read_checkpoint_info(
         model_type=model_type,
         dialect=dialect,
         encoder=encoder,
+        head=head,
         folder=modules.transformer,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         prompts=modules.prompts,
@@ -150,24 +154,34 @@ def _pooled(
     return modules
 
 
-def _classifier(
+def _head(
     path: Path, config: Mapping[str, object], modules: SentenceModules, dialect: Dialect
-) -> Classifier | None:
-    """Return the classifier of a `…ForSequenceClassification`; None if it is anything else.
+) -> ClassifierDialect | None:
+    """Return how a classifier of sequences or tokens is stored; None if the checkpoint is anything else.
 
     Only config.json tells: the heads of other tasks may have the same tensors. Regression is another task.
     """
     architectures = config.get("architectures")
-    names = architectures if isinstance(architectures, list) else []
-    classifies = any(isinstance(name, str) and name.endswith("ForSequenceClassification") for name in names)
+    listed = architectures if isinstance(architectures, list) else []
+    names = [name for name in listed if isinstance(name, str)]
+    classifies = any(name.endswith("ForSequenceClassification") for name in names)
     if modules.task == "sequence-classification" and not classifies:
         raise CheckpointError(
             f"{path}: architectures must name a …ForSequenceClassification, as transformer_task is "
             f"{modules.task!r}, were {architectures!r}"
         )
-    if not classifies or modules.task == "feature-extraction" or config.get("problem_type") == "regression":
+    if modules.task == "feature-extraction":
         return None
-    head = dialect.classifier
+    if classifies:
+        return None if config.get("problem_type") == "regression" else dialect.classifier
+    tags = any(name.endswith("ForTokenClassification") for name in names)
+    return dialect.token_classifier if tags else None
+
+
+def _classifier(
+    path: Path, config: Mapping[str, object], dialect: Dialect, head: ClassifierDialect
+) -> Classifier:
+    """Return the classifier that config.json describes."""
     settings = {} if head.fields is None else dict(head.fields(path, config))
     pooling = settings.pop("pooling", head.pooling)
     dense: tuple[Dense, ...] = ()

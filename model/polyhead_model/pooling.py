@@ -1,4 +1,4 @@
-"""What follows the layers: pooling, dense layers on pooled vectors, and a classifier.
+"""What follows the layers: pooling, dense layers, and a classifier.
 
 Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, C labels.
 """
@@ -72,7 +72,7 @@ def _highest(output: Tensor, valid: Tensor | None) -> Tensor:
 
 
 class DenseLayer(nn.Module):
-    """A layer of an encoder on pooled vectors of some width."""
+    """A layer on vectors of some width that an encoder gives."""
 
     def __init__(self, encoder: EncoderConfig, width: int, config: Dense) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class DenseLayer(nn.Module):
         self.norm = norm_of(encoder, config.width) if config.norm else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, width] to [B, config.width]."""
+        """Map [..., width] to [..., config.width]."""
         if self.config.normalise:
             x = F.normalize(x, dim=-1)
         x = _ACTIVATIONS[self.config.activation](apply_linear(x, self.linear))
@@ -93,13 +93,18 @@ class Pooler(nn.Module):
 
     Args:
         encoder: The encoder's configuration.
-        pooling: How token vectors are pooled.
+        pooling: How token vectors are pooled; None = they stay as they are.
         dense: The dense layers, in order.
         normalise: Whether the result is scaled to length 1.
     """
 
     def __init__(
-        self, encoder: EncoderConfig, pooling: Pooling, dense: Sequence[Dense], *, normalise: bool = False
+        self,
+        encoder: EncoderConfig,
+        pooling: Pooling | None,
+        dense: Sequence[Dense],
+        *,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
         self.pooling = pooling
@@ -117,16 +122,17 @@ class Pooler(nn.Module):
             valid: Boolean [B, T], True = token; None = no padding.
 
         Returns:
-            [B, P]. A sequence without tokens gives what the dense layers make of zeros.
+            [B, P], or [B, T, P] without pooling. A sequence without tokens, and padding, give what the dense
+            layers make of zeros.
         """
-        x = pool(output, valid, self.pooling)
+        x = output if self.pooling is None else pool(output, valid, self.pooling)
         for layer in self.dense:
             x = layer(x)
         return F.normalize(x, dim=-1) if self.normalise else x
 
 
 class ClassifierHead(nn.Module):
-    """A classifier of sequences, as a `Classifier` describes it."""
+    """A classifier of sequences or tokens, as a `Classifier` describes it."""
 
     def __init__(self, encoder: EncoderConfig, config: Classifier) -> None:
         super().__init__()
@@ -134,8 +140,19 @@ class ClassifierHead(nn.Module):
         self.out = nn.Linear(self.pooler.width, len(config.labels), bias=config.bias)
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
-        """Return the logits [B, C] of vectors [B, T, D], which are zero where `valid` [B, T] is false."""
-        return apply_linear(self.pooler(output, valid), self.out)
+        """Compute logits.
+
+        Args:
+            output: [B, T, D], zero in padding.
+            valid: Boolean [B, T], True = token; None = no padding.
+
+        Returns:
+            [B, C]; of tokens [B, T, C], zero in padding.
+        """
+        logits = apply_linear(self.pooler(output, valid), self.out)
+        if self.pooler.pooling is not None or valid is None:
+            return logits
+        return torch.where(valid[..., None], logits, 0)
 
 
 def apply_linear(x: Tensor, layer: nn.Linear) -> Tensor:

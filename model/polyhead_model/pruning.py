@@ -199,8 +199,8 @@ def random_projection(
 
     y being the logits, or else the pooled vector, and v standard normal, E |∂(v·y)/∂ξ| = √(2/π) ‖∂y/∂ξ‖: to
     first order, how far y moves if the head is silenced. The drift ‖y(ξ) − y(1)‖² itself has no gradient at
-    ξ = 1, its minimum. An encoder with neither has y = its tokens / √length, so that sequences of all lengths
-    count the same.
+    ξ = 1, its minimum. An encoder with neither has y = its tokens. What there is of each token is divided by
+    √length, so that sequences of all lengths count the same.
 
     Args:
         result: The encoder's output.
@@ -212,7 +212,9 @@ def random_projection(
     """
     y = result.pooled if result.logits is None else result.logits
     if y is None:
-        y = result.output / inputs["lengths"].clamp(min=1)[:, None, None].sqrt()
+        y = result.output
+    if y.ndim == 3:
+        y = y / inputs["lengths"].clamp(min=1)[:, None, None].sqrt()
     return (y * torch.randn(y.shape, generator=generator)).flatten(1).sum(1)
 
 

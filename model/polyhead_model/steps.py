@@ -238,9 +238,10 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
         pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
         steps += [*pooled[:-1], replace(pooled[-1], role="pooled")]
     if (head := config.classifier) is not None:
-        steps.append(Step(name=f"c = {head.pooling} of output", axes="B D"))
+        of, axes = ("each token", "B T") if head.pooling is None else (head.pooling, "B")
+        steps.append(Step(name=f"c = {of} of output", axes=f"{axes} D"))
         layers = (*head.dense, Dense(width=len(head.labels), bias=head.bias))
-        dense = _dense_steps(config, layers, part="classifier", name="c = act(c W)")
+        dense = _dense_steps(config, layers, part="classifier", name="c = act(c W)", axes=axes)
         steps += [*dense[:-1], replace(dense[-1], name="logits = c W", role="logits")]
     if config.splade is not None:
         norm = ("vocabulary head", _norm_shape(config, "D"))
@@ -260,11 +261,13 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _dense_steps(config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str) -> list[Step]:
-    """Return dense layers on vectors of width D."""
+def _dense_steps(
+    config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str, axes: str = "B"
+) -> list[Step]:
+    """Return dense layers on vectors of width D; `axes` are those before it."""
     steps, width = [], "D"
     for layer in layers:
-        step = _linear(name, f"B {layer.width}", over=width, part=part, bias=layer.bias)
+        step = _linear(name, f"{axes} {layer.width}", over=width, part=part, bias=layer.bias)
         width = str(layer.width)
         norm = ((part, _norm_shape(config, width)),) if layer.norm else ()
         steps.append(replace(step, weights=(*step.weights, *norm)))

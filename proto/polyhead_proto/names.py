@@ -48,10 +48,16 @@ POOLED = "pooled"
 """The output of pooled vectors, [B, D], or [B, P] behind dense layers; and its role."""
 
 LOGITS = "logits"
-"""The output of a classifier, [B, C]; and its role."""
+"""The output of a classifier of sequences, [B, C], or of tokens, [B, T, C]; and its role."""
 
 TOKENS = "tokens"
 """The output of the tokens of texts and token ids, [B, T]; and the role of inputs of token ids."""
+
+SPANS = "spans"
+"""The output of where the tokens of texts are in them, [B, T, 3]; and its role. -1 = in no text.
+
+Of each token where it starts and ends, in characters, and the number of its word.
+"""
 
 ATTENTION = "attention"
 """The role of outputs of attention weights, [B, H, T, T].

@@ -19,6 +19,11 @@ def probabilities(logits: NDArray[Any]) -> NDArray[np.float32]:
     if logits.shape[-1] == 1:
         found = np.exp(-np.logaddexp(0, -logits, dtype=np.float32))
         return found
+    return softmax(logits)
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the softmax along the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float32)
-    found = powers / powers.sum(-1, keepdims=True)
+    found: NDArray[np.float32] = powers / powers.sum(-1, keepdims=True)
     return found

@@ -92,3 +92,8 @@ def test_what_cannot_be_done_is_refused_by_name(
 
     with pytest.raises(InvalidRequest, match=named):
         getattr(client, call)(**{"model": default, **arguments})
+
+
+def test_a_classifier_of_texts_is_none_of_tokens(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="of tokens, sentiment classifies texts, for classify"):
+        client.tag(["a cat"], model="sentiment")

@@ -86,8 +86,8 @@ def test_refusals_leave_nothing(
 def test_what_of_a_checkpoint_is_not_served_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, models = tmp_path / "tagger", tmp_path / "models"
-    write_checkpoint(folder, "bert", head="ForTokenClassification")
+    folder, models = tmp_path / "chooser", tmp_path / "models"
+    write_checkpoint(folder, "bert", head="ForMultipleChoice")
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
     arguments = ("--checkpoint", folder, "--name", "mine", "--models", models, "--head-mask")
 

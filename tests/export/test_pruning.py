@@ -7,7 +7,7 @@ from polyhead_export.batches import random_batches
 from polyhead_export.errors import ExportError
 from polyhead_export.pruning import measure_pruning_drift, prune_encoder
 from polyhead_model import Encoder, EncoderConfig, prune_heads
-from polyhead_model.config import Classifier
+from polyhead_model.config import Classifier, Pooling
 
 SHARED = EncoderConfig(d_model=8, heads=4, layers=3, feed_forward=12, shared_layers=True)
 
@@ -32,8 +32,10 @@ def test_a_head_of_a_shared_layer_is_one_of_all_layers() -> None:
         prune_encoder(build(SHARED), batches, "random inputs", fraction=0.1)
 
 
-def test_the_drift_of_a_single_logit_has_a_direction() -> None:
-    config = EncoderConfig(d_model=8, heads=2, layers=1, classifier=Classifier(labels=("relevance",)))
+@pytest.mark.parametrize("pooling", ["cls", None])
+def test_the_drift_of_a_single_logit_has_a_direction(pooling: Pooling | None) -> None:
+    classifier = Classifier(labels=("relevance",), pooling=pooling)
+    config = EncoderConfig(d_model=8, heads=2, layers=1, classifier=classifier)
     encoder = build(config)
     pruned = prune_heads(encoder, [(0, 1)])
 

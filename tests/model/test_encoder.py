@@ -202,7 +202,7 @@ def test_an_output_is_pooled_as_in_forward(name: str) -> None:
     encoder, lengths = build(VECTORS[name]), torch.tensor([7, 3])
     result = encoder(torch.randn(2, 7, 12), lengths)
 
-    pooled, logits = encoder.of_sequences(result.output, lengths)
+    pooled, logits = encoder.pooled_and_logits(result.output, lengths)
 
     assert (pooled is None) == (result.pooled is None)
     assert pooled is None or torch.equal(pooled, result.pooled)

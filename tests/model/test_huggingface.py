@@ -572,7 +572,11 @@ CLASSIFIER = {"architectures": ["BertForSequenceClassification"]}
         ({"id2label": {"1": "yes", "0": "no"}}, ("no", "yes")),
         ({"id2label": {"0": "score"}, "problem_type": "multi_label_classification"}, ("score",)),
         ({"problem_type": "regression"}, None),
-        ({"architectures": ["BertForTokenClassification"]}, None),
+        (
+            {"architectures": ["BertForTokenClassification"], "num_labels": 3},
+            ("LABEL_0", "LABEL_1", "LABEL_2"),
+        ),
+        ({"architectures": ["BertForMultipleChoice"]}, None),
         ({"architectures": None}, None),
         ({"architectures": [3]}, None),
     ],

@@ -106,6 +106,7 @@ def test_pooled_tokens_alone_are_what_they_are_among_others(variant: str, poolin
         {},
         {"pooling": "mean"},
         {"pooling": "cls", "classifier": Classifier(labels=("no", "yes"), pooling="last")},
+        {"pooling": "cls", "classifier": Classifier(labels=("no", "yes"), pooling=None)},
         {"pooling": "cls", "feed_forward": None},
         {"pooling": "cls", "cross_attention": "alone"},
     ],

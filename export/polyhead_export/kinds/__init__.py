@@ -70,7 +70,8 @@ def kinds_of(
         if PooledGraph.name in graphs:
             raise ExportError(
                 "graphs must not have pooled, which computes one token in the last layer: this encoder pools "
-                "others than the first (cls) or the last, or its layers are not blocks of self-attention"
+                "or classifies others than the first (cls) or the last, or its layers are not blocks of "
+                "self-attention"
             )
         names = [name for name in names if name != PooledGraph.name]
     if config.contacts is None:

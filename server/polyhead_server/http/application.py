@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import numpy as np
 import orjson
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -29,7 +30,7 @@ from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, scoring, sparse
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, cheapest, halves, parts_of, values_of
+from polyhead_server.http.calls import ApiCall, CallForm, cheapest, halves, named_or_only, parts_of
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     JSON_BYTES,
@@ -130,10 +131,12 @@ class Inferences:
             def translate(
                 body: memoryview, given: Parameters
             ) -> tuple[int, tuple[ApiCall, Signature, list[range]]]:
-                call = form.read(form.fields.read(read_json(body), "the request"), models, given)
+                fields = form.fields.read(read_json(body), "the request")
                 registry = self._runtime.registry
+                named = registry.find(named_or_only(fields, models, form.does)).signature
+                call = form.read(fields, named, given)
                 graphs = (model.signature for model in registry.models())
-                signature = cheapest(registry.find(call.model).signature, graphs, form.role)
+                signature = cheapest(named, graphs, form.role)
                 call.check(signature)
                 return len(body), (call, signature, parts_of(call, self._runtime.settings))
 
@@ -141,9 +144,10 @@ class Inferences:
                 (call, signature, parts), deadline = await self._read(caller, translate, held)
                 async with until_left(caller.request.receive):
                     replies = await self._infer_parts(call, signature, parts, deadline, held)
-                    values, tokens = values_of(replies)
+                    values, tokens = call.values(replies)
                     content = form.write(call, signature, tokens, *values)
-                    cost = _BYTES_PER_NUMBER * sum(each.size for each in values) + call.returned_bytes
+                    numbers = sum(np.size(content) for reply in replies for content in reply.contents)
+                    cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
                     yield Reply.of(await self._bodies.run(cost, b"".join, content))
 
         return answer
@@ -471,8 +475,10 @@ def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | No
     words = like([[{"index": 0, "value": 0.0}]])
     yield call("/embed_sparse", sparse.TEI, errors.tei, f"Weigh words in texts, {like_tei}", words)
     label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
-    reply = {"anyOf": [like([label]), like([[label]])]}
-    yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}", reply)
+    found = {"entity_group": "", "score": 0.0, "word": "", "start": 0, "end": 0}
+    token = {"entity": "", "index": 0, "score": 0.0, "word": "", "start": 0, "end": 0}
+    reply = {"anyOf": [like(one) for each in (label, found, token) for one in ([each], [[each]])]}
+    yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}, or tokens", reply)
     yield call("/rerank", scoring.RERANK, errors.tei, f"Rerank texts, {like_tei}", like([ranked]))
     reply = like({"id": "", "results": [{"index": 0, "relevance_score": 0.0}], "meta": {}})
     yield call("/v1/rerank", scoring.COHERE, errors.cohere, "Rerank texts, as Cohere's API does", reply)

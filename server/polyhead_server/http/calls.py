@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS, OUTPUT
@@ -88,6 +87,15 @@ class ApiCall(ABC):
             error.args = (_NAMED.sub(renamed, str(error)),)
             raise
 
+    def values(self, replies: Iterable[InferReply]) -> tuple[Sequence[Any], int]:
+        """Return what replies to the call have: the outputs (B, …), and the number of tokens."""
+        *outputs, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
+        joined = [np.concatenate(parts) for parts in outputs]
+        return (
+            [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in joined],
+            int(sum(each.sum() for each in lengths)),
+        )
+
     def message(self, signature: Signature, *roles: str) -> pb.ModelInferRequest:
         """Return a request for the outputs of these roles and for the lengths, without inputs."""
         message = pb.ModelInferRequest(
@@ -111,14 +119,16 @@ class CallForm:
 
     fields: Fields
     """Of its body."""
-    read: Callable[[Mapping[str, Any], Sequence[str], Parameters], ApiCall]
-    """Reads these, given the models that the call is for and further parameters."""
+    read: Callable[[Mapping[str, Any], Signature, Parameters], ApiCall]
+    """Reads these, given the graph that the call is for and further parameters."""
     serves: Callable[[Signature], bool]
     """Whether it is for a graph."""
+    does: str
+    """What such graphs do, for messages."""
     role: str
     """Of the output that it asks for, or of the first."""
     write: Callable[..., Iterator[bytes]]
-    """Writes the reply: of the call, the graph, the number of tokens and each output (B, …)."""
+    """Writes the reply: of the call, the graph, the number of tokens and each of its `values`."""
 
 
 class InputSize(NamedTuple):
@@ -200,13 +210,3 @@ def check_direction(fields: Mapping[str, Any]) -> None:
     """
     if (direction := fields.get("truncation_direction", "Right")).lower() != "right":
         raise InvalidRequestError(f"truncation_direction must be Right, was {quoted(direction)}")
-
-
-def values_of(replies: Iterable[InferReply]) -> tuple[list[NDArray[Any]], int]:
-    """Return the outputs (B, …) in the replies to a call's requests, and the number of tokens."""
-    *outputs, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
-    joined = [np.concatenate(parts) for parts in outputs]
-    return (
-        [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in joined],
-        int(sum(each.sum() for each in lengths)),
-    )

@@ -68,7 +68,7 @@ class Field:
     _: KW_ONLY
     required: bool = False
     items: "Fields | None" = None
-    """The fields of the objects in an array."""
+    """The fields of an object, or of the objects in an array."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from polyhead_server.http.calls import (
     CallForm,
     InputSize,
     check_direction,
-    named_or_only,
     output_of,
     request_of_texts,
     text_bytes,
@@ -120,7 +119,7 @@ def read_call(
     kind: type[EmbeddingsCall],
     field: str,
     fields: Mapping[str, Any],
-    models: Sequence[str],
+    signature: Signature,
     given: Parameters,
 ) -> EmbeddingsCall:
     """Read the fields of a call of a kind, whose inputs are in a field of this name."""
@@ -137,7 +136,7 @@ def read_call(
         )
     check_direction(fields)
     return kind(
-        model=named_or_only(fields, models, "embed"),
+        model=signature.name,
         names=dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]"),
         inputs=_read_inputs(fields[field], field),
         parameters={**given, **{name: fields[name] for name in (TRUNCATE, PROMPT_NAME) if name in fields}},
@@ -233,6 +232,7 @@ OPENAI = CallForm(
     ),
     read=partial(read_call, EmbeddingsCall, "input"),
     serves=embeds,
+    does="embed",
     role=POOLED,
     write=_write_openai,
 )
@@ -251,6 +251,7 @@ TEI = CallForm(
     ),
     read=partial(read_call, EmbeddingsCall, "inputs"),
     serves=embeds,
+    does="embed",
     role=POOLED,
     write=_write_tei,
 )

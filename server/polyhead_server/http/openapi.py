@@ -67,8 +67,10 @@ def _fields(of: Fields) -> dict[str, Any]:
     for name, field in of.known.items():
         types = [_TYPES[one] for one in field.types] + ["null"] * (not field.required)
         properties[name] = {"type": types, "description": field.meaning}
-        if field.items is not None:
+        if field.items is not None and list in field.types:
             properties[name]["items"] = _fields(field.items)
+        elif field.items is not None:
+            properties[name] |= {**_fields(field.items), **properties[name]}
     return {
         "type": "object",
         "properties": properties,

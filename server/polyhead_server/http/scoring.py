@@ -1,5 +1,7 @@
 """Calls that score texts: TEI's `/predict` and `/rerank`, and Cohere's `/v1/rerank`.
 
+For classifiers of tokens, `/predict` is that of `polyhead_server.http.tagging`.
+
 Shape letters: B texts or pairs of texts, C labels.
 """
 
@@ -23,12 +25,12 @@ from polyhead_server.http.calls import (
     CallForm,
     InputSize,
     check_direction,
-    named_or_only,
     output_of,
     request_of_texts,
     text_bytes,
 )
 from polyhead_server.http.documents import Field, Fields, shown
+from polyhead_server.http.tagging import PARAMETERS, TaggingCall, read_tagging
 from polyhead_server.http.tensors import Parameters
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.signature import Signature
@@ -77,6 +79,8 @@ class ScoringCall(ApiCall):
                 f"model must be a classifier or reranker that takes {takes}, "
                 f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
             )
+        if self.ranks and tags(signature):
+            raise InvalidRequestError(f"model must be a reranker, {signature.name} classifies tokens")
         if self.ranks and (count := signature.outputs[logits].shape[-1]) != 1:
             raise InvalidRequestError(
                 f"model must be a reranker, with one label, {signature.name} has {count}"
@@ -97,21 +101,34 @@ class ScoringCall(ApiCall):
 
 
 def classifies(signature: Signature) -> bool:
-    """Return whether a graph is one that classifies texts."""
+    """Return whether a graph is one that classifies texts, or their tokens."""
     return signature.graph == "fast" and TEXT in signature.inputs and output_of(signature, LOGITS) is not None
+
+
+def tags(signature: Signature) -> bool:
+    """Return whether a graph is one whose logits are those of tokens."""
+    logits = output_of(signature, LOGITS)
+    return logits is not None and signature.length in signature.outputs[logits].axes
 
 
 def reranks(signature: Signature) -> bool:
     """Return whether a graph is one that gives pairs of texts one score."""
     return (
         classifies(signature)
+        and not tags(signature)
         and TEXT_PAIR in signature.inputs
         and signature.outputs[output_of(signature, LOGITS) or ""].shape[-1] == 1
     )
 
 
-def _read_predict(fields: Mapping[str, Any], models: Sequence[str], given: Parameters) -> ScoringCall:
+def _read_predict(
+    fields: Mapping[str, Any], signature: Signature, given: Parameters
+) -> ScoringCall | TaggingCall:
     check_direction(fields)
+    if tags(signature):
+        return read_tagging(fields, signature, _parameters(fields, given))
+    if "parameters" in fields:
+        raise InvalidRequestError(f"parameters must be left out: {signature.name} does not classify tokens")
     inputs = fields["inputs"]
     is_single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], str))
     rows = [inputs] if is_single else inputs
@@ -131,7 +148,7 @@ def _read_predict(fields: Mapping[str, Any], models: Sequence[str], given: Param
             )
     texts, *pairs = zip(*rows, strict=True)
     return ScoringCall(
-        model=named_or_only(fields, models, "classify"),
+        model=signature.name,
         names=dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
         texts=texts,
         pairs=pairs[0] if pairs else None,
@@ -142,7 +159,7 @@ def _read_predict(fields: Mapping[str, Any], models: Sequence[str], given: Param
 
 
 def _read_rerank(
-    field: str, fields: Mapping[str, Any], models: Sequence[str], given: Parameters
+    field: str, fields: Mapping[str, Any], signature: Signature, given: Parameters
 ) -> ScoringCall:
     check_direction(fields)
     # Cohere's clients may send objects.
@@ -159,7 +176,7 @@ def _read_rerank(
     if top is not None and top < 1:
         raise InvalidRequestError(f"top_n must be at least 1, was {top}")
     return ScoringCall(
-        model=named_or_only(fields, models, "rerank"),
+        model=signature.name,
         names={TEXT: "query", TEXT_PAIR: f"{field}[]"},
         texts=[fields["query"]] * len(texts),
         pairs=texts,
@@ -176,16 +193,19 @@ def _parameters(fields: Mapping[str, Any], given: Parameters) -> Parameters:
 
 
 def _write_predict(
-    call: ScoringCall, signature: Signature, _: int, logits: NDArray[np.float32]
+    call: ScoringCall | TaggingCall, signature: Signature, _: int, values: Any
 ) -> Iterator[bytes]:
     spec = signature.outputs[output_of(signature, LOGITS) or ""]
-    labels = spec.labels or [str(number) for number in range(logits.shape[-1])]
+    labels = spec.labels or [str(number) for number in range(spec.shape[-1])]
+    if isinstance(call, TaggingCall):
+        yield from call.write(labels, values)
+        return
     rows = [
         sorted(
             ({"label": label, "score": score} for label, score in zip(labels, row, strict=True)),
             key=lambda one: -one["score"],
         )
-        for row in call.scores(logits).tolist()
+        for row in call.scores(values).tolist()
     ]
     yield orjson.dumps(rows[0] if call.is_single else rows)
 
@@ -229,6 +249,7 @@ PREDICT = CallForm(
                 required=True,
             ),
             "model": _MODEL,
+            "parameters": Field("How tokens are labelled", [dict], items=PARAMETERS),
             "raw_scores": _RAW_SCORES,
             "truncation_direction": DIRECTION_FIELD,
             TRUNCATE: TRUNCATE_FIELD,
@@ -237,6 +258,7 @@ PREDICT = CallForm(
     ),
     read=_read_predict,
     serves=classifies,
+    does="classify",
     role=LOGITS,
     write=_write_predict,
 )
@@ -255,6 +277,7 @@ RERANK = CallForm(
     ),
     read=partial(_read_rerank, "texts"),
     serves=reranks,
+    does="rerank",
     role=LOGITS,
     write=_write_tei,
 )
@@ -277,6 +300,7 @@ COHERE = CallForm(
     ),
     read=partial(_read_rerank, "documents"),
     serves=reranks,
+    does="rerank",
     role=LOGITS,
     write=_write_cohere,
 )

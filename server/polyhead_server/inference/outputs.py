@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, LENGTHS, PRECISION, TOKENS
+from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, LENGTHS, PRECISION, SPANS, TOKENS
 from polyhead_proto.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
@@ -22,7 +22,7 @@ from polyhead_server.inference.vectors import Ranges, normalised, quantised, ran
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature, TensorSpec
 
-EXTRAS = frozenset({TOKENS, LENGTHS})
+EXTRAS = frozenset({TOKENS, SPANS, LENGTHS})
 """Outputs that no graph computes: they follow from the inputs."""
 
 _CONVERTING = 16

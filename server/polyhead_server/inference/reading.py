@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
-from polyhead_proto.names import LENGTHS, TEXT, TEXT_PAIR, TOKENS
+from polyhead_proto.names import LENGTHS, SPANS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.inputs import bounded, check_values, read_inputs
 from polyhead_server.inference.parts import Parts, plan_parts
@@ -24,6 +25,8 @@ from polyhead_server.inference.templates import (
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
 from polyhead_server.serving.registry import Model
+from polyhead_server.serving.tokeniser import Tokenised
+from polyhead_server.serving.words import OF_NO_TEXT
 from polyhead_server.settings import Settings
 
 
@@ -80,9 +83,9 @@ def read(
         )
     feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
     parsed_ns, tokenise_ns = time.perf_counter_ns(), None
-    sizes, tokens, extent = template.sizes, None, template.extent
+    sizes, made, extent = template.sizes, None, template.extent
     if texts:
-        tokens = _tokenise(texts, feeds, template, settings)
+        made = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
         extent = template.extents.get(sizes[signature.length])
         for given in template.unbounded:
@@ -93,7 +96,7 @@ def read(
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
-    extras = _extras(feeds, tokens, template) if template.extras else {}
+    extras = _extras(feeds, made, template) if template.extras else {}
     if extent is None:
         tokens_bytes = len(extras.get(TOKENS, b""))
         extent = plan_extent(template.outputs, sizes, signature, settings, tokens_bytes=tokens_bytes)
@@ -136,8 +139,8 @@ def _tokenise(
     feeds: dict[str, NDArray[Any]],
     template: RequestTemplate,
     settings: Settings,
-) -> Sequence[Sequence[str]]:
-    """Add what the tokeniser makes of texts to the feeds; return the tokens, where they are requested."""
+) -> Tokenised:
+    """Add what the tokeniser makes of texts to the feeds; return it, with tokens and spans if requested."""
     model = template.model
     if model.tokeniser is None:
         raise AssertionError("only models with a tokeniser take text")
@@ -148,6 +151,7 @@ def _tokenise(
         truncate=template.parameters.truncate,
         max_total=settings.max_request_tokens,
         with_tokens=TOKENS in template.extras,
+        with_spans=SPANS in template.extras,
     )
     arrays: dict[str | None, NDArray[Any]] = {TOKENS: made.input_ids, LENGTHS: made.lengths}
     tokenizer = model.signature.manifest.tokenizer
@@ -156,19 +160,22 @@ def _tokenise(
     for spec in model.signature.feeds:
         if spec.role in arrays:
             feeds[spec.name] = arrays[spec.role].astype(spec.dtype, copy=False)
-    return made.tokens
+    return made
 
 
 def _extras(
-    feeds: Mapping[str, NDArray[Any]], tokens: Sequence[Sequence[str]] | None, template: RequestTemplate
+    feeds: Mapping[str, NDArray[Any]], made: Tokenised | None, template: RequestTemplate
 ) -> dict[str, Content]:
     """Return the requested outputs that follow from the inputs."""
     extras: dict[str, Content] = {}
     signature, tokeniser = template.model.signature, template.model.tokeniser
     if (ids := signature.feed(TOKENS)) and (lengths := signature.feed(LENGTHS)):
         extras[LENGTHS] = feeds[lengths.name]
+        if SPANS in template.extras:
+            in_no_text = np.full((*feeds[ids.name].shape, 3), OF_NO_TEXT, np.int32)
+            extras[SPANS] = in_no_text if made is None or made.spans is None else made.spans
         if TOKENS in template.extras and tokeniser is not None:
-            rows = tokens or tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])
+            rows = made.tokens if made else tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])
             width = feeds[ids.name].shape[1]
             extras[TOKENS] = pack_strings(
                 text.encode() for row in rows for text in (*row, *[""] * (width - len(row)))

@@ -58,7 +58,7 @@ class RequestTemplate:
     """The sizes of the axes that vary. T is missing where it follows from a text."""
     outputs: Sequence[RequestedOutput]
     extras: frozenset[str]
-    """Those of the outputs that follow from the inputs: `tokens`, `lengths`."""
+    """Those of the outputs that follow from the inputs: `tokens`, `spans`, `lengths`."""
     extent: Extent | None
     """None where sizes follow from the data: from text, or for `tokens`."""
     work_bytes: int

@@ -31,6 +31,7 @@ from polyhead_proto.names import (
     POOLED,
     PRECISION,
     QUERIES,
+    SPANS,
     TEXT,
     TEXT_PAIR,
     TOKENS,
@@ -149,7 +150,7 @@ class Signature:
     inputs: Mapping[str, TensorSpec]
     """What requests may hold: the graph's inputs, and where there is a tokeniser, texts."""
     outputs: Mapping[str, TensorSpec]
-    """What replies may hold: the graph's outputs, and `tokens` and `lengths` of token ids."""
+    """What replies may hold: the graph's outputs, and `tokens`, `spans` and `lengths` of token ids."""
 
     @cached_property
     def primary(self) -> TensorSpec:
@@ -273,6 +274,14 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
             for name in (TEXT, TEXT_PAIR) if manifest.tokenizer.pairs else (TEXT,):
                 inputs[name] = TensorSpec(name=name, datatype="BYTES", axes=("B",), optional=True)
             outputs[TOKENS] = TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]))
+            outputs[SPANS] = TensorSpec(
+                name=SPANS,
+                datatype="INT32",
+                axes=("B", ids.axes[1], "Span"),
+                sizes={"Span": 3},
+                role=SPANS,
+                labels=("start", "end", "word"),
+            )
         outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",))
     return Signature(
         name=manifest.served_name(graph),

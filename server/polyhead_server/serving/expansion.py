@@ -1,10 +1,9 @@
 """Bound how far a tokeniser may expand a text: each of its steps may multiply it, one after the other."""
 
 import base64
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -24,11 +23,12 @@ _MAX_COMPATIBILITY_FORM = 18
 """The most characters that a Unicode compatibility form makes of one: U+FDFA."""
 
 
-def check_expansion(tokenizer: Tokenizer, name: str) -> tuple[int, bool]:
+def check_expansion(tokenizer: Tokenizer, parts: Mapping[str, Any], name: str) -> tuple[int, bool]:
     """Bound what a tokeniser makes of one character.
 
     Args:
         tokenizer: The tokeniser.
+        parts: It as JSON.
         name: Its file's name, for messages.
 
     Returns:
@@ -42,7 +42,6 @@ def check_expansion(tokenizer: Tokenizer, name: str) -> tuple[int, bool]:
         raise RepositoryError(
             f"{name}: a token must be at most {_MAX_TOKEN_CHARACTERS} characters, the longest is {longest}"
         )
-    parts = json.loads(tokenizer.to_str())
     steps = [*_steps(parts["normalizer"]), *_steps(parts["pre_tokenizer"])]
     templates = [step for step in _steps(parts["post_processor"]) if step["type"] == "TemplateProcessing"]
     expansion = math.prod(map(_expansion, steps + templates))

@@ -3,6 +3,7 @@
 Shape letters: B batch, T tokens.
 """
 
+import json
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.repository.manifest import Manifest
 from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
+from polyhead_server.serving.words import OF_NO_TEXT, Words
 
 _MAX_CHARACTERS_PER_TOKEN = 256
 """No text has longer tokens on average: one with more characters is too long without being tokenised."""
@@ -39,6 +41,8 @@ class Tokenised:
     """(B)."""
     tokens: Sequence[Sequence[str]]
     """B lists, each of its text's own length; empty where they were not asked for."""
+    spans: NDArray[np.int32] | None
+    """(B, T, 3), see `Words.spans`; None where they were not asked for."""
 
 
 class Tokeniser:
@@ -59,7 +63,9 @@ class Tokeniser:
         self.max_tokens = max_tokens
         self._whole = _load(path)
         self._cut = _load(path)
-        expansion, self._has_compatibility_forms = check_expansion(self._whole, path.name)
+        parts = json.loads(self._whole.to_str())
+        self._words = Words(self._whole, parts["model"])
+        expansion, self._has_compatibility_forms = check_expansion(self._whole, parts, path.name)
         self._expansion = max(1, expansion // BERT_EXPANSION)
         if max_tokens is not None:
             special = self._cut.num_special_tokens_to_add(is_pair=pairs)
@@ -80,6 +86,7 @@ class Tokeniser:
         truncate: bool,
         max_total: int,
         with_tokens: bool = True,
+        with_spans: bool = False,
     ) -> Tokenised:
         """Turn texts into token ids. Releases the GIL.
 
@@ -91,6 +98,7 @@ class Tokeniser:
                 pair, the longer text first.
             max_total: The most tokens of the padded batch, B × T.
             with_tokens: Return the tokens, too.
+            with_spans: Return where they are in the texts, too.
 
         Raises:
             InvalidRequestError: A text has too many tokens, or none at all.
@@ -103,19 +111,22 @@ class Tokeniser:
         if pairs is not None:
             pairs = self._within_limits(TEXT_PAIR, pairs, truncate=truncate, max_total=max_total)
         tokenizer = self._cut if truncate else self._whole
-        # The fast variant leaves tokens empty.
-        encode = tokenizer.encode_batch if with_tokens else tokenizer.encode_batch_fast
+        # The fast variant leaves tokens and offsets empty.
+        encode = tokenizer.encode_batch if with_tokens or with_spans else tokenizer.encode_batch_fast
         ids: list[list[int]] = []
         types: list[list[int]] = []
         tokens: list[list[str]] = []
+        spans: list[NDArray[np.int32]] = []
         with _panics_as_errors():
             for portion in _portions(texts, pairs, _CHARACTERS_AT_ONCE // self._expansion):
-                for encoding in encode(portion):
+                for given, encoding in zip(portion, encode(portion), strict=True):
                     self._check_length(len(ids), len(encoding), is_pair=pairs is not None)
                     ids.append(encoding.ids)
                     types.append(encoding.type_ids)
                     if with_tokens:
                         tokens.append(encoding.tokens)
+                    if with_spans:
+                        spans.append(self._words.spans(given, encoding, len(prompt)))
         lengths = [len(row) for row in ids]
         shape = (len(texts), max(lengths))
         check_total(*shape, max_total)
@@ -123,11 +134,17 @@ class Tokeniser:
         for row, length in enumerate(lengths):
             input_ids[row, :length] = ids[row]
             token_type_ids[row, :length] = types[row]
+        padded = None
+        if with_spans:
+            padded = np.full((*shape, 3), OF_NO_TEXT, np.int32)
+            for row, span in enumerate(spans):
+                padded[row, : len(span)] = span
         return Tokenised(
             input_ids=input_ids,
             token_type_ids=token_type_ids,
             lengths=np.array(lengths, np.int32),
             tokens=tokens,
+            spans=padded,
         )
 
     def _within_limits(self, name: str, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:

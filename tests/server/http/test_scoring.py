@@ -126,6 +126,12 @@ def test_long_texts_are_cut_where_that_is_asked_for(scoring: OverHttp) -> None:
         ("/predict", {"inputs": "a", "model": "none"}, 404, "none"),
         (
             "/predict",
+            {"inputs": "a", "parameters": {}},
+            400,
+            "parameters must be left out: sentiment does not",
+        ),
+        (
+            "/predict",
             {"inputs": "a", "model": None},
             400,
             "must have the field model, one of those that classify",

@@ -27,7 +27,7 @@ def test_a_token_family_also_takes_text_and_gives_tokens_and_lengths(repository:
 
     assert list(tokens.inputs) == ["input_ids", "token_type_ids", "lengths", "text", "text_pair"]
     assert all(spec.optional for spec in tokens.inputs.values())
-    assert list(tokens.outputs) == ["output", "pooled", "tokens", "lengths"]
+    assert list(tokens.outputs) == ["output", "pooled", "tokens", "spans", "lengths"]
     assert tokens.outputs["tokens"].shape == (-1, -1)
 
 

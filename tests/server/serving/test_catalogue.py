@@ -65,6 +65,7 @@ def test_a_model_s_tensors_are_listed(server: Any) -> None:
         ("attention.1", "FP32", [-1, 2, -1, -1]),
         ("value_norms", "FP32", [-1, 2, 2, -1]),
         ("tokens", "BYTES", [-1, -1]),
+        ("spans", "INT32", [-1, -1, 3]),
         ("lengths", "INT32", [-1]),
     ]
 
@@ -181,7 +182,8 @@ def test_both_agree_with_the_exported_configuration(server: Any, repository: Pat
     for one in config.input:
         one.optional = False
     assert list(exported.input) == [one for one in config.input if one.name not in TEXTS]
-    assert list(exported.output) == [one for one in config.output if one.name not in {"tokens", "lengths"}]
+    added = {"tokens", "spans", "lengths"}
+    assert list(exported.output) == [one for one in config.output if one.name not in added]
     for field in ("name", "backend", "max_batch_size", "default_model_filename"):
         assert getattr(exported, field) == getattr(config, field)
     for tensors, described in ((exported.input, metadata.inputs), (exported.output, metadata.outputs)):
