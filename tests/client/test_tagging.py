@@ -1,6 +1,7 @@
 """`tag` gives what transformers' pipeline does, with texts as they were sent."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,7 @@ from tests.pipelines import TEXTS, labelled, pipeline, same
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_client.command import main
 from polyhead_proto.tagging import AggregationStrategy
 
 LONG = "a b c d e f g h " * 4
@@ -129,3 +131,17 @@ def test_what_cannot_be_done_is_refused(client: Client, arguments: dict[str, Any
 def test_a_classifier_of_tokens_is_none_of_texts(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="a classifier of texts, tagger classifies tokens, for tag"):
         client.classify(["a"], model="tagger")
+
+
+def test_the_command_line_shows_the_best_labels(
+    address: str, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits = np.asarray(client.encode(TEXTS[0], model="tagger").logits)
+
+    def infer(*flags: str) -> str:
+        assert main(["infer", TEXTS[0], "--address", address, "--model", "tagger", *flags]) == 0
+        return capsys.readouterr().out
+
+    assert TAGS[logits[1].argmax()] in infer()
+    (sequence,) = json.loads(infer("--json"))["sequences"]
+    np.testing.assert_allclose([sequence["logits"][tag] for tag in TAGS], logits.T, atol=1e-5)
