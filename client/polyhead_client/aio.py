@@ -112,6 +112,7 @@ class AsyncClient:
     encode = _awaited(Operations.encode)
     classify = _awaited(Operations.classify)
     rerank = _awaited(Operations.rerank)
+    maxsim = _awaited(Operations.maxsim)
     model = _awaited(Operations.model)
     models = _awaited(Operations.models)
     metadata = _awaited(Operations.metadata)

@@ -113,6 +113,7 @@ class Client:
     encode = _blocking(Operations.encode)
     classify = _blocking(Operations.classify)
     rerank = _blocking(Operations.rerank)
+    maxsim = _blocking(Operations.maxsim)
     model = _blocking(Operations.model)
     models = _blocking(Operations.models)
     metadata = _blocking(Operations.metadata)

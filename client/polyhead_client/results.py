@@ -23,11 +23,14 @@ from polyhead_proto.names import (
     HEAD_SCORES,
     LENGTHS,
     LOGITS,
+    MAX_SIMILARITIES,
     MIXED,
     OUTPUT,
     POOLED,
     ROLLOUT,
+    SIMILARITIES,
     THUMBNAILS,
+    TOKEN_VECTORS,
     TOKENS,
     TOP_KEYS,
     TOP_WEIGHTS,
@@ -127,6 +130,9 @@ class Results:
             if keys is None
             else TopKeys(keys=keys, weights=self._first(by_role.get(TOP_WEIGHTS))),
             "thumbnails": self._first(by_role.get(THUMBNAILS)),
+            "token_vectors": self._first(by_role.get(TOKEN_VECTORS)),
+            "max_similarities": self._first(by_role.get(MAX_SIMILARITIES)),
+            "similarities": self._first(by_role.get(SIMILARITIES)),
         }
 
 

@@ -1,6 +1,6 @@
-"""What follows the layers: pooling, dense layers on pooled vectors, and a classifier.
+"""What follows the layers: pooling, dense layers on pooled vectors, vectors of tokens, and a classifier.
 
-Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, C labels.
+Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, V width of token vectors, C labels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model.block import norm_of
-from polyhead_model.config import Classifier, Dense, DenseActivation, EncoderConfig, Pooling
+from polyhead_model.config import (
+    Classifier,
+    Dense,
+    DenseActivation,
+    EncoderConfig,
+    Pooling,
+    TokenVectors,
+)
 
 _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -72,7 +79,7 @@ def _highest(output: Tensor, valid: Tensor | None) -> Tensor:
 
 
 class DenseLayer(nn.Module):
-    """A layer of an encoder on pooled vectors of some width."""
+    """A layer on vectors of some width that an encoder gives."""
 
     def __init__(self, encoder: EncoderConfig, width: int, config: Dense) -> None:
         super().__init__()
@@ -81,7 +88,7 @@ class DenseLayer(nn.Module):
         self.norm = norm_of(encoder, config.width) if config.norm else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, width] to [B, config.width]."""
+        """Map [B, width] to [B, config.width], or [B, T, width] likewise."""
         if self.config.normalise:
             x = F.normalize(x, dim=-1)
         x = _ACTIVATIONS[self.config.activation](_linear(x, self.linear))
@@ -123,6 +130,23 @@ class Pooler(nn.Module):
         for layer in self.dense:
             x = layer(x)
         return F.normalize(x, dim=-1) if self.normalise else x
+
+
+class TokenHead(nn.Module):
+    """The vectors of tokens for late interaction: dense layers, then scaled to length 1."""
+
+    def __init__(self, encoder: EncoderConfig, config: TokenVectors) -> None:
+        super().__init__()
+        widths = [encoder.d_model, *(layer.width for layer in config.dense)]
+        self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, config.dense))
+
+    def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
+        """Map vectors [B, T, D] to [B, T, V], zero where `valid` [B, T] is false."""
+        x = output
+        for layer in self.dense:
+            x = layer(x)
+        x = F.normalize(x, dim=-1)
+        return x if valid is None else torch.where(valid[..., None], x, 0)
 
 
 class ClassifierHead(nn.Module):

@@ -233,6 +233,11 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
     if config.final_norm:
         norm = ("final norm", _norm_shape(config, "D"))
         steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
+    if config.token_vectors is not None:
+        layers = config.token_vectors.dense
+        vectors = _dense_steps(config, layers, part="token vectors", name="v = act(v W)", of="B T")
+        vectors = vectors or [Step(name="v = output", axes="B T D")]
+        steps += [*vectors[:-1], replace(vectors[-1], role="token_vectors")]
     if config.pooling is not None:
         pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
         pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
@@ -245,11 +250,13 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _dense_steps(config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str) -> list[Step]:
+def _dense_steps(
+    config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str, of: str = "B"
+) -> list[Step]:
     """Return dense layers on vectors of width D."""
     steps, width = [], "D"
     for layer in layers:
-        step = _linear(name, f"B {layer.width}", over=width, part=part, bias=layer.bias)
+        step = _linear(name, f"{of} {layer.width}", over=width, part=part, bias=layer.bias)
         width = str(layer.width)
         norm = ((part, _norm_shape(config, width)),) if layer.norm else ()
         steps.append(replace(step, weights=(*step.weights, *norm)))

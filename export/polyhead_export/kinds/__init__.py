@@ -7,6 +7,7 @@ from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.contacts import ContactsGraph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.kinds.maxsim import MaxSimGraph
 from polyhead_export.kinds.pooled import PooledGraph
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.signature import GraphKind
@@ -15,7 +16,7 @@ from polyhead_model.insight.token_classes import TokenClass
 
 KINDS: Mapping[str, type[GraphKind]] = {
     kind.name: kind
-    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph)
+    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph, MaxSimGraph)
 }
 """Every kind by its name, in the order of their files in a version."""
 
@@ -78,6 +79,12 @@ def kinds_of(
                 "graphs must not have contacts: this encoder has no regression that predicts them"
             )
         names = [name for name in names if name != ContactsGraph.name]
+    if config.token_vectors is None:
+        if MaxSimGraph.name in graphs:
+            raise ExportError(
+                "graphs must not have maxsim: this encoder has no token vectors (late interaction)"
+            )
+        names = [name for name in names if name != MaxSimGraph.name]
     layers = None
     if attention_layers is not None:
         layers = tuple(sorted(attention_layers))
