@@ -22,8 +22,10 @@ from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_client.command import main
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import load_checkpoint
+from polyhead_view import explain_similarity
 
 QUERY = "who sat"
 DOCUMENTS = ["the cat sat.", "A dog", "[so] it: rains", "e", "who sat here"]
@@ -121,6 +123,24 @@ def test_the_page_shows_what_works(client: Client) -> None:
 
     best = names["found"][0]
     assert sum(match.similarity for match in best.matches) == pytest.approx(best.score)
+
+
+def test_the_similarity_is_split_and_drawn(
+    client: Client, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    explained = explain_similarity(client, QUERY, DOCUMENTS[0])
+    (found,) = client.maxsim(QUERY, DOCUMENTS[:1], matches=True)
+
+    assert explained.measure == "MaxSim"
+    assert explained.value == pytest.approx(found.score, abs=1e-12)
+    assert explained.contributions.sum() == pytest.approx(found.score, abs=1e-12)
+    assert [len(tokens) for tokens in explained.tokens] == list(explained.contributions.shape)
+    for match in found.matches or ():
+        assert explained.contributions[match.query_index, match.index] == match.similarity
+    command = ["similarity", QUERY, DOCUMENTS[0], "--out", str(tmp_path / "maxsim.svg")]
+    assert main([*command, "--address", client._target]) == 0
+    assert capsys.readouterr().out.startswith(f"MaxSim {found.score:.4f}, the sum over ")
+    assert "MaxSim" in (tmp_path / "maxsim.svg").read_text()
 
 
 def test_it_is_the_same_with_asyncio(client: Client) -> None:
