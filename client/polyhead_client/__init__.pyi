@@ -17,6 +17,8 @@ from .errors import Unsupported as Unsupported
 from .insight import HeadScores as HeadScores
 from .insight import TopKeys as TopKeys
 from .insight import norm_weighted as norm_weighted
+from .late import MatchedText as MatchedText
+from .late import TokenMatch as TokenMatch
 from .models import Duration as Duration
 from .models import ModelInfo as ModelInfo
 from .models import ModelStatistics as ModelStatistics

@@ -113,6 +113,7 @@ class AsyncClient:
     classify = _awaited(Operations.classify)
     rerank = _awaited(Operations.rerank)
     tag = _awaited(Operations.tag)
+    maxsim = _awaited(Operations.maxsim)
     model = _awaited(Operations.model)
     models = _awaited(Operations.models)
     metadata = _awaited(Operations.metadata)

@@ -114,6 +114,7 @@ class Client:
     classify = _blocking(Operations.classify)
     rerank = _blocking(Operations.rerank)
     tag = _blocking(Operations.tag)
+    maxsim = _blocking(Operations.maxsim)
     model = _blocking(Operations.model)
     models = _blocking(Operations.models)
     metadata = _blocking(Operations.metadata)

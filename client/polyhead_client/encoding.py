@@ -1,6 +1,7 @@
 """The result of `encode`.
 
-Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, L layers, C labels.
+Shape letters: B batch, T tokens, S tokens of the memory or the query, D d_model, H heads, L layers, C labels,
+V width of token vectors.
 """
 
 from collections.abc import Mapping
@@ -116,6 +117,13 @@ class Encoding(Picklable):
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
     sparse: SparseVectors | None = None
     """The words of the vocabulary that say most of a text."""
+    token_vectors: Arrays | None = None
+    """The vectors of tokens that late interaction compares, [T, V], of length 1."""
+    max_similarities: NDArray[Any] | None = None
+    """The largest cosine of each token of the query with one of the document, [S]: their sum is MaxSim."""
+    similarities: Arrays | None = None
+    """The cosines of the query's tokens with those of the document, [S, T]; -1 for tokens that do not
+    count."""
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
 

@@ -160,6 +160,11 @@ class Batch:
         """What batches must have in common to be joined: their inputs, but for `lengths`."""
         return tuple([field.signature for field in self.fields if field.name != LENGTHS])
 
+    @property
+    def fixed_bytes(self) -> int:
+        """The bytes of what each sequence has beside its tokens."""
+        return sum(each.row_bytes for each in self.fields if isinstance(each, TensorField) and each.fixed)
+
     def with_fields(self, *fields: TensorField) -> "Batch":
         """Return the same sequences with more inputs."""
         return replace(self, fields=(*self.fields, *fields))
@@ -313,6 +318,24 @@ def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> TensorField:
             f"{name}[{', '.join(map(str, index))}] must be {must}, was {array[tuple(index)]:g}"
         )
     return _field(name, tensor.datatype, np.broadcast_to(array, (batch.size, *heads)), fixed=2)
+
+
+def query_field(tensor: TensorInfo, value: Any, batch: Batch) -> TensorField:
+    """Read the vectors of a query's tokens, floats [S, V], with which all documents are compared.
+
+    Raises:
+        InvalidRequest: They are anything else, or not finite.
+    """
+    name, width = tensor.name, tensor.shape[-1]
+    array = as_array(name, value)
+    if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] != width or not len(array):
+        raise InvalidRequest(
+            f"{name} must be floats [S, {width}], the token_vectors of one query, was {described(array)}"
+        )
+    if not np.isfinite(array).all():
+        raise InvalidRequest(f"{name} must be finite, holds NaN or infinity")
+    array = array.astype(np.float32, copy=False)
+    return _field(name, tensor.datatype, np.broadcast_to(array, (batch.size, *array.shape)), fixed=2)
 
 
 def rows_field(queries: Sequence[int], batch: Batch) -> TensorField:

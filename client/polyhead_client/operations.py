@@ -23,7 +23,8 @@ from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
-from polyhead_client.inputs import Batch, Inputs, per_head, prepare, rows_field
+from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
+from polyhead_client.late import MatchedText, matched
 from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
 from polyhead_client.parts import Assembly
@@ -51,6 +52,7 @@ from polyhead_proto.names import (
     MASK,
     MEMORY_MASK,
     QUERY,
+    QUERY_VECTORS,
     ROWS,
     TEXT,
     Property,
@@ -140,6 +142,9 @@ class Operations:
         dimensions: int | None = None,
         precision: VectorPrecision | None = None,
         head_mask: Any = None,
+        token_vectors: bool = False,
+        query_vectors: Any = None,
+        similarities: bool = False,
         truncate: bool = False,
         progress: Progress | None = None,
         timeout: Timeout = ...,
@@ -203,6 +208,11 @@ class Operations:
                 for each. They are those of sentence-transformers' `quantize_embeddings`. None means float32.
             head_mask: Factors [L, H] or [B, L, H], 0..1, on what each head adds: 0 silences it. For families
                 that were exported with head masks.
+            token_vectors: Whether to fetch the vectors of tokens that late interaction compares, of
+                checkpoints that have them (ColBERT).
+            query_vectors: Such vectors of a query, floats [S, V], to compare each text with:
+                `Encoding.max_similarities`. For families that were exported with `--graphs maxsim`.
+            similarities: Whether to fetch all similarities [S, T] with them, too.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
             progress: Called after each request with the number of sequences that are done, and of all.
             timeout: Seconds for the whole operation; None means no limit, ... the client's default.
@@ -248,6 +258,9 @@ class Operations:
             "top": top,
             "thumbnails": thumbnails,
             "sparse": sparse,
+            "token_vectors": token_vectors,
+            "max_similarities": query_vectors is not None,
+            "similarities": similarities,
             "layers": layers,
             "heads": heads,
             "queries": queries,
@@ -274,6 +287,8 @@ class Operations:
         for field, value in ((HEAD_MIX, head_mix), (HEAD_MASK, head_mask)):
             if value is not None:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
+        if query_vectors is not None:
+            batch = batch.with_fields(query_field(_input(info, QUERY_VECTORS), query_vectors, batch))
         # What is joined has one length, and a memory has another.
         coalescer = None if batch.kind == QUERY else self._coalescer
         send = _request if coalescer is None else coalescer.encode
@@ -451,6 +466,78 @@ class Operations:
             ignore_labels=ignored,
         )
 
+    def maxsim(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        matches: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[MatchedText]]:
+        """Sort documents by late interaction with a query (ColBERT), on the server.
+
+        The query's vectors are fetched once, and sent with the documents, whose vectors stay on the server.
+
+        Args:
+            query: The query.
+            documents: The documents, as many as you like.
+            top: The most results, from the best on; None means all.
+            matches: Whether to say which token of a document each token of the query matches.
+            model: The family, exported with `--graphs maxsim`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of documents that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The documents with their scores, the best first; of equal ones the earlier.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the family has no such graph.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most = check_count("top", top)
+        check_flag("matches", matches)
+        if not isinstance(query, str):
+            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
+        if not (documents := check_texts("documents", documents)):
+            return []
+        deadline = self._deadline(timeout)
+        name = check_name(model) or (yield from self._models.family(deadline, TEXT))
+        prompts = (yield from self._models.model(name, version, deadline)).prompts
+        options: dict[str, Any] = {
+            "model": name,
+            "version": version,
+            "output": False,
+            "pooled": False,
+            "logits": False,
+            "truncate": truncate,
+        }
+        asked = yield from self.encode(
+            query,
+            prompt_name="query" if "query" in prompts else None,
+            token_vectors=True,
+            timeout=_left(deadline),
+            **options,
+        )
+        found = yield from self.encode(
+            documents,
+            prompt_name="document" if "document" in prompts else None,
+            query_vectors=asked.token_vectors,
+            similarities=matches,
+            tokens=matches,
+            progress=progress,
+            timeout=_left(deadline),
+            **options,
+        )
+        tokens: Any = asked.tokens
+        return matched(documents, found, tokens, top=most)
+
     def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:
         """Encode texts for their logits; `options` are further arguments of `encode`."""
         return (
@@ -596,6 +683,12 @@ class Operations:
             ).ready
         message = pb.ModelReadyRequest(name=model)
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
+
+
+def _left(deadline: Deadline) -> float | None:
+    """Return the timeout of a call that must end by a deadline, above 0 even if that has passed."""
+    remaining = deadline.remaining()
+    return None if remaining is None else max(remaining, 1e-6)
 
 
 def _logits_of(encoding: Encoding, *, of_tokens: bool) -> tuple[Any, tuple[str, ...]]:

@@ -24,14 +24,17 @@ from polyhead_proto.names import (
     HEAD_SCORES,
     LENGTHS,
     LOGITS,
+    MAX_SIMILARITIES,
     MIXED,
     OUTPUT,
     POOLED,
     ROLLOUT,
+    SIMILARITIES,
     SPANS,
     SPARSE_INDICES,
     SPARSE_VALUES,
     THUMBNAILS,
+    TOKEN_VECTORS,
     TOKENS,
     TOP_KEYS,
     TOP_WEIGHTS,
@@ -136,6 +139,9 @@ class Results:
             "sparse": None
             if words is None
             else SparseVectors(indices=words, values=self._first(by_role.get(SPARSE_VALUES))),
+            "token_vectors": self._first(by_role.get(TOKEN_VECTORS)),
+            "max_similarities": self._first(by_role.get(MAX_SIMILARITIES)),
+            "similarities": self._first(by_role.get(SIMILARITIES)),
         }
 
 

@@ -31,6 +31,7 @@ from polyhead_proto.names import (
     LAYERS,
     LENGTHS,
     LOGITS,
+    MAX_SIMILARITIES,
     MEMORY,
     MIXED,
     OUTPUT,
@@ -38,10 +39,12 @@ from polyhead_proto.names import (
     PRECISION,
     QUERIES,
     ROLLOUT,
+    SIMILARITIES,
     SPANS,
     SPARSE_INDICES,
     SPARSE_VALUES,
     THUMBNAILS,
+    TOKEN_VECTORS,
     TOKENS,
     TOP,
     TOP_KEYS,
@@ -72,12 +75,25 @@ _ARGUMENTS = MappingProxyType(
         THUMBNAILS: "thumbnails",
         SPARSE_INDICES: "sparse",
         SPARSE_VALUES: "sparse",
+        TOKEN_VECTORS: "token_vectors",
+        MAX_SIMILARITIES: "query_vectors",
+        SIMILARITIES: "similarities",
     }
 )
 """The argument that asks for outputs of a role."""
 
 MOST_SELECTIONS = 256
 """The selections that are kept, because a program asks for few different ones again and again."""
+
+_SOURCES = MappingProxyType(
+    {
+        CONTACTS: "polyhead export --graphs contacts adds one, if the checkpoint predicts them",
+        TOKEN_VECTORS: "checkpoints of late interaction have them, such as ColBERT's",
+        MAX_SIMILARITIES: "polyhead export --graphs maxsim adds one, for checkpoints of late interaction",
+        SIMILARITIES: "polyhead export --graphs maxsim adds one, for checkpoints of late interaction",
+    }
+)
+"""What gives outputs of a role that the insight graph does not have."""
 
 _ROWS = MappingProxyType({ATTENTION: ATTENTION_ROWS, CROSS_ATTENTION: CROSS_ATTENTION_ROWS})
 """The roles of the weights of all queries, each with that of the rows of some queries."""
@@ -173,6 +189,20 @@ class RequestedOutputs:
         return [output.sequence_bytes for output in self.outputs if output.sequence_bytes[0]]
 
 
+_FLAGS = (
+    "output",
+    "weighted",
+    "value_norms",
+    "scores",
+    "rollout",
+    "contacts",
+    "thumbnails",
+    "token_vectors",
+    "similarities",
+    "spans",
+)
+
+
 @dataclass(kw_only=True, eq=False)
 class OutputOptions:
     """The arguments of `encode` that choose outputs; see there.
@@ -200,6 +230,9 @@ class OutputOptions:
     thumbnails: bool = False
     sparse: bool | int = False
     """True means all words that the graph returns, a number the most of them."""
+    token_vectors: bool = False
+    max_similarities: bool = False
+    similarities: bool = False
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
@@ -210,16 +243,7 @@ class OutputOptions:
     """The roles of all outputs but those that every graph has."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "output",
-            "spans",
-            "weighted",
-            "value_norms",
-            "scores",
-            "rollout",
-            "contacts",
-            "thumbnails",
-        ):
+        for name in _FLAGS:
             check_flag(name, getattr(self, name))
         for name in ("pooled", "logits", "tokens"):
             check_flag(name, getattr(self, name), optional=True)
@@ -237,9 +261,13 @@ class OutputOptions:
             THUMBNAILS: self.thumbnails,
             SPARSE_INDICES: self.sparse is not False,
             SPARSE_VALUES: self.sparse is not False,
+            TOKEN_VECTORS: self.token_vectors,
+            MAX_SIMILARITIES: self.max_similarities,
+            SIMILARITIES: self.similarities,
         }
         self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
         by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
+        self._check_use([MAX_SIMILARITIES], "similarities")
         self._check_use(_ROWS, "weighted", "queries", "dtype")
         self._check_use({*_ROWS, *by_head}, "heads")
         # With attention, the value norms are of its layers.
@@ -368,13 +396,9 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
                 "one sequence through all layers, or compares positions in it"
             )
         if not found:
-            of = {
-                CONTACTS: "contacts adds one, if the checkpoint predicts them",
-                SPARSE_INDICES: "sparse adds one, if the checkpoint is SPLADE's",
-            }.get(role, "insight adds one")
+            source = _SOURCES.get(role, "polyhead export --graphs insight adds one")
             return InvalidRequest(
-                f"{_ARGUMENTS[role]} is not available: {name} has no graph that gives it "
-                f"(polyhead export --graphs {of})"
+                f"{_ARGUMENTS[role]} is not available: {name} has no graph that gives it ({source})"
             )
         if (layer := _missing_layer(found[0], role, options)) is not None:
             argument = _ARGUMENTS[role] if role in _ROWS else "layers"

@@ -54,7 +54,7 @@ def _split(
     info: ModelInfo, batch: Batch, requested: RequestedOutputs, *, largest_reply: int | None
 ) -> Iterator[slice]:
     start, longest, longest_memory = 0, 0, 0
-    counts = _row_lengths(batch)
+    counts, fixed_bytes = _row_lengths(batch), batch.fixed_bytes
     memory_counts = batch.memory_row_lengths or [0] * len(counts)
     for index, (count, memory_count) in enumerate(zip(counts, memory_counts, strict=True)):
         size, tokens, memory = index + 1 - start, max(longest, count), max(longest_memory, memory_count)
@@ -63,6 +63,7 @@ def _split(
         )
         if size > 1 and (
             _over(size, info.max_batch_size)
+            or _over(size * fixed_bytes, info.max_request_bytes)
             or _over(size * max(tokens, memory), info.max_request_tokens)
             or _over(reply, largest_reply)
         ):

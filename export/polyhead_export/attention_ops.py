@@ -45,6 +45,7 @@ def fused_attention(
     width: int | None = None,
     can_be_empty: bool = False,
     unmasked: bool = False,
+    query_lengths: Tensor | None = None,
 ) -> Attend:
     """Return attention as onnxruntime's `MultiHeadAttention` operator, masked by key lengths.
 
@@ -60,6 +61,7 @@ def fused_attention(
             operator would give the mean of what is in padding.
         unmasked: Whether padding is hidden by a column of packed keys: without a mask, a bias or causality,
             the operator never holds all scores at once.
+        query_lengths: Integers [B], of the queries, where a window is given: they may be more than the keys.
     """
     made: list[Tensor] = []  # from the window once, not in every layer
     blocks: list[Blocks] = []  # likewise
@@ -79,8 +81,10 @@ def fused_attention(
         if window is not None and width is not None and bias is None and isinstance(layout, Packed):
             if not blocks:
                 tokens = window.shape[-1]
+                own = lengths if query_lengths is None else query_lengths
+                keys = None if own is lengths else lengths
                 blocks.append(
-                    Blocks(lengths, tokens, layout, width=width, causal=causal, hidden=_MASKED_SCORE)
+                    Blocks(own, tokens, layout, width=width, causal=causal, hidden=_MASKED_SCORE, keys=keys)
                 )
             return _fused_in_blocks(q, k, v, heads, blocks[0]), None
         if window is not None and not made:

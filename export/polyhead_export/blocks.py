@@ -24,28 +24,41 @@ class Blocks:
         width: W, the width of the window.
         causal: Whether a token sees only itself and those before it.
         hidden: What is added to the score of a key that a query does not see.
+        keys: Integers [B], how many tokens of each sequence are seen; None = all.
     """
 
     def __init__(
-        self, lengths: Tensor, tokens: int, layout: Packed, *, width: int, causal: bool, hidden: float
+        self,
+        lengths: Tensor,
+        tokens: int,
+        layout: Packed,
+        *,
+        width: int,
+        causal: bool,
+        hidden: float,
+        keys: Tensor | None = None,
     ) -> None:
         reach = width // 2
         queries = _at_most(tokens, _QUERIES)
-        keys = _at_most(tokens, _QUERIES + 2 * reach)
+        width_of_keys = _at_most(tokens, _QUERIES + 2 * reach)
         lengths = lengths.clamp(min=1).to(torch.int64)
         starts = torch.arange(0, tokens, queries)
         sequences, numbers = (starts[None] < lengths[:, None]).nonzero().unbind(1)  # [G]
         first_query = numbers[:, None] * queries
         # Where a sequence begins or ends, the block's keys do, too.
-        first_key = (first_query - reach).clamp(min=0).minimum(torch.full_like(first_query, tokens) - keys)
+        first_key = (
+            (first_query - reach).clamp(min=0).minimum(torch.full_like(first_query, tokens) - width_of_keys)
+        )
         at_query = first_query + torch.arange(queries)  # [G, Q], positions
-        at_key = first_key + torch.arange(keys)  # [G, S]
+        at_key = first_key + torch.arange(width_of_keys)  # [G, S]
         offset = (lengths.cumsum(0) - lengths).index_select(0, sequences)[:, None]
         length = lengths.index_select(0, sequences)[:, None]
         # Beyond the end, the last token is taken in place of those that do not exist.
         self._queries = offset + at_query.minimum(length - 1)
         self._keys = offset + at_key.minimum(length - 1)
         distance = at_key[:, None, :] - at_query[:, :, None]  # [G, Q, S]
+        if keys is not None:
+            length = keys.clamp(min=1).to(torch.int64).index_select(0, sequences)[:, None]
         seen = (distance >= -reach) & (distance <= (0 if causal else reach)) & (at_key < length)[:, None, :]
         self.bias = torch.where(seen, 0.0, hidden)[:, None]
         """[G, 1, Q, S], added to the scores."""

@@ -1,6 +1,7 @@
 """A forward pass of an encoder with all that graph kinds compute their outputs from.
 
-Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K head width.
+Shape letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K head width, V width of token
+vectors.
 """
 
 import itertools
@@ -88,6 +89,8 @@ class ForwardPass(AttentionPass):
     """[B, P] in fp32, or None where the encoder does not pool."""
     class_logits: Tensor | None
     """[B, C] in fp32, [B, T, C] of a classifier of tokens, or None where there is no classifier."""
+    token_vectors: Tensor | None
+    """[B, T, V] in fp32, or None where there are none."""
     lengths: Tensor
     """Integers [B]."""
     cross: AttentionPass | None
@@ -135,7 +138,7 @@ def run_forward(
         tokens, mask = x.shape[1], inputs.get("mask")
         window = None if config.local_window is None else masks.window(tokens, config.local_window)
         own = _Recorder(
-            lengths,
+            lengths if (keys := encoder.key_lengths(x, lengths)) is None else keys,
             mask,
             explicit,
             explicit_attention(dtype) if plain else explicit_masked_attention(),
@@ -143,6 +146,7 @@ def run_forward(
             windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
             width=config.local_window,
             unmasked=needs_no_mask(config),
+            lengths=lengths,
         )
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)
@@ -187,10 +191,12 @@ def run_forward(
         pooled_only=pooled_only,
     )
     output, pooled, class_logits = result.output, result.pooled, result.logits
+    vectors = result.token_vectors
     if dtype != torch.float32:
         # Pool in fp32: it sums rounded values, and costs little.
         output = output.float()
         pooled, class_logits = encoder.pooled_and_logits(output, lengths)
+        vectors = None if pooled_only else encoder.token_vectors(output, lengths)
     first, *others = (
         recorder.recorded(norm_maps[place :: len(recorders)]) for place, recorder in enumerate(recorders)
     )
@@ -200,6 +206,7 @@ def run_forward(
         pooled=pooled,
         class_logits=class_logits,
         weigh_words=partial(encoder.weigh_words, output, lengths, first.layouts[0]),
+        token_vectors=vectors,
         lengths=lengths,
         cross=others[0] if others else None,
         kept_heads=encoder.config.kept_heads,
@@ -223,6 +230,7 @@ class _Recorder:
         windows: Boolean [1, T, T] of each layer, or None.
         width: Of the windows.
         unmasked: See `fused_attention`.
+        lengths: Likewise.
         causal: Whether a token sees only itself and those before it.
         can_be_empty: See `fused_attention`.
     """
@@ -239,6 +247,7 @@ class _Recorder:
         causal: bool = False,
         can_be_empty: bool = False,
         unmasked: bool = False,
+        lengths: Tensor | None = None,
     ) -> None:
         self._key_lengths = key_lengths
         self._mask = mask
@@ -258,6 +267,7 @@ class _Recorder:
                     width=width,
                     can_be_empty=can_be_empty,
                     unmasked=unmasked,
+                    query_lengths=lengths,
                 ),
             )
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []

@@ -28,7 +28,6 @@ from polyhead_export.signature import (
     activations,
     axis_sizes,
     inputs_of,
-    map_axes,
     outputs_of,
 )
 from polyhead_model import EncoderConfig, parameters
@@ -136,7 +135,7 @@ def describe_graph(identity: Identity, kind: GraphKind) -> dict[str, Any]:
         "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
         "activations": activations(config, identity.precision),
         "maps": kind.maps(config, identity.precision),
-        **({} if (axes := map_axes(config)) is None else {"map_axes": axes}),
+        **({} if (axes := kind.map_axes(config)) is None else {"map_axes": axes}),
     }
 
 

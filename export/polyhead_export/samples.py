@@ -34,6 +34,7 @@ def sample_inputs(
         inputs[config.main_input] = torch.randn(batch, tokens, config.d_model, generator=random)
     else:
         inputs[config.main_input] = integers(config.vocabulary, batch, tokens)
+        _fill_up(inputs[config.main_input], config)
         if config.types:
             inputs["token_type_ids"] = integers(config.types, batch, tokens)
     memory_tokens = tokens // 3 + 1 if seed % 2 else 2 * tokens + 1
@@ -52,3 +53,15 @@ def sample_inputs(
             decimals=1
         )
     return {**inputs, **kind.samples(config, batch, tokens, random)}
+
+
+def _fill_up(ids: Tensor, config: EncoderConfig) -> None:
+    """Fill up every second sequence as queries are, as far as the last token before can be attended to."""
+    fill = None if config.token_vectors is None else config.token_vectors.expansion_id
+    if fill is None:
+        return
+    tokens = ids.shape[1]
+    reach = tokens if config.local_window is None else config.local_window // 2
+    start = max(tokens // 2, tokens - reach, 1)
+    ids[::2, start - 1] = (fill + 1) % (config.vocabulary or 1)
+    ids[::2, start:] = fill

@@ -1,7 +1,8 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
 Shape letters: B batch, T tokens, N tokens of a batch that exist, S tokens of the memory, D d_model, H heads,
-L layers, A chosen layers, R rows asked for, P width of pooled vectors behind dense layers, C labels.
+L layers, A chosen layers, R rows asked for, P width of pooled vectors behind dense layers, V width of token
+vectors, C labels.
 """
 
 from collections.abc import Collection, Mapping
@@ -81,6 +82,12 @@ class GraphKind:
             return _MAPS_OF_LONG
         return 2 * config.heads + bias_maps(config)
 
+    def map_axes(self, config: EncoderConfig) -> tuple[tuple[str, str], ...] | None:
+        """Return the axes of those values, the largest of which counts; None: [T, T] alone."""
+        if config.cross_attention is None:
+            return None
+        return (("T", "S"),) if config.cross_attention == "alone" else (("T", "T"), ("T", "S"))
+
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return the inputs beyond those of the fast graph, in order."""
         return ()
@@ -132,9 +139,9 @@ def compute_outputs(
     config: EncoderConfig, kind: GraphKind, inputs: Mapping[str, Tensor], run: ForwardPass
 ) -> tuple[Tensor, ...]:
     """Compute the outputs of a graph of this kind, in the order of `outputs_of`; see `GraphKind.compute`."""
-    tokens = () if kind.pooled_only else (run.output,)
-    sequences = (each for each in (run.pooled, run.class_logits) if each is not None)
-    return (*tokens, *sequences, *kind.compute(config, inputs, run))
+    tokens = () if kind.pooled_only else (run.output, run.token_vectors)
+    every = (each for each in (*tokens, run.pooled, run.class_logits) if each is not None)
+    return (*every, *kind.compute(config, inputs, run))
 
 
 _MAPS_OF_LONG = 4
@@ -166,6 +173,8 @@ def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict
     sizes = {"D": config.d_model, "H": config.heads, "L": config.layers}
     if config.dense:
         sizes["P"] = config.pooled_size
+    if config.token_vectors is not None:
+        sizes["V"] = config.token_vector_size
     if config.classifier is not None:
         sizes["C"] = len(config.classifier.labels)
     for kind in kinds:
@@ -232,18 +241,17 @@ def key_axis(config: EncoderConfig) -> str:
     return "S" if config.cross_attention == "alone" else "T"
 
 
-def map_axes(config: EncoderConfig) -> tuple[tuple[str, str], ...] | None:
-    """Return the axes of the attention that a layer holds, of all its attentions; None: [T, T] alone."""
-    if config.cross_attention is None:
-        return None
-    return (("T", "S"),) if config.cross_attention == "alone" else (("T", "T"), ("T", "S"))
-
-
 def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
     """Return the outputs of the family's graph of this kind, in order."""
     outputs = []
     if not kind.pooled_only:
         outputs.append(ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D")))
+        if config.token_vectors is not None:
+            outputs.append(
+                ManifestTensor(
+                    name="token_vectors", datatype="FP32", axes=("B", "T", "V"), role="token_vectors"
+                )
+            )
     if config.pooling is not None:
         axes = ("B", "P" if config.dense else "D")
         outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=axes, role="pooled"))

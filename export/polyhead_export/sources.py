@@ -162,6 +162,7 @@ def from_checkpoint(
                 max_tokens=checkpoint.max_tokens,
                 prompt=checkpoint.prompts.default,
                 prompts=checkpoint.prompts.texts,
+                forms=checkpoint.prompts.forms,
                 gives_token_types=checkpoint.gives_token_types,
             )
         return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from polyhead_export.errors import ExportError
 from polyhead_model import EncoderConfig
 from polyhead_model.checkpoint_files import read_object
+from polyhead_model.late_interaction import TextForm
 from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id, largest_token_type
 
 
@@ -24,6 +25,8 @@ class TokenizerFile:
     """Put before each text by the server, unless a request names one of `prompts`."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """What requests may have put before their texts instead, by name."""
+    forms: Mapping[str, TextForm] = field(default_factory=dict)
+    """What else some of these names do."""
     gives_token_types: bool | None = True
     """Whether the encoder gets the token types of the file's template; None if that is not known, so that
     pairs of texts, which alone have several, are not served."""
@@ -73,6 +76,7 @@ def describe_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> dict[
         "max_tokens": tokenizer.max_tokens,
         "prompt": tokenizer.prompt,
         "prompts": dict(tokenizer.prompts),
+        "forms": {name: asdict(form) for name, form in tokenizer.forms.items()},
         "types": tokenizer.gives_token_types is not False,
         "pairs": takes_pairs(tokenizer, config),
     }

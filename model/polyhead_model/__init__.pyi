@@ -12,6 +12,7 @@ from .config import ContactHead as ContactHead
 from .config import Dense as Dense
 from .config import EncoderConfig as EncoderConfig
 from .config import Splade as Splade
+from .config import TokenVectors as TokenVectors
 from .describe import attention_bytes as attention_bytes
 from .describe import flop_counts as flop_counts
 from .describe import flops as flops

@@ -157,7 +157,7 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
 def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
     """Reject a configuration much larger than the weights, before modules are built for it."""
     # Dense layers have files of their own.
-    encoder = dataclasses.replace(info.encoder, dense=())
+    encoder = dataclasses.replace(info.encoder, dense=(), token_vectors=None)
     described, held = parameters(encoder), sum(tensor.numel() for tensor in source.values())
     if described > 2 * held:
         raise CheckpointError(
@@ -170,6 +170,7 @@ def _read_dense(info: CheckpointInfo) -> dict[str, Tensor]:
     """Read the dense layers of sentence-transformers."""
     state: dict[str, Tensor] = {}
     width = info.encoder.d_model
+    module = "pooler" if info.encoder.token_vectors is None else "token_head"
     for number, file in enumerate(info.dense):
         folder, layer = file.folder, file.layer
         if file.in_features != width:
@@ -183,6 +184,6 @@ def _read_dense(info: CheckpointInfo) -> dict[str, Tensor]:
         tensors = _read_tensors(folder)
         check_tensors(folder, expected, tensors)
         for name, tensor in tensors.items():
-            state[f"pooler.dense.{number}.{name}"] = tensor.to(torch.float32, copy=True)
+            state[f"{module}.dense.{number}.{name}"] = tensor.to(torch.float32, copy=True)
         width = layer.width
     return state

@@ -131,6 +131,34 @@ class ContactHead:
         return f"ContactHead({len(self.weights)} weights, bias={self.bias!r}, end_id={self.end_id!r})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TokenVectors:
+    """The vectors of tokens that late interaction compares: dense layers, then scaled to length 1 (ColBERT).
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    dense: tuple[Dense, ...] = ()
+    skipped_ids: tuple[int, ...] = ()
+    """The token ids that are not compared in documents, such as those of punctuation."""
+    expansion_id: int | None = None
+    """The token id that queries are filled up with; at the end of a sequence, no token attends to it.
+
+    None = there is none, or it is attended to as any other.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dense", _read_dense(self.dense))
+        if not isinstance(self.skipped_ids, list | tuple):
+            raise TypeError(f"skipped_ids must be integers, was {self.skipped_ids!r}")
+        for number in self.skipped_ids:
+            _require_integer("skipped_ids", number)
+        object.__setattr__(self, "skipped_ids", tuple(sorted(set(self.skipped_ids))))
+        _require_integer("expansion_id", self.expansion_id, optional=True)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EncoderConfig:
     """The architecture of an encoder.
@@ -258,6 +286,8 @@ class EncoderConfig:
     """The regression that predicts contacts from attention; None = there is none."""
     splade: Splade | None = None
     """The head that weighs the words of the vocabulary; None = there is none."""
+    token_vectors: TokenVectors | None = None
+    """The vectors of tokens for late interaction; None = there are none."""
 
     def __repr__(self) -> str:
         """Show the fields that are not as by default; they make an equal one, but for a contact head."""
@@ -324,6 +354,7 @@ class EncoderConfig:
         self._check_embeddings()
         self._check_contacts()
         self._check_matryoshka()
+        self._check_token_vectors()
         if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
             raise ValueError("splade needs a vocabulary, with embeddings as wide as the encoder")
         if self.cross_attention is not None:
@@ -347,7 +378,12 @@ class EncoderConfig:
     def _read_parts(self) -> None:
         """Turn what JSON has of parts into them."""
         object.__setattr__(self, "dense", _read_dense(self.dense))
-        for name, kind in (("classifier", Classifier), ("contacts", ContactHead), ("splade", Splade)):
+        for name, kind in (
+            ("classifier", Classifier),
+            ("contacts", ContactHead),
+            ("splade", Splade),
+            ("token_vectors", TokenVectors),
+        ):
             if (part := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _as(name, part, kind))
 
@@ -379,6 +415,20 @@ class EncoderConfig:
                 raise ValueError(
                     f"matryoshka must be at most {self.pooled_size}, the width of pooled vectors, was {width}"
                 )
+
+    def _check_token_vectors(self) -> None:
+        if (head := self.token_vectors) is None:
+            return
+        ids = (*head.skipped_ids, *([] if head.expansion_id is None else [head.expansion_id]))
+        if self.vocabulary is None or not all(0 <= number < self.vocabulary for number in ids):
+            raise ValueError(
+                "token_vectors need an encoder of token ids, and skipped_ids and expansion_id among them "
+                f"(vocabulary {self.vocabulary}), were {list(head.skipped_ids)} and {head.expansion_id}"
+            )
+        if self.causal and head.expansion_id is not None:
+            raise ValueError(
+                "token_vectors must have no expansion_id where causal is true: it is hidden then"
+            )
 
     def _check_cross_attention(self, kind: CrossAttention) -> None:
         if self.vocabulary is not None:
@@ -545,6 +595,12 @@ class EncoderConfig:
     def pooled_size(self) -> int:
         """P, the width of pooled vectors: D unless there are dense layers."""
         return self.dense[-1].width if self.dense else self.d_model
+
+    @property
+    def token_vector_size(self) -> int:
+        """The width of `token_vectors`: D unless there are dense layers."""
+        dense = () if self.token_vectors is None else self.token_vectors.dense
+        return dense[-1].width if dense else self.d_model
 
     @property
     def pooled_position(self) -> Literal["cls", "last"] | None:

@@ -12,7 +12,7 @@ from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
 from polyhead_model.packing import Packed, Padded, TokenLayout
-from polyhead_model.pooling import ClassifierHead, Pooler
+from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead
 from polyhead_model.positions import RelativeBias, Rotation, in_fp32, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
 from polyhead_model.splade import SpladeHead
@@ -38,6 +38,9 @@ class EncoderOutput(NamedTuple):
     logits: Tensor | None = None
     """[B, C], a number for each label, or None where there is no classifier; [B, T, C], zero in padding, of a
     classifier of tokens."""
+    token_vectors: Tensor | None = None
+    """[B, T, V] of length 1, zero in padding; None where there are none, or only pooled tokens were asked
+    for."""
 
 
 class Embeddings(nn.Module):
@@ -144,6 +147,7 @@ class Encoder(FusibleModule):
         )
         self.classifier = None if config.classifier is None else ClassifierHead(config, config.classifier)
         self.splade = None if config.splade is None else SpladeHead(config, config.splade)
+        self.token_head = None if config.token_vectors is None else TokenHead(config, config.token_vectors)
         # Not in the forward pass: a constant stays the same whatever precision that computes in.
         self._frequencies, self._local_frequencies = _frequencies_of(config)
 
@@ -193,12 +197,12 @@ class Encoder(FusibleModule):
             self._check(x, lengths, mask, token_type_ids, head_mask)
             self._check_memory(x, memory, memory_lengths, mask, memory_mask)
         tokens = x.shape[1]
-        valid = None if lengths is None else masks.valid_tokens(lengths, tokens)  # [B, T]
+        valid, keys = self._valid(x, lengths)  # [B, T]
         pack = pack and not (self.training and self.config.dropout > 0)  # dropout attends to padded tokens
         layout = _layout_of(lengths, tokens, pack=pack)
         positions = self._pooled_positions(lengths, x) if pooled_only else None
         x = self._embed(x, token_type_ids, valid, layout)
-        visible, near = self._visible(tokens, valid, mask, device=x.device)
+        visible, near = self._visible(tokens, valid, keys, mask, device=x.device)
         bias = None if self.relative_bias is None else self.relative_bias(tokens)
         rotations = self._rotations(tokens, x.device)
         rotation, near_rotation = (
@@ -234,7 +238,7 @@ class Encoder(FusibleModule):
                         queries.pack(angles[0][positions]),
                         queries.pack(angles[1][positions]),
                     )
-                visible, near = self._visible(tokens, valid, mask, positions, device=x.device)
+                visible, near = self._visible(tokens, valid, keys, mask, positions, device=x.device)
                 valid = None if valid is None else valid.gather(1, positions)
                 bias = None if bias is None else bias[0, :, positions].transpose(0, 1)
             if isinstance(layer, DecoderBlock):
@@ -275,6 +279,7 @@ class Encoder(FusibleModule):
             tuple(attention) if need_weights else None,
             tuple(cross_attention) or None,
             logits,
+            None if pooled_only else self._token_vectors(output, valid),
         )
 
     def _embed(
@@ -292,6 +297,7 @@ class Encoder(FusibleModule):
         self,
         tokens: int,
         valid: Tensor | None,
+        keys: Tensor | None,
         mask: Tensor | None,
         queries: Tensor | None = None,
         *,
@@ -302,6 +308,7 @@ class Encoder(FusibleModule):
         Args:
             tokens: T.
             valid: Boolean [B, T], True = token.
+            keys: Boolean [B, T], True = token that others attend to.
             mask: As it was given.
             queries: Their positions [B, Tq]; None = all T.
             device: Of the result.
@@ -311,7 +318,8 @@ class Encoder(FusibleModule):
             seeing = None if valid is None else valid.gather(1, queries)
             mask = None if mask is None else Padded().take(mask.expand(queries.shape[0], tokens, -1), queries)
         visible = masks.combine(
-            None if valid is None or seeing is None else seeing[:, :, None] & valid[:, None, :],
+            None if seeing is None else seeing[:, :, None],
+            None if keys is None else keys[:, None, :],
             masks.causal(tokens, queries, device=device) if self.config.causal else None,
             mask,
         )
@@ -319,6 +327,36 @@ class Encoder(FusibleModule):
             return visible, visible
         window = masks.window(tokens, self.config.local_window, queries, device=device)
         return visible, masks.combine(visible, window)
+
+    def _valid(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Return which tokens there are, [B, T], and which of them others attend to; None = all."""
+        tokens, key_lengths = x.shape[1], self.key_lengths(x, lengths)
+        valid = None if lengths is None else masks.valid_tokens(lengths, tokens)
+        if key_lengths is None or key_lengths is lengths:
+            return valid, valid
+        return valid, masks.valid_tokens(key_lengths, tokens)
+
+    def key_lengths(self, x: Tensor, lengths: Tensor | None) -> Tensor | None:
+        """Return how many tokens of each sequence others attend to: not those that fill up a query.
+
+        Args:
+            x: Token ids [B, T], or vectors.
+            lengths: Integers [B]; None = T.
+
+        Returns:
+            Integers [B]; `lengths` itself unless there is an `TokenVectors.expansion_id`.
+        """
+        head = self.config.token_vectors
+        if head is None or head.expansion_id is None:
+            return lengths
+        ends = torch.arange(1, x.shape[1] + 1, device=x.device)
+        kept = torch.where(x != head.expansion_id, ends, 0)
+        if lengths is not None:
+            kept = torch.where(ends <= lengths[:, None], kept, 0)
+        last = kept.amax(1)
+        # A sequence of nothing else is no query that was filled up.
+        whole = torch.full_like(last, x.shape[1]) if lengths is None else lengths.to(last.dtype)
+        return torch.where(last > 0, last, whole).to(torch.int32)
 
     def _pooled_positions(self, lengths: Tensor | None, x: Tensor) -> Tensor:
         """Return the position [B, 1] of the token that is pooled of each sequence of x [B, T, …].
@@ -381,6 +419,15 @@ class Encoder(FusibleModule):
         table = self.embeddings.tokens.weight
         weights: Tensor = self.splade(output, valid, table, Padded() if layout is None else layout)
         return weights
+
+    def token_vectors(self, output: Tensor, lengths: Tensor | None = None) -> Tensor | None:
+        """Compute the vectors of tokens [B, T, V], likewise; None where the encoder has none."""
+        return self._token_vectors(
+            output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1])
+        )
+
+    def _token_vectors(self, output: Tensor, valid: Tensor | None) -> Tensor | None:
+        return None if self.token_head is None else self.token_head(output, valid)
 
     def _pooled_and_logits(self, output: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return (

@@ -10,8 +10,18 @@ from pathlib import Path
 
 from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
-from polyhead_model.config import MOST_LAYERS, Activation, Classifier, Dense, EncoderConfig, Pooling, Splade
+from polyhead_model.config import (
+    MOST_LAYERS,
+    Activation,
+    Classifier,
+    Dense,
+    EncoderConfig,
+    Pooling,
+    Splade,
+    TokenVectors,
+)
 from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
+from polyhead_model.late_interaction import LateInteraction
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
@@ -45,7 +55,7 @@ class CheckpointInfo:
     prompts: Prompts
     """What sentence-transformers may put before texts."""
     dense: tuple[DenseFile, ...]
-    """The dense layers behind pooling."""
+    """The dense layers behind pooling, or of vectors of tokens."""
     max_tokens: int
     """The longest text: sentence-transformers' max_seq_length, otherwise the tokenizer's own limit, and at
     most the model's positions."""
@@ -109,7 +119,7 @@ def read_checkpoint_info(
         "types": 0 if types == 1 else types,
         "pooling": modules.pooling,
         "normalise": modules.normalise,
-        "dense": tuple(file.layer for file in modules.dense),
+        ("dense" if modules.late is None else "token_vectors"): _dense_of(modules),
         "matryoshka": None if modules.pooling is None else read_matryoshka(path, config),
     }
     try:
@@ -119,9 +129,13 @@ def read_checkpoint_info(
         encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
+    if modules.late is not None:
+        _check_expansion(path, encoder, modules.late)
     tokenizer = modules.transformer / TOKENIZER
     if tokenizer.is_file():
         check_tokenizer(modules.transformer, model_type)
+    # Those of late interaction are of queries and documents.
+    limit = modules.max_tokens or (None if modules.late else tokenizer_limit(modules.transformer))
     return CheckpointInfo(
         model_type=model_type,
         dialect=dialect,
@@ -131,10 +145,28 @@ def read_checkpoint_info(
         tokenizer=tokenizer if tokenizer.is_file() else None,
         prompts=modules.prompts,
         dense=modules.dense,
-        max_tokens=min(positions, modules.max_tokens or tokenizer_limit(modules.transformer) or positions),
+        max_tokens=min(positions, limit or positions),
         position_offset=padding_id or 0,
         folded_types=types == 1,
         left_out=modules.left_out,
+    )
+
+
+def _dense_of(modules: SentenceModules) -> tuple[Dense, ...] | TokenVectors:
+    dense = tuple(file.layer for file in modules.dense)
+    if (late := modules.late) is None:
+        return dense
+    return TokenVectors(dense=dense, skipped_ids=late.skipped_ids, expansion_id=late.expansion_id)
+
+
+def _check_expansion(path: Path, encoder: EncoderConfig, late: LateInteraction) -> None:
+    """Reject queries filled up so far that local attention finds no token of the text at their end."""
+    longest = max((form.fill_to for form in late.forms.values()), default=0)
+    if late.expansion_id is None or encoder.local_window is None or longest <= encoder.local_window // 2:
+        return
+    raise CheckpointError(
+        f"{path}: local attention sees {encoder.local_window // 2} tokens to each side, so queries must be "
+        f"filled up to at most as many, were to {longest}: else the last ones attend to nothing"
     )
 
 

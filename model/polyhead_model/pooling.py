@@ -1,6 +1,6 @@
-"""What follows the layers: pooling, dense layers, and a classifier.
+"""What follows the layers: pooling, dense layers on pooled vectors, vectors of tokens, and a classifier.
 
-Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, C labels.
+Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, V width of token vectors, C labels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model.block import norm_of
-from polyhead_model.config import Classifier, Dense, DenseActivation, EncoderConfig, Pooling
+from polyhead_model.config import (
+    Classifier,
+    Dense,
+    DenseActivation,
+    EncoderConfig,
+    Pooling,
+    TokenVectors,
+)
 
 _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -129,6 +136,23 @@ class Pooler(nn.Module):
         for layer in self.dense:
             x = layer(x)
         return F.normalize(x, dim=-1) if self.normalise else x
+
+
+class TokenHead(nn.Module):
+    """The vectors of tokens for late interaction: dense layers, then scaled to length 1."""
+
+    def __init__(self, encoder: EncoderConfig, config: TokenVectors) -> None:
+        super().__init__()
+        widths = [encoder.d_model, *(layer.width for layer in config.dense)]
+        self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, config.dense))
+
+    def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
+        """Map vectors [B, T, D] to [B, T, V], zero where `valid` [B, T] is false."""
+        x = output
+        for layer in self.dense:
+            x = layer(x)
+        x = F.normalize(x, dim=-1)
+        return x if valid is None else torch.where(valid[..., None], x, 0)
 
 
 class ClassifierHead(nn.Module):

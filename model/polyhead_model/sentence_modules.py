@@ -1,13 +1,16 @@
 """Read what sentence-transformers adds to a checkpoint: pooling, dense layers, prompts, length limits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
 from polyhead_model.config import Dense, DenseActivation, Pooling, Splade
+from polyhead_model.late_interaction import LateInteraction, TextForm, read_multi_vector, read_pylate
 from polyhead_model.tokenizer_files import TOKENIZER, lowercases
+
+_CONFIG = "config_sentence_transformers.json"
 
 Task = Literal["feature-extraction", "sequence-classification", "fill-mask"]
 """What the transformer is loaded for: a CrossEncoder's has a classifier, SPLADE's predicts words."""
@@ -49,6 +52,12 @@ _CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwa
 """The keys under which sentence-transformers stores extra arguments for tokenizers and configurations."""
 
 _AFTER_POOLING = ("Dense", "Normalize", "Dropout")
+_OF_TOKENS = (*_AFTER_POOLING, "MultiVectorMask")
+
+_POOLED, _TOKENS = ("sentence_embedding",), ("token_embeddings",)
+"""What modules read and write."""
+_BY_PYLATE = (*_TOKENS, *_POOLED)
+"""Its layers are of tokens, whatever their configuration says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +77,8 @@ class Prompts:
     """By name."""
     default: str = ""
     """The text that is put before every text unless a request says otherwise; may be empty."""
+    forms: Mapping[str, TextForm] = field(default_factory=dict)
+    """What else some of their names do, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +93,8 @@ class SentenceModules:
     dense: tuple[DenseFile, ...] = ()
     normalise: bool = False
     splade: Splade | None = None
+    late: LateInteraction | None = None
+    """Where there are vectors of tokens instead of a pooling; `dense` makes them."""
     max_tokens: int | None = None
     """The length, in tokens, at which sentence-transformers truncates text, if given."""
     prompts: Prompts = field(default_factory=Prompts)
@@ -99,7 +112,7 @@ class SentenceModules:
         Raises:
             CheckpointError: The modules are not ones that polyhead supports, or there is no such prompt.
         """
-        prompts = _read_prompts(folder / "config_sentence_transformers.json", prompt_name)
+        prompts = _read_prompts(folder / _CONFIG, prompt_name)
         path = folder / "modules.json"
         if not path.is_file():
             return cls(transformer=folder, prompts=prompts)
@@ -111,12 +124,16 @@ class SentenceModules:
         if kinds in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
             folders = [inside(path, module.get("path", "")) for module in modules]
             return cls._with_splade(path, folders, prompts)
-        if kinds[:2] not in (["Transformer"], ["Transformer", "Pooling"]) or not all(
-            kind in _AFTER_POOLING for kind in kinds[2:]
+        of_tokens = kinds[1:2] and kinds[1] in _OF_TOKENS
+        if (
+            kinds[:1] != ["Transformer"]
+            or (kinds[1:2] not in ([], ["Pooling"]) and not of_tokens)
+            or not all(kind in (_OF_TOKENS if of_tokens else _AFTER_POOLING) for kind in kinds[2:])
         ):
             raise CheckpointError(
                 f"{path}: modules must be Transformer, then (if wanted) Pooling, and after it any of "
-                f"{', '.join(_AFTER_POOLING)}; or Transformer and SpladePooling; were "
+                f"{', '.join(_AFTER_POOLING)}; or for vectors of tokens any of {', '.join(_OF_TOKENS)}; or "
+                "Transformer and SpladePooling; were "
                 f"{', '.join(kinds) or 'none'}"
             )
         folders = [inside(path, module.get("path", "")) for module in modules]
@@ -132,12 +149,15 @@ class SentenceModules:
                 f"{path}: a transformer with the task {task!r} must be the only module, "
                 f"were {', '.join(kinds)}"
             )
+        after = list(zip(kinds, folders, strict=True))[1:]
+        if of_tokens:
+            return cls._of_tokens(folder, folders[0], after, task=task, prompts=prompts)
         config_path = folders[1] / "config.json"
         config = read_object(config_path)
         left_out: tuple[str, ...] = ()
         if not flag(config_path, config, "include_prompt", default=True):
             prompts, left_out = _without_pooled_prompts(config_path, prompts)
-        dense, normalise = _read_after_pooling(list(zip(kinds, folders, strict=True))[2:])
+        dense, normalise = _read_modules(after[1:], _POOLED)
         return cls(
             transformer=folders[0],
             task=task,
@@ -147,6 +167,40 @@ class SentenceModules:
             max_tokens=max_tokens,
             prompts=prompts,
             left_out=left_out,
+        )
+
+    @classmethod
+    def _of_tokens(
+        cls,
+        folder: Path,
+        transformer: Path,
+        modules: Sequence[tuple[str, Path]],
+        *,
+        task: Task,
+        prompts: Prompts,
+    ) -> Self:
+        """Read the modules of late interaction, behind the transformer.
+
+        Their own lengths count: tokenizers that were saved have the limit of the last text.
+        """
+        path = folder / _CONFIG
+        config = read_object(path) if path.is_file() else {}
+        masks = [place for kind, place in modules if kind == "MultiVectorMask"]
+        dense, normalise = _read_modules(modules, _TOKENS if masks else _BY_PYLATE)
+        if masks and not normalise:
+            raise CheckpointError(
+                f"{folder / 'modules.json'}: Normalize must follow the last Dense, does not"
+            )
+        late = read_multi_vector(transformer, masks[0]) if masks else read_pylate(path, config, transformer)
+        texts = dict.fromkeys(late.forms, "") | dict(prompts.texts)
+        means = config.get("similarity_fn_name") == "meanmaxsim"
+        return cls(
+            transformer=transformer,
+            task=task,
+            dense=dense,
+            late=late,
+            prompts=replace(prompts, texts=texts, forms=late.forms),
+            left_out=("scores are sums over the query's tokens, not their means",) if means else (),
         )
 
     @classmethod
@@ -209,27 +263,29 @@ def _without_pooled_prompts(path: Path, prompts: Prompts) -> tuple[Prompts, tupl
     return Prompts(texts=empty), (left_out,) if others else ()
 
 
-def _read_after_pooling(modules: list[tuple[str, Path]]) -> tuple[tuple[DenseFile, ...], bool]:
-    """Read the modules on pooled vectors; return the dense layers, and whether the result is normalised."""
+def _read_modules(
+    modules: Sequence[tuple[str, Path]], names: tuple[str, ...]
+) -> tuple[tuple[DenseFile, ...], bool]:
+    """Read the modules on vectors; return the dense layers, and whether the result is normalised."""
     dense: list[DenseFile] = []
     normalise = False
     for kind, folder in modules:
         path = folder / "config.json"
         if kind == "Normalize":
             config = read_object(path) if path.is_file() else {}
-            _check_names(path, config)
+            _check_names(path, config, names)
             normalise = True
         elif kind == "Dense":
-            dense.append(_read_dense(folder, normalise=normalise))
+            dense.append(_read_dense(folder, names, normalise=normalise))
             normalise = False
-        # Dropout is for training only.
+        # Dropout is for training only, and a mask changes no vectors.
     return tuple(dense), normalise
 
 
-def _read_dense(folder: Path, *, normalise: bool) -> DenseFile:
+def _read_dense(folder: Path, names: tuple[str, ...], *, normalise: bool) -> DenseFile:
     path = folder / "config.json"
     config = read_object(path)
-    _check_names(path, config)
+    _check_names(path, config, names)
     if flag(path, config, "use_residual", default=False):
         raise CheckpointError(f"{path}: use_residual must be false, was true: it is not supported")
     name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
@@ -250,14 +306,15 @@ def _read_dense(folder: Path, *, normalise: bool) -> DenseFile:
     return DenseFile(folder=folder, in_features=integer(path, config, "in_features"), layer=layer)
 
 
-def _check_names(path: Path, config: Mapping[str, object]) -> None:
-    """Reject a module that reads or writes something other than pooled vectors."""
-    read = config.get("module_input_name", "sentence_embedding")
+def _check_names(path: Path, config: Mapping[str, object], names: tuple[str, ...]) -> None:
+    """Reject a module that reads or writes something other than the vectors before it."""
+    read = config.get("module_input_name", names[0])
     written = config.get("module_output_name") or read
-    if not read == written == "sentence_embedding":
+    if read != written or read not in names:
+        what = "pooled vectors" if names == _POOLED else "vectors of tokens"
         raise CheckpointError(
-            f"{path}: module_input_name and module_output_name must be 'sentence_embedding', were {read!r} "
-            f"and {config.get('module_output_name')!r}: only pooled vectors go through such modules"
+            f"{path}: module_input_name and module_output_name must be {names[0]!r}, were {read!r} "
+            f"and {config.get('module_output_name')!r}: only {what} go through such modules"
         )
 
 

@@ -233,6 +233,11 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
     if config.final_norm:
         norm = ("final norm", _norm_shape(config, "D"))
         steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
+    if config.token_vectors is not None:
+        layers = config.token_vectors.dense
+        vectors = _dense_steps(config, layers, part="token vectors", name="v = act(v W)", axes="B T")
+        vectors = vectors or [Step(name="v = output", axes="B T D")]
+        steps += [*vectors[:-1], replace(vectors[-1], role="token_vectors")]
     if config.pooling is not None:
         pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
         pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")

@@ -67,6 +67,28 @@ def largest_token_id(tokenizer: Mapping[str, object]) -> int:
     return max(ids, default=-1)
 
 
+def token_id(tokenizer: Mapping[str, object], token: object) -> int | None:
+    """Return the id of a token of the contents of a `tokenizer.json`; None if it is none."""
+    if (number := _added(tokenizer).get(str(token))) is not None:
+        return number
+    model = tokenizer.get("model")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(words, list):  # Unigram: pairs of token and score, indexed by id
+        words = {pair[0]: number for number, pair in enumerate(words) if isinstance(pair, list) and pair}
+    number = words.get(token) if isinstance(words, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def mask_token(folder: Path) -> str | None:
+    """Return the token that stands for one that is hidden, as a folder's files name it; None if none does."""
+    older = folder / SPECIAL_TOKENS
+    for config in (_read_config(folder), read_object(older) if older.is_file() else {}):
+        if named := _token(config, "mask_token", ""):
+            return named
+    added = _added(read_object(folder / TOKENIZER))
+    return next((token for token in ("[MASK]", "<mask>") if token in added), None)
+
+
 def largest_token_type(tokenizer: Mapping[str, object], *, pair: bool) -> int | None:
     """Return the largest token type that the contents of a `tokenizer.json` give to a text, or to a pair.
 

@@ -41,6 +41,9 @@ HEAD_MASK = "head_mask"
 HEAD_MIX = "head_mix"
 """The input of the weights of heads in `mixed`, [B, L, H]; and its role."""
 
+QUERY_VECTORS = "query_vectors"
+"""The input of vectors of a query's tokens, [B, S, V], to compare documents with; and its role."""
+
 OUTPUT = "output"
 """The output of the encoder's vectors, [B, T, D]."""
 
@@ -49,6 +52,15 @@ POOLED = "pooled"
 
 LOGITS = "logits"
 """The output of a classifier of sequences, [B, C], or of tokens, [B, T, C]; and its role."""
+
+TOKEN_VECTORS = "token_vectors"  # noqa: S105 - not a password
+"""The role of the output of vectors of tokens for late interaction, [B, T, V]."""
+
+SIMILARITIES = "similarities"
+"""The role of the output of the cosines of a query's tokens and a document's, [B, S, T]."""
+
+MAX_SIMILARITIES = "max_similarities"
+"""The role of the output of the largest of these for each token of the query, [B, S]."""
 
 TOKENS = "tokens"
 """The output of the tokens of texts and token ids, [B, T]; and the role of inputs of token ids."""

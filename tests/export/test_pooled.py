@@ -151,7 +151,7 @@ def test_a_family_has_it_where_it_is_defined(tmp_path: Path) -> None:
     mean = dataclasses.replace(BERT, classifier=None, pooling="mean")
 
     assert [kind.name for kind in kinds_of(BERT)] == ["fast", "attention"]
-    others = {"contacts", "sparse"}  # of encoders with heads of their own
+    others = {"contacts", "sparse", "maxsim"}  # of encoders with heads of their own
     assert [kind.name for kind in kinds_of(BERT, ["all"])] == [name for name in KINDS if name not in others]
     assert "pooled" not in {kind.name for kind in kinds_of(mean, ["all"])}
     with pytest.raises(ExportError, match="graphs must not have pooled, which computes one token"):

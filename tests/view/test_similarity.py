@@ -27,8 +27,8 @@ def test_contributions_sum_to_the_cosine(client: Client) -> None:
 
     pooled = client.encode([A, B], model="tiny-tokens").pooled
     assert pooled is not None
-    close(explained.cosine, pooled[0] @ pooled[1], scale=1)
-    close(explained.contributions.sum(), explained.cosine, scale=1)
+    close(explained.value, pooled[0] @ pooled[1], scale=1)
+    close(explained.contributions.sum(), explained.value, scale=1)
     assert explained.tokens == (["[CLS]", *A.split(), "[SEP]"], ["[CLS]", *B.split(), "[SEP]"])
 
 
@@ -79,7 +79,7 @@ def test_other_ways_of_pooling_are_refused(fake: "FakeServer", pooling: str, way
 def test_any_text_can_be_compared_and_drawn(client: Client, a: str) -> None:
     explained = explain_similarity(client, a, "the cat", model="tiny-tokens")
 
-    close(explained.contributions.sum(), explained.cosine, scale=1)
+    close(explained.contributions.sum(), explained.value, scale=1)
     draw_similarity(explained)
 
 
@@ -96,7 +96,7 @@ def test_the_picture_has_every_pair_and_the_sums_of_tokens(client: Client) -> No
     assert [text.get_text() for text in pairs.get_xticklabels()] == explained.tokens[1]
     heights = [patch.get_height() for patch in figure.axes[0].patches]  # type: ignore[attr-defined]
     np.testing.assert_allclose(heights, explained.contributions.sum(0))
-    assert f"cosine {explained.cosine:.3f}" in figure.get_suptitle()
+    assert f"cosine {explained.value:.3f}" in figure.get_suptitle()
 
 
 def test_minilm_s_cosine_is_split_exactly(minilm_address: str) -> None:
@@ -105,5 +105,5 @@ def test_minilm_s_cosine_is_split_exactly(minilm_address: str) -> None:
         explained = explain_similarity(client, a, b)
 
     best = next(explained.pairs())
-    close(explained.contributions.sum(), explained.cosine, roundings=TRAINED, scale=1)
+    close(explained.contributions.sum(), explained.value, roundings=TRAINED, scale=1)
     assert (explained.tokens[0][best.a], explained.tokens[1][best.b]) == ("eating", "meal")

@@ -111,7 +111,8 @@ def similarity(
 ) -> None:
     """Show which tokens make two texts similar.
 
-    Splits the cosine of their mean-pooled vectors exactly over pairs of tokens.
+    Splits the cosine of their mean-pooled vectors exactly over pairs of tokens; or, for late interaction,
+    MaxSim of the first text as query and the second as document.
 
     Parameters
     ----------
@@ -150,7 +151,8 @@ def similarity(
         table.add_row(Text(firsts[pair.a]), Text(seconds[pair.b]), f"{pair.contribution:.4f}")
     console = Console()
     console.print(
-        f"cosine {explained.cosine:.4f}, the sum over {explained.contributions.size:,} pairs of tokens"
+        f"{explained.measure} {explained.value:.4f}, the sum over {explained.contributions.size:,} "
+        "pairs of tokens"
     )
     console.print(table)
     if out is not None:

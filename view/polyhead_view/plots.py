@@ -261,7 +261,7 @@ def draw_rollout(encoding: Encoding, *, query: int | None = None) -> Figure:
 
 
 def draw_similarity(similarity: Similarity) -> Figure:
-    """Draw what each pair of tokens adds to the cosine of two texts, with the sums of each token.
+    """Draw what each pair of tokens adds to the similarity of two texts, with the sums of each token.
 
     Orange pairs add to the similarity, purple ones take from it. The bars are the sums of rows and columns.
     """
@@ -287,12 +287,12 @@ def draw_similarity(similarity: Similarity) -> Figure:
     axes[1, 1].tick_params(left=False)
     label(axes[1, 0].xaxis, columns, width, rotation=90)
     label(axes[1, 0].yaxis, rows, height, rotation=0)
-    add_bar(figure, image, axes[1, :], "contribution to the cosine")
+    add_bar(figure, image, axes[1, :], f"contribution to the {similarity.measure}")
     _title(
         figure,
         similarity.model,
         similarity.version,
-        f"cosine {similarity.cosine:.3f}, split over pairs of tokens",
+        f"{similarity.measure} {similarity.value:.3f}, split over pairs of tokens",
     )
     return figure
 

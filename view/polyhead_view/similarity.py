@@ -1,21 +1,21 @@
-"""Explain the similarity of two texts: split the cosine of their pooled vectors over pairs of tokens.
+"""Explain the similarity of two texts: split the cosine of their vectors, or MaxSim, over pairs of tokens.
 
 Shape letters: T tokens, D d_model.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Client, Encoding, InvalidRequest, ModelInfo
-from polyhead_proto.names import Property
+from polyhead_proto.names import TOKEN_VECTORS, Property
 
 
 class TokenPair(NamedTuple):
-    """What one token of each text adds to the cosine."""
+    """What one token of each text adds to the similarity."""
 
     a: int
     """The position in the first text."""
@@ -26,16 +26,17 @@ class TokenPair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Similarity:
-    """The cosine of two mean-pooled vectors, and what each pair of tokens adds to it."""
+    """The similarity of two texts, and what each pair of tokens adds to it."""
 
     model: str
     version: str
-    cosine: float
-    """The cosine of the pooled vectors, as the server returned them."""
+    value: float
+    """The cosine of the pooled vectors, as the server returned them, or MaxSim."""
     contributions: NDArray[np.float64]
-    """[T_a, T_b], positive or negative; their sum is the cosine, within 1e-6 in fp32."""
+    """[T_a, T_b], positive or negative; their sum is the value, within 1e-6 in fp32."""
     tokens: tuple[list[str], list[str]]
-    """The tokens of both texts, with special ones such as [CLS] and [SEP]: these are pooled, too."""
+    """The tokens of both texts, with special ones such as [CLS] and [SEP]: these count, too."""
+    measure: Literal["cosine", "MaxSim"] = "cosine"
 
     def pairs(self) -> Iterator[TokenPair]:
         """Iterate over the pairs of tokens, from the largest contribution to the smallest."""
@@ -48,26 +49,63 @@ class Similarity:
 def explain_similarity(
     client: Client, a: str, b: str, *, model: str | None = None, truncate: bool = False
 ) -> Similarity:
-    """Split the cosine of two texts' pooled vectors over pairs of tokens.
+    """Split the cosine of two texts' pooled vectors over pairs of tokens; or MaxSim, of late interaction.
 
     A mean-pooled vector p is the mean of the n rows o_i of the output. So the cosine of two of them is a sum
     over pairs of tokens, Σ_ij o_i·o_j / (n_a n_b ‖p_a‖ ‖p_b‖), with nothing left over.
 
     The rows are vectors in context: a row also holds what its token gathered from others.
 
+    MaxSim is a sum as it is: each token of the query adds its cosine with one token of the document.
+
     Args:
         client: A client of the server.
-        a: The first text.
+        a: The first text; for MaxSim the query, and b the document.
         b: The second text.
         model: The family; None means the only one that takes texts.
         truncate: Whether to truncate texts that are too long, instead of raising an error.
 
     Raises:
-        InvalidRequest: The family does not pool by the mean, or a text has no tokens.
+        InvalidRequest: The family neither pools by the mean nor has a graph of MaxSim, or a text has no
+            tokens.
         PolyheadError: The call failed.
     """
     encoding = client.encode([a, b], model=model, truncate=truncate)
-    return split_similarity(encoding, client.model(encoding.model))
+    info = client.model(encoding.model)
+    if info.with_role(TOKEN_VECTORS) and not info.properties.get(Property.POOLING):
+        return _explain_maxsim(client, a, b, info, truncate=truncate)
+    return split_similarity(encoding, info)
+
+
+def _explain_maxsim(
+    client: Client, query: str, document: str, info: ModelInfo, *, truncate: bool
+) -> Similarity:
+    options: Any = {"model": info.family, "output": False, "truncate": truncate}
+
+    def prompt(name: str) -> str | None:
+        return name if name in info.prompts else None
+
+    asked = client.encode(query, prompt_name=prompt("query"), token_vectors=True, **options)
+    found = client.encode(
+        document,
+        prompt_name=prompt("document"),
+        query_vectors=asked.token_vectors,
+        similarities=True,
+        **options,
+    )
+    largest = np.asarray(found.max_similarities, np.float64)
+    similarities = np.asarray(found.similarities)
+    contributions = np.zeros(similarities.shape)
+    contributions[np.arange(len(largest)), similarities.argmax(1)] = largest
+    tokens: Any = (asked.tokens, found.tokens)
+    return Similarity(
+        model=found.model,
+        version=found.version,
+        value=float(largest.sum()),
+        contributions=contributions,
+        tokens=tokens,
+        measure="MaxSim",
+    )
 
 
 def split_similarity(encoding: Encoding, info: ModelInfo) -> Similarity:
@@ -93,7 +131,7 @@ def split_similarity(encoding: Encoding, info: ModelInfo) -> Similarity:
     return Similarity(
         model=encoding.model,
         version=encoding.version,
-        cosine=_cosine(*pooled),
+        value=_cosine(*pooled),
         contributions=first @ second.T,
         tokens=(list(encoding.tokens[0]), list(encoding.tokens[1])) if encoding.tokens else ([], []),
     )

@@ -7,6 +7,7 @@ from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.contacts import ContactsGraph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.kinds.maxsim import MaxSimGraph
 from polyhead_export.kinds.pooled import PooledGraph
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.kinds.sparse import SparseGraph
@@ -16,7 +17,16 @@ from polyhead_model.insight.token_classes import TokenClass
 
 KINDS: Mapping[str, type[GraphKind]] = {
     kind.name: kind
-    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph, SparseGraph)
+    for kind in (
+        FastGraph,
+        AttentionGraph,
+        RowsGraph,
+        InsightGraph,
+        PooledGraph,
+        ContactsGraph,
+        SparseGraph,
+        MaxSimGraph,
+    )
 }
 """Every kind by its name, in the order of their files in a version."""
 
@@ -59,33 +69,10 @@ def kinds_of(
             twice.
     """
     names = names_of_kinds(graphs)
-    if config.cross_attention is not None:
-        if InsightGraph.name in graphs:
-            raise ExportError(
-                "graphs must not have insight where layers attend to a memory: rollout and scores follow one "
-                "sequence through all layers, and the memory's tokens are another; rows works"
-            )
-        names = [name for name in names if name != InsightGraph.name]
-    if config.pooled_position is None:
-        if PooledGraph.name in graphs:
-            raise ExportError(
-                "graphs must not have pooled, which computes one token in the last layer: this encoder pools "
-                "or classifies others than the first (cls) or the last, or its layers are not blocks of "
-                "self-attention"
-            )
-        names = [name for name in names if name != PooledGraph.name]
-    if config.contacts is None:
-        if ContactsGraph.name in graphs:
-            raise ExportError(
-                "graphs must not have contacts: this encoder has no regression that predicts them"
-            )
-        names = [name for name in names if name != ContactsGraph.name]
-    if config.splade is None:
-        if SparseGraph.name in graphs:
-            raise ExportError(
-                "graphs must not have sparse: this encoder has no head that weighs words (SPLADE)"
-            )
-        names = [name for name in names if name != SparseGraph.name]
+    for name, reason in _undefined(config).items():
+        if name in graphs:
+            raise ExportError(f"graphs must not have {name}{reason}")
+        names = [each for each in names if each != name]
     layers = None
     if attention_layers is not None:
         layers = tuple(sorted(attention_layers))
@@ -98,3 +85,20 @@ def kinds_of(
                 f"{config.layers} layers, were {shown}"
             )
     return tuple(KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names)
+
+
+def _undefined(config: EncoderConfig) -> Mapping[str, str]:
+    """Return the kinds that are not defined for an encoder, and why."""
+    reasons = {
+        InsightGraph.name: config.cross_attention is not None
+        and " where layers attend to a memory: rollout and scores follow one sequence through all layers, and "
+        "the memory's tokens are another; rows works",
+        PooledGraph.name: config.pooled_position is None
+        and ", which computes one token in the last layer: this encoder pools or classifies others than the "
+        "first (cls) or the last, or its layers are not blocks of self-attention",
+        ContactsGraph.name: config.contacts is None and ": this encoder has no regression that predicts them",
+        SparseGraph.name: config.splade is None and ": this encoder has no head that weighs words (SPLADE)",
+        MaxSimGraph.name: config.token_vectors is None
+        and ": this encoder has no token vectors (late interaction)",
+    }
+    return {name: reason for name, reason in reasons.items() if reason}

@@ -148,6 +148,7 @@ def _tokenise(
         texts[TEXT],
         texts.get(TEXT_PAIR),
         prompt=template.prompt,
+        form=template.form,
         truncate=template.parameters.truncate,
         max_total=settings.max_request_tokens,
         with_tokens=TOKENS in template.extras,

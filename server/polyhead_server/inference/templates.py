@@ -17,10 +17,11 @@ from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
 from polyhead_server.inference.reply import ReplyPlan, plan_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
+from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling import Layout, layout_of
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.tokeniser import check_total
+from polyhead_server.serving.tokeniser import PLAIN, check_total
 from polyhead_server.settings import Settings
 
 _MAX_HEADER_BYTES = 4096
@@ -49,6 +50,8 @@ class RequestTemplate:
     parameters: RequestParameters
     prompt: str
     """What precedes each text."""
+    form: ManifestForm
+    """What else is done to each text."""
     inputs: Sequence[RequestInput]
     unbounded: Sequence[RequestInput]
     """Those of the inputs whose largest value follows from a text."""
@@ -87,6 +90,7 @@ def make_template(
     given = {one.name for one in inputs}
     missing = [spec for spec in signature.feeds if spec.name not in given]
     extras = EXTRAS & {output.spec.name for output in outputs}
+    prompt, form = _prompt(parameters.prompt_name, signature, is_text=TEXT in given)
     extent = None
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and TOKENS not in extras:
@@ -96,7 +100,8 @@ def make_template(
         model=model,
         layout=layout_of(signature),
         parameters=parameters,
-        prompt=_prompt(parameters.prompt_name, signature, is_text=TEXT in given),
+        prompt=prompt,
+        form=form,
         inputs=inputs,
         unbounded=[one for one in inputs if isinstance(one.spec.below, str) and one.limit is None],
         missing=missing,
@@ -108,22 +113,22 @@ def make_template(
     )
 
 
-def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> str:
-    """Return what precedes the texts of a request that names this prompt, or none."""
+def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[str, ManifestForm]:
+    """Return what precedes the texts of a request that names this prompt, or none, and what else is done."""
     tokenizer = signature.manifest.tokenizer
     if tokenizer is None or not is_text:
         if name is None:
-            return ""
+            return "", PLAIN
         raise InvalidRequestError(
             f"parameter {PROMPT_NAME} of the request goes with text: put a prompt's tokens before token ids"
         )
     if name is None:
-        return tokenizer.prompt
+        return tokenizer.prompt, PLAIN
     if name and name not in tokenizer.prompts:
         names = listed(sorted(tokenizer.prompts))
         must = f"be one of {names}; or empty for no prompt" if names else "be left out: this model has none"
         raise InvalidRequestError(f"parameter {PROMPT_NAME} of the request must {must}, was {quoted(name)}")
-    return tokenizer.prompts.get(name, "")
+    return tokenizer.prompts.get(name, ""), tokenizer.forms.get(name, PLAIN)
 
 
 def check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:

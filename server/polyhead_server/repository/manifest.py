@@ -189,6 +189,19 @@ class ManifestEncoder(_Model):
         return self.head_width or self.d_model // self.heads
 
 
+class ManifestForm(_Model):
+    """What the name of a prompt does to the token ids of a text."""
+
+    prefix_id: IndexNumber | None = None
+    """The token id that is put after the first token."""
+    max_tokens: Size | None = None
+    """The length at which its texts are rejected or cut, if it is lower than that of others."""
+    fill_id: IndexNumber | None = None
+    """The token id that shorter ones are filled up with."""
+    fill_to: IndexNumber = 0
+    """The number of tokens up to which they are."""
+
+
 class ManifestTokenizer(_Model):
     """The tokeniser, the length at which text is rejected or cut, and what may precede each text."""
 
@@ -198,6 +211,8 @@ class ManifestTokenizer(_Model):
     """What precedes texts of requests that name no prompt."""
     prompts: dict[str, str] = {}
     """What requests may name."""
+    forms: dict[str, ManifestForm] = {}
+    """What else some of these names do."""
     types: bool = True
     """Whether its token types count; otherwise they are all 0."""
     pairs: bool = False

@@ -5,10 +5,11 @@ Shape letters: B batch, T tokens.
 
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer
 
 from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
-from polyhead_server.repository.manifest import Manifest
+from polyhead_server.repository.manifest import Manifest, ManifestForm
 from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
 from polyhead_server.serving.words import OF_NO_TEXT, Words
 
@@ -27,6 +28,9 @@ _MIN_CHARACTERS_PER_TOKEN = 16
 """The same where a tokeniser makes several characters of one; real text has four or five."""
 
 _CHARACTERS_AT_ONCE = 2**17
+
+PLAIN = ManifestForm()
+"""Of texts to which nothing is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,29 +57,56 @@ class Tokeniser:
         max_tokens: The most tokens of a text or a pair, special ones and the prompt's included; None for no
             limit.
         pairs: Whether there will be pairs of texts.
+        forms: What may be done to texts.
 
     Raises:
-        RepositoryError: The file cannot be read as a tokeniser, it expands texts too far, or the limit
-            leaves no room for text.
+        RepositoryError: The file cannot be read as a tokeniser, it expands texts too far, or a limit
+            leaves no room for text; or it lacks a token of a form.
     """
 
-    def __init__(self, path: Path, *, max_tokens: int | None, pairs: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_tokens: int | None,
+        pairs: bool = False,
+        forms: Collection[ManifestForm] = (),
+    ) -> None:
         self.max_tokens = max_tokens
         self._whole = _load(path)
-        self._cut = _load(path)
         parts = json.loads(self._whole.to_str())
         self._words = Words(self._whole, parts["model"])
         expansion, self._has_compatibility_forms = check_expansion(self._whole, parts, path.name)
         self._expansion = max(1, expansion // BERT_EXPANSION)
-        if max_tokens is not None:
-            special = self._cut.num_special_tokens_to_add(is_pair=pairs)
+        self._cut: dict[int, Tokenizer] = {}
+        """By the most tokens that they leave."""
+        for form in (PLAIN, *forms):
+            self._check_form(form, path.name)
+            if (most := self._most(form)) is None or (room := most - _prefix_tokens(form)) in self._cut:
+                continue
+            tokenizer = _load(path)
+            special = tokenizer.num_special_tokens_to_add(is_pair=pairs)
             # Otherwise the library does not cut the text at all.
-            if special >= max_tokens:
+            if special >= room:
                 raise RepositoryError(
                     f"{path.name} adds {special} special tokens to each {'pair' if pairs else 'text'}: "
-                    f"the most tokens of a text must be more than that, was {max_tokens}"
+                    f"the most tokens of a text must be more than that, was {room}"
                 )
-            self._cut.enable_truncation(max_tokens)
+            tokenizer.enable_truncation(room)
+            self._cut[room] = tokenizer
+
+    def _most(self, form: ManifestForm) -> int | None:
+        """Return the most tokens of a text of this form."""
+        return min((most for most in (form.max_tokens, self.max_tokens) if most is not None), default=None)
+
+    def _check_form(self, form: ManifestForm, name: str) -> None:
+        for number in (form.prefix_id, form.fill_id):
+            if number is not None and self._token(number) is None:
+                raise RepositoryError(f"{name} must have the tokens that are added to texts, lacks {number}")
+        if form.fill_to > (most := self._most(form) or form.fill_to):
+            raise RepositoryError(
+                f"texts must be filled up to at most {most} tokens, the longest, were to {form.fill_to}"
+            )
 
     def encode(
         self,
@@ -83,6 +114,7 @@ class Tokeniser:
         pairs: Sequence[str] | None = None,
         *,
         prompt: str = "",
+        form: ManifestForm = PLAIN,
         truncate: bool,
         max_total: int,
         with_tokens: bool = True,
@@ -94,6 +126,7 @@ class Tokeniser:
             texts: B texts.
             pairs: B texts, each the second of a pair.
             prompt: What precedes each of `texts`.
+            form: What else is done to them.
             truncate: Cut a text that is too long, keeping its special tokens, instead of rejecting it; of a
                 pair, the longer text first.
             max_total: The most tokens of the padded batch, B × T.
@@ -107,10 +140,11 @@ class Tokeniser:
         """
         if prompt:
             texts = [prompt + text for text in texts]
-        texts = self._within_limits(TEXT, texts, truncate=truncate, max_total=max_total)
+        most, added = self._most(form), _prefix_tokens(form)
+        texts = self._within_limits(TEXT, texts, most, truncate=truncate, max_total=max_total)
         if pairs is not None:
-            pairs = self._within_limits(TEXT_PAIR, pairs, truncate=truncate, max_total=max_total)
-        tokenizer = self._cut if truncate else self._whole
+            pairs = self._within_limits(TEXT_PAIR, pairs, most, truncate=truncate, max_total=max_total)
+        tokenizer = self._cut[most - added] if truncate and most is not None else self._whole
         # The fast variant leaves tokens and offsets empty.
         encode = tokenizer.encode_batch if with_tokens or with_spans else tokenizer.encode_batch_fast
         ids: list[list[int]] = []
@@ -120,16 +154,19 @@ class Tokeniser:
         with _panics_as_errors():
             for portion in _portions(texts, pairs, _CHARACTERS_AT_ONCE // self._expansion):
                 for given, encoding in zip(portion, encode(portion), strict=True):
-                    self._check_length(len(ids), len(encoding), is_pair=pairs is not None)
+                    self._check_length(len(ids), len(encoding), added, most, is_pair=pairs is not None)
                     ids.append(encoding.ids)
                     types.append(encoding.type_ids)
                     if with_tokens:
                         tokens.append(encoding.tokens)
                     if with_spans:
-                        spans.append(self._words.spans(given, encoding, len(prompt)))
-        lengths = [len(row) for row in ids]
-        shape = (len(texts), max(lengths))
+                        span = self._words.spans(given, encoding, len(prompt))
+                        spans.append(np.insert(span, [1] * added, OF_NO_TEXT, axis=0))
+        shape = (len(texts), max(form.fill_to, added + max(map(len, ids))))
         check_total(*shape, max_total)
+        if form != PLAIN:
+            self._give_form(form, ids, types, tokens)
+        lengths = [len(row) for row in ids]
         input_ids, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for row, length in enumerate(lengths):
             input_ids[row, :length] = ids[row]
@@ -147,11 +184,32 @@ class Tokeniser:
             spans=padded,
         )
 
-    def _within_limits(self, name: str, texts: Sequence[str], *, truncate: bool, max_total: int) -> list[str]:
+    def _give_form(
+        self, form: ManifestForm, ids: list[list[int]], types: list[list[int]], tokens: list[list[str]]
+    ) -> None:
+        """Add what a form adds to each text, in place."""
+        columns: tuple[tuple[list[list[Any]], Any, Any], ...] = (
+            (ids, form.prefix_id, form.fill_id),
+            (types, 0, 0),
+            (tokens, self._token(form.prefix_id), self._token(form.fill_id)),
+        )
+        for rows, prefix, fill in columns:
+            for row in rows:
+                if form.prefix_id is not None:
+                    row.insert(1, prefix)
+                if form.fill_id is not None:
+                    row.extend([fill] * (form.fill_to - len(row)))
+
+    def _token(self, number: int | None) -> str | None:
+        return None if number is None else self._whole.id_to_token(number)
+
+    def _within_limits(
+        self, name: str, texts: Sequence[str], most: int | None, *, truncate: bool, max_total: int
+    ) -> list[str]:
         """Cut or reject texts so long that tokenising them would waste memory."""
-        most = max_total if self.max_tokens is None else self.max_tokens
+        is_limited, most = most is not None, max_total if most is None else most
         longest = most * max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
-        if truncate and self.max_tokens is not None:
+        if truncate and is_limited:
             return [self._cut_to(longest, text) for text in texts]
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
@@ -171,13 +229,13 @@ class Tokeniser:
             text = text[: len(text) * longest // size]
         return text
 
-    def _check_length(self, index: int, length: int, *, is_pair: bool) -> None:
+    def _check_length(self, index: int, length: int, added: int, most: int | None, *, is_pair: bool) -> None:
         if length == 0:
             raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
-        if self.max_tokens is not None and length > self.max_tokens:
+        if most is not None and length + added > most:
             pair = f" and text_pair[{index}]" if is_pair else ""
             raise InvalidRequestError(
-                f"text[{index}]{pair} must be at most {self.max_tokens} tokens, was {length}: "
+                f"text[{index}]{pair} must be at most {most} tokens, was {length + added}: "
                 "shorten it or set the parameter truncate to true"
             )
 
@@ -193,6 +251,11 @@ class Tokeniser:
             [names[number] for number in row[:length].tolist()]
             for row, length in zip(input_ids, lengths.tolist(), strict=True)
         ]
+
+
+def _prefix_tokens(form: ManifestForm) -> int:
+    """Return how many tokens are put before a text."""
+    return 0 if form.prefix_id is None else 1
 
 
 def check_total(batch: int, tokens: int, max_total: int, letter: str = "T") -> None:
@@ -232,7 +295,12 @@ def open_tokeniser(folder: Path, manifest: Manifest) -> Tokeniser | None:
     """
     if (file := manifest.tokenizer) is None:
         return None
-    return Tokeniser(folder / file.file, max_tokens=manifest.text_max_tokens, pairs=file.pairs)
+    return Tokeniser(
+        folder / file.file,
+        max_tokens=manifest.text_max_tokens,
+        pairs=file.pairs,
+        forms=list(file.forms.values()),
+    )
 
 
 def _load(path: Path) -> Tokenizer:

@@ -167,7 +167,7 @@ class Explorer:
         codes, scale = quantise(split.contributions, signed=True)
         header = {
             "scale": scale,
-            "cosine": split.cosine,
+            "cosine": split.value,
             "tokens": split.tokens[0],
             "columns": split.tokens[1],
         }
