@@ -9,13 +9,22 @@ from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.kinds.pooled import PooledGraph
 from polyhead_export.kinds.rows import RowsGraph
+from polyhead_export.kinds.stream import StreamGraph
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
 
 KINDS: Mapping[str, type[GraphKind]] = {
     kind.name: kind
-    for kind in (FastGraph, AttentionGraph, RowsGraph, InsightGraph, PooledGraph, ContactsGraph)
+    for kind in (
+        FastGraph,
+        AttentionGraph,
+        RowsGraph,
+        InsightGraph,
+        PooledGraph,
+        ContactsGraph,
+        StreamGraph,
+    )
 }
 """Every kind by its name, in the order of their files in a version."""
 
