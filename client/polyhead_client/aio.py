@@ -112,6 +112,8 @@ class AsyncClient:
     encode = _awaited(Operations.encode)
     classify = _awaited(Operations.classify)
     rerank = _awaited(Operations.rerank)
+    trace = _awaited(Operations.trace)
+    direction = _awaited(Operations.direction)
     model = _awaited(Operations.model)
     models = _awaited(Operations.models)
     metadata = _awaited(Operations.metadata)

@@ -113,6 +113,8 @@ class Client:
     encode = _blocking(Operations.encode)
     classify = _blocking(Operations.classify)
     rerank = _blocking(Operations.rerank)
+    trace = _blocking(Operations.trace)
+    direction = _blocking(Operations.direction)
     model = _blocking(Operations.model)
     models = _blocking(Operations.models)
     metadata = _blocking(Operations.metadata)

@@ -109,6 +109,11 @@ class Encoding(Picklable):
     thumbnails: NDArray[Any] | None = None
     """A small picture of each head, uint8 [L, H, 32, 32], whose largest value is 255. A shorter sequence
     leaves the rest 0; the pixels of a longer one are means over blocks of it."""
+    stream: Arrays | None = None
+    """What was read of the residual stream, [R, D], in the order of `read`, edits included; for a batch whose
+    sequences were read at different numbers of places a list."""
+    head_outputs: Arrays | None = None
+    """What was read of what heads give before the output projection, [R, K], likewise."""
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
 

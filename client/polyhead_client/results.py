@@ -20,6 +20,7 @@ from polyhead_proto.names import (
     CONTACTS,
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
+    HEAD_OUTPUTS,
     HEAD_SCORES,
     LENGTHS,
     LOGITS,
@@ -27,6 +28,7 @@ from polyhead_proto.names import (
     OUTPUT,
     POOLED,
     ROLLOUT,
+    STREAM,
     THUMBNAILS,
     TOKENS,
     TOP_KEYS,
@@ -127,6 +129,8 @@ class Results:
             if keys is None
             else TopKeys(keys=keys, weights=self._first(by_role.get(TOP_WEIGHTS))),
             "thumbnails": self._first(by_role.get(THUMBNAILS)),
+            "stream": self._first(by_role.get(STREAM)),
+            "head_outputs": self._first(by_role.get(HEAD_OUTPUTS)),
         }
 
 

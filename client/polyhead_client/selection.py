@@ -24,6 +24,8 @@ from polyhead_proto.names import (
     CROSS_ATTENTION_ROWS,
     CROSS_VALUE_NORMS,
     DTYPE,
+    EDIT_VECTORS,
+    HEAD_OUTPUTS,
     HEAD_SCORES,
     HEADS,
     LAYERS,
@@ -35,6 +37,7 @@ from polyhead_proto.names import (
     POOLED,
     QUERIES,
     ROLLOUT,
+    STREAM,
     THUMBNAILS,
     TOKENS,
     TOP,
@@ -63,12 +66,20 @@ _ARGUMENTS = MappingProxyType(
         TOP_KEYS: "top",
         TOP_WEIGHTS: "top",
         THUMBNAILS: "thumbnails",
+        STREAM: "read",
+        HEAD_OUTPUTS: "read",
+        EDIT_VECTORS: "edits",
     }
 )
-"""The argument that asks for outputs of a role."""
+"""The argument that asks for outputs of a role, or gives an input."""
 
 MOST_SELECTIONS = 256
 """The selections that are kept, because a program asks for few different ones again and again."""
+
+_GRAPHS = MappingProxyType(
+    {CONTACTS: "contacts", STREAM: "stream", HEAD_OUTPUTS: "stream", EDIT_VECTORS: "stream"}
+)
+"""The graph with outputs of a role, or such an input, as it is exported; else it is insight."""
 
 _ROWS = MappingProxyType({ATTENTION: ATTENTION_ROWS, CROSS_ATTENTION: CROSS_ATTENTION_ROWS})
 """The roles of the weights of all queries, each with that of the rows of some queries."""
@@ -192,6 +203,12 @@ class OutputOptions:
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     dtype: Precision | None = None
+    reads: int = 0
+    """The places to read of the stream."""
+    head_reads: int = 0
+    """The places to read of what heads give."""
+    edits: bool = False
+    """Whether the graph must take edits."""
     roles: frozenset[str] = field(init=False)
     """The roles of all outputs but those that every graph has."""
 
@@ -212,6 +229,8 @@ class OutputOptions:
             TOP_KEYS: self.top is not None,
             TOP_WEIGHTS: self.top is not None,
             THUMBNAILS: self.thumbnails,
+            STREAM: self.reads > 0,
+            HEAD_OUTPUTS: self.head_reads > 0,
         }
         self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
         by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
@@ -238,7 +257,12 @@ class OutputOptions:
 
 
 def gives(info: ModelInfo, roles: Collection[str], options: OutputOptions) -> bool:
-    """Return whether a graph has outputs of all these roles, with all layers that are asked for."""
+    """Return whether a graph has outputs of all these roles, with all layers that are asked for.
+
+    And whether it takes edits, if there are any.
+    """
+    if options.edits and EDIT_VECTORS not in info.inputs:
+        return False
     return all(info.with_role(role) and _missing_layer(info, role, options) is None for role in roles)
 
 
@@ -318,6 +342,8 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
         for role in _ARGUMENTS
         if role in options.roles
     }
+    if options.edits:
+        sources[EDIT_VECTORS] = [info for info in graphs if EDIT_VECTORS in info.inputs]
     for role, found in sources.items():
         if not found and role == ATTENTION:
             return InvalidRequest(f"attention is not available: {name} has no attention outputs")
@@ -328,20 +354,16 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
                 else "its layers attend to no memory"
             )
             return InvalidRequest(f"cross_attention is not available: {instead} ({name})")
-        if not found and MEMORY in graphs[0].inputs:
+        if not found and MEMORY in graphs[0].inputs and role not in _GRAPHS:
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} is not defined for {name}, whose layers attend to a memory: it follows "
                 "one sequence through all layers, or compares positions in it"
             )
         if not found:
-            of = (
-                "contacts adds one, if the checkpoint predicts them"
-                if role == CONTACTS
-                else "insight adds one"
-            )
+            condition = ", if the checkpoint predicts them" if role == CONTACTS else ""
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} is not available: {name} has no graph that gives it "
-                f"(polyhead export --graphs {of})"
+                f"(polyhead export --graphs {_GRAPHS.get(role, 'insight')} adds one{condition})"
             )
         if (layer := _missing_layer(found[0], role, options)) is not None:
             argument = _ARGUMENTS[role] if role in _ROWS else "layers"
@@ -391,6 +413,8 @@ def _selected(
         choose(len(dims) - 2, QUERIES, options.queries)
     elif tensor.role in _ROWS.values() and options.queries is not None:
         dims[-2] = len(options.queries)
+    elif tensor.role in {STREAM, HEAD_OUTPUTS}:
+        dims[-2] = options.reads if tensor.role == STREAM else options.head_reads
     elif tensor.role in {TOP_KEYS, TOP_WEIGHTS} and options.top is not None:
         most = tensor.size(len(dims) - 1)
         if most is not None and options.top > most:

@@ -41,6 +41,12 @@ HEAD_MASK = "head_mask"
 HEAD_MIX = "head_mix"
 """The input of the weights of heads in `mixed`, [B, L, H]; and its role."""
 
+EDIT_VECTORS = "edit_vectors"
+"""The input of the vectors of edits of the stream, [B, Edits, D]; and its role."""
+
+HEAD_EDIT_VECTORS = "head_edit_vectors"
+"""The input of those of edits of what heads give, [B, HeadEdits, K]; and its role."""
+
 OUTPUT = "output"
 """The output of the encoder's vectors, [B, T, D]."""
 
@@ -100,6 +106,12 @@ TOP_WEIGHTS = "top_weights"
 
 THUMBNAILS = "thumbnails"
 """The role of outputs of a small picture of each head, [B, L, H, Side, Side]."""
+
+STREAM = "stream"
+"""The role of outputs of what was read of the residual stream, [B, Reads, D]."""
+
+HEAD_OUTPUTS = "head_outputs"
+"""The role of outputs of what was read of what heads give, [B, HeadReads, K]."""
 
 HEADS = "heads"
 """The parameter of an output with an axis of heads that selects from it, such as `0,3` or `0:4`."""
