@@ -33,7 +33,7 @@ from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
 from polyhead_client.padding import InputForm
 from polyhead_client.parts import Assembly
-from polyhead_client.places import Edits, Interventions, Reads, read_interventions
+from polyhead_client.places import AskedPlaces, Edits, Reads, read_interventions
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import EncodeTemplate, template_of
 from polyhead_client.results import Results
@@ -650,7 +650,7 @@ class Operations:
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
 
 
-def _with_reads(encoding: Encoding, asked_of: Interventions, lengths: NDArray[Any]) -> Encoding:
+def _with_reads(encoding: Encoding, asked_of: AskedPlaces, lengths: NDArray[Any]) -> Encoding:
     """Check places of texts, whose lengths are known now, and trim what was read."""
     asked_of.check_tokens(lengths)
     if isinstance(encoding.lengths, int):

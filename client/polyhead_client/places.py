@@ -67,7 +67,7 @@ Edits: TypeAlias = Sequence[Edit] | Sequence[Sequence[Edit]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Interventions:
+class AskedPlaces:
     """What a call reads and edits, of each sequence."""
 
     reads: list[list[Place]]
@@ -189,7 +189,7 @@ class Interventions:
 
 def read_interventions(
     read: Reads | None, edits: Edits | None, *, size: int, single: bool
-) -> Interventions | None:
+) -> AskedPlaces | None:
     """Read the arguments `read` and `edits` of `encode`; None where there is neither.
 
     Args:
@@ -206,7 +206,7 @@ def read_interventions(
     rows, reads_nested = _rows("read", read, size, single)
     edit_rows, edits_nested = _rows("edits", edits, size, single)
     nested = {"read": reads_nested, "edits": edits_nested}
-    found = Interventions(reads=[], edits=edit_rows, nested=nested)
+    found = AskedPlaces(reads=[], edits=edit_rows, nested=nested)
     for row, items in enumerate(rows):
         found.reads.append([_place(found._name("read", row, at), item) for at, item in enumerate(items)])
         for at, edit in enumerate(edit_rows[row]):
