@@ -17,6 +17,7 @@ NOTHING, ADD, REPLACE, PROJECT_OUT = range(4)
 """The modes of an edit of x by a vector v: x, x + v, v, and x - (x·v) v."""
 
 MODES = 4
+"""How many there are."""
 
 
 class Interventions:
@@ -34,15 +35,14 @@ class Interventions:
         def exist(positions: Tensor) -> Tensor:
             return positions < lengths[:, None]  # what lies behind a sequence's end is no place
 
-        places = [inputs[f"edit_{each}"] for each in ("layers", "tokens", "modes")]
-        self._edits = _Edits(inputs["edit_vectors"])
-        self._edited = self._edits.by_place(
-            places[:2], (config.layers + 1, tokens), places[2], exist(places[1])
-        )
-        places = [inputs[f"head_edit_{each}"] for each in ("layers", "tokens", "heads", "modes")]
-        self._head_edits = _Edits(inputs["head_edit_vectors"])
-        self._edited_heads = self._head_edits.by_place(
-            places[:3], (config.layers, tokens, config.heads), places[3], exist(places[1])
+        layers, tokens_of, modes = (inputs[f"edit_{each}"] for each in ("layers", "tokens", "modes"))
+        self._edits = _Edits(modes, inputs["edit_vectors"], tokens_of, exist(tokens_of))
+        self._edited = self._edits.by_place((layers, tokens_of), (config.layers + 1, tokens))
+        names = ("layers", "tokens", "heads", "modes")
+        layers, tokens_of, self._edited_heads, modes = (inputs[f"head_edit_{each}"] for each in names)
+        self._head_edits = _Edits(modes, inputs["head_edit_vectors"], tokens_of, exist(tokens_of))
+        self._edits_by_head = self._head_edits.by_place(
+            (layers, tokens_of, self._edited_heads), (config.layers, tokens, config.heads)
         )
         self._layers, self._tokens = inputs["read_layers"], inputs["read_tokens"]
         self._there = exist(self._tokens)
@@ -55,7 +55,8 @@ class Interventions:
 
     def at_layer(self, layer: int, x: Tensor, layout: TokenLayout) -> Tensor:
         """Edit and read the stream before a layer, x [B, T, D]; a `polyhead_model.encoder.Visit`."""
-        x = self._edits.apply(x, layout.pack(self._edited[:, layer]))
+        sources = layout.rows(x, self._edits.tokens)
+        x = self._edits.apply(x.flatten(0, 1), sources, layout.pack(self._edited[:, layer]))
         rows = take_rows(x.flatten(0, 1), layout.rows(x, self._tokens)).float()
         self.stream = torch.where(((self._layers == layer) & self._there)[..., None], rows, self.stream)
         return x
@@ -63,15 +64,16 @@ class Interventions:
     def at_heads(self, layer: int, context: Tensor, layout: TokenLayout) -> Tensor:
         """Edit and read what the heads of a layer give, [B, T, H·K]."""
         kept = self._config.heads_of(layer)
-        edited = self._edited_heads[:, layer]  # [B, T, H]
+        edited = self._edits_by_head[:, layer]  # [B, T, H]
         if len(kept) < self._config.heads:
             edited = edited[..., list(kept)]
-        by_head = context.reshape(*context.shape[:2], len(kept), -1)
-        by_head = self._head_edits.apply(by_head, layout.pack(edited))
-        layers, tokens, heads = self._head_places
         # The place of each head among those that are left; that of the first for those that are not.
         place = torch.tensor([kept.index(head) if head in kept else 0 for head in range(self._config.heads)])
         left = torch.tensor([head in kept for head in range(self._config.heads)])
+        sources = layout.rows(context, self._head_edits.tokens) * len(kept) + place[self._edited_heads]
+        rows = context.reshape(-1, self._config.head_size)
+        by_head = self._head_edits.apply(rows, sources, layout.pack(edited))
+        layers, tokens, heads = self._head_places
         numbers = layout.rows(context, tokens) * len(kept) + place[heads]
         rows = take_rows(by_head.flatten(0, 2), numbers).float()
         wanted = (layers == layer) & self._heads_there & left[heads]
@@ -83,49 +85,56 @@ class _Edits:
     """Edits of vectors of one width.
 
     Args:
+        modes: Integers [B, E].
         vectors: [B, E, W].
+        tokens: Integers [B, E].
+        exist: Boolean [B, E], whether there is such a token.
     """
 
-    def __init__(self, vectors: Tensor) -> None:
+    def __init__(self, modes: Tensor, vectors: Tensor, tokens: Tensor, exist: Tensor) -> None:
+        self.tokens = tokens
+        self._modes = modes
         self._vectors = vectors
+        self._exist = exist
 
-    def by_place(
-        self, places: Sequence[Tensor], sizes: Sequence[int], modes: Tensor, exist: Tensor
-    ) -> Tensor:
+    def by_place(self, places: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
         """Find the edit of each place; of several, the last counts.
 
         Args:
             places: Integers [B, E] for each axis.
             sizes: Of the axes.
-            modes: Integers [B, E].
-            exist: Boolean [B, E], whether there is such a place.
 
         Returns:
-            Integers [B, *sizes]: MODES times the number of the edit, among all B · E, plus its mode; 0 where
-            there is none.
+            Integers [B, *sizes]: the number of the edit among all B · E, from 1; 0 where there is none.
         """
-        batch, edits = modes.shape
-        codes = torch.arange(batch * edits).reshape(batch, edits) * MODES + modes
-        codes = torch.where((modes != NOTHING) & exist, codes, 0)
-        index = places[0]
+        batch, edits = self._modes.shape
+        numbers = torch.arange(1, batch * edits + 1).reshape(batch, edits)
+        numbers = torch.where((self._modes != NOTHING) & self._exist, numbers, 0)
+        index, count = places[0], sizes[0]
         for place, size in zip(places[1:], sizes[1:], strict=True):
-            index = index * size + place
-        count = 1
-        for size in sizes:
-            count = count * size
+            index, count = index * size + place, count * size
         none = torch.zeros(batch, count, dtype=torch.int64)
-        return none.scatter_reduce(1, index, codes, "amax").reshape(batch, *sizes)
+        return none.scatter_reduce(1, index, numbers, "amax").reshape(batch, *sizes)
 
-    def apply(self, x: Tensor, codes: Tensor) -> Tensor:
-        """Edit x [..., W], given what `by_place` found for each vector, [...].
+    def apply(self, rows: Tensor, sources: Tensor, edited: Tensor) -> Tensor:
+        """Edit vectors, of which those that are not edited are copied.
 
-        What is not edited stays as it is, bit by bit, and so does what zero is added to.
+        What zero is added to stays as it is, too, bit by bit.
+
+        Args:
+            rows: The vectors, [X, W].
+            sources: Integers [B, E], the row that each edit would change.
+            edited: Integers, any shape of X items, what `by_place` found for each row.
+
+        Returns:
+            The vectors in the shape of `edited`, […, W].
         """
-        modes, numbers = codes % MODES, codes // MODES
-        v = take_rows(self._vectors.flatten(0, 1), numbers).to(x.dtype)
+        x, v = take_rows(rows, sources), self._vectors.to(rows.dtype)
         along = (x.float() * v.float()).sum(-1, keepdim=True).to(x.dtype)
-        modes = modes[..., None]
+        modes = self._modes[..., None]
         changed = torch.where(v == 0, x, x + v)
         changed = torch.where(modes == PROJECT_OUT, x - along * v, changed)
         changed = torch.where(modes == REPLACE, v, changed)
-        return torch.where(modes == NOTHING, x, changed)
+        own = torch.arange(rows.shape[0]).reshape(edited.shape)
+        numbers = torch.where(edited > 0, edited + (rows.shape[0] - 1), own)
+        return take_rows(torch.cat((rows, changed.flatten(0, 1))), numbers)

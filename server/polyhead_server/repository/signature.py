@@ -42,6 +42,9 @@ SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
 }
 """The letters of the axes from which parameters of outputs select; `queries` selects by role."""
 
+_COPIES = 4
+"""How many values a run holds at once of the size of each that is asked along `Signature.optional` axes."""
+
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
 
 
@@ -268,7 +271,8 @@ class Signature:
             fixed = [spec.sizes[letter] for letter in spec.axes if letter in spec.sizes]
             item_bytes = max(4, spec.dtype.itemsize)  # runs compute in FP32 at least
             varying = tuple(letter for letter in spec.axes[1:] if letter not in spec.sizes)
-            found[varying] += item_bytes * math.prod(fixed)
+            copies = _COPIES if self.optional.keys() & set(varying) else 1
+            found[varying] += copies * item_bytes * math.prod(fixed)
         return found
 
 
