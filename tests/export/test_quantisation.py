@@ -81,7 +81,7 @@ def test_every_graph_is_exact_and_close_to_fp32(folders: Mapping[str, Path], nam
 
     assert manifest["precision"] == "int8"
     assert set(manifest["graphs"]) == {"fast", "attention"} | (
-        {"rows", "insight"} if config.vocabulary else set()
+        {"rows", "insight", "stream"} if config.vocabulary else set()
     )
     linear = sum(isinstance(part, torch.nn.Linear) for part in build(config).modules())
     linear *= config.layers if config.shared_layers else 1
