@@ -110,7 +110,7 @@ def test_weights_are_stored_once_in_8_bits(folders: Mapping[str, Path]) -> None:
         for file in sorted(folders["tokens"].glob("*.onnx"))
     ]
 
-    assert len(every) == 4
+    assert len(every) == 5
     assert "embeddings.tokens.weight.int8" in dict(every[0])
     assert all(one == every[0] for one in every)
     assert (folders["tokens"] / "weights.bin").stat().st_size < 0.5 * LARGE_TABLE
