@@ -137,7 +137,7 @@ def test_parity_holds_and_attention_stays_fused(models: Path) -> None:
         for compared in manifest["parity"]["graphs"].values():
             assert all(each["graph"]["rms"] <= each["limit"]["rms"] for each in compared.values())
         operators = {graph: record["operators"] for graph, record in manifest["graphs"].items()}
-        assert set(operators) == {"fast", "attention", "rows"}
+        assert set(operators) - {"stream"} == {"fast", "attention", "rows"}
         assert operators["fast"]["MultiHeadAttention"] == operators["rows"]["MultiHeadAttention"] == fused
         assert "Softmax" not in operators["fast"]
         assert operators["attention"]["Softmax"] == operators["rows"]["Softmax"] == softmax

@@ -1,5 +1,6 @@
 from .aio import AsyncClient as AsyncClient
 from .client import Client as Client
+from .directions import Direction as Direction
 from .edges import Edge as Edge
 from .edges import strongest_edges as strongest_edges
 from .encoding import Encoding as Encoding
@@ -25,9 +26,12 @@ from .models import ModelStatistics as ModelStatistics
 from .models import ServedModel as ServedModel
 from .models import ServerInfo as ServerInfo
 from .models import TensorInfo as TensorInfo
+from .places import Edit as Edit
+from .places import Place as Place
 from .scoring import LabelScore as LabelScore
 from .scoring import RankedText as RankedText
 from .sparse import SparseVectors as SparseVectors
 from .tagging import Entity as Entity
+from .tracing import Trace as Trace
 
 __version__: str

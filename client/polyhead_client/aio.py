@@ -114,6 +114,8 @@ class AsyncClient:
     rerank = _awaited(Operations.rerank)
     tag = _awaited(Operations.tag)
     maxsim = _awaited(Operations.maxsim)
+    trace = _awaited(Operations.trace)
+    direction = _awaited(Operations.direction)
     model = _awaited(Operations.model)
     models = _awaited(Operations.models)
     metadata = _awaited(Operations.metadata)

@@ -115,6 +115,8 @@ class Client:
     rerank = _blocking(Operations.rerank)
     tag = _blocking(Operations.tag)
     maxsim = _blocking(Operations.maxsim)
+    trace = _blocking(Operations.trace)
+    direction = _blocking(Operations.direction)
     model = _blocking(Operations.model)
     models = _blocking(Operations.models)
     metadata = _blocking(Operations.metadata)

@@ -30,6 +30,7 @@ _SUMMARIES = {
     "serve": "Serve a model repository over gRPC.",
     "similarity": "Show which tokens make two texts similar.",
     "sweep": "Measure what each head configuration costs in latency, and report it.",
+    "trace": "Find the places that carry what makes two texts differ.",
     "view": "Draw the attention heads of a layer as heat maps.",
 }
 

@@ -124,6 +124,11 @@ class Encoding(Picklable):
     similarities: Arrays | None = None
     """The cosines of the query's tokens with those of the document, [S, T]; -1 for tokens that do not
     count."""
+    stream: Arrays | None = None
+    """What was read of the residual stream, [R, D], in the order of `read`, edits included; for a batch whose
+    sequences were read at different numbers of places a list."""
+    head_outputs: Arrays | None = None
+    """What was read of what heads give before the output projection, [R, K], likewise."""
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
 

@@ -5,11 +5,14 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import EllipsisType
 from typing import Any, NoReturn, TypeAlias
 
-from polyhead_client import request
+from numpy.typing import NDArray
+
+from polyhead_client import directions, request, tracing
 from polyhead_client.arguments import (
     check_count,
     check_flag,
@@ -21,13 +24,16 @@ from polyhead_client.arguments import (
 from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
 from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
+from polyhead_client.directions import Direction
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
 from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
 from polyhead_client.late import MatchedText, matched
 from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
+from polyhead_client.padding import InputForm
 from polyhead_client.parts import Assembly
+from polyhead_client.places import AskedPlaces, Edits, Reads, read_interventions
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import EncodeTemplate, template_of
 from polyhead_client.results import Results
@@ -42,6 +48,7 @@ from polyhead_client.selection import (
 )
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_client.tagging import Entity, check_strategy, entities_of
+from polyhead_client.tracing import By, Metric, Trace
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import Precision
@@ -145,6 +152,8 @@ class Operations:
         token_vectors: bool = False,
         query_vectors: Any = None,
         similarities: bool = False,
+        read: Reads | None = None,
+        edits: Edits | None = None,
         truncate: bool = False,
         progress: Progress | None = None,
         timeout: Timeout = ...,
@@ -213,6 +222,10 @@ class Operations:
             query_vectors: Such vectors of a query, floats [S, V], to compare each text with:
                 `Encoding.max_similarities`. For families that were exported with `--graphs maxsim`.
             similarities: Whether to fetch all similarities [S, T] with them, too.
+            read: Places to read, `(layer, token)` of the residual stream or `(layer, token, head)` of what a
+                head gives; see `Place`. For a batch, the same for all sequences, or a list of them for each.
+                For families that were exported with `--graphs stream`, as `edits`.
+            edits: `Edit`s of such places, likewise.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
             progress: Called after each request with the number of sequences that are done, and of all.
             timeout: Seconds for the whole operation; None means no limit, ... the client's default.
@@ -240,6 +253,9 @@ class Operations:
             memory_lengths=memory_lengths,
             memory_mask=memory_mask,
         )
+        single = batch.form is InputForm.SINGLE
+        asked_of = read_interventions(read, edits, size=batch.size, single=single)
+        reads, head_reads = (0, 0) if asked_of is None else asked_of.counts
         chosen: dict[str, Any] = {
             "text": batch.kind == TEXT,
             "output": output,
@@ -267,6 +283,9 @@ class Operations:
             "dtype": dtype,
             "dimensions": dimensions,
             "precision": precision,
+            "reads": reads,
+            "head_reads": head_reads,
+            "edits": edits is not None,
         }
         asked = (batch.kind, model, version, prompt_name, truncate, *chosen.values())
         if (template := self._models.template(asked)) is None:
@@ -289,6 +308,11 @@ class Operations:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
         if query_vectors is not None:
             batch = batch.with_fields(query_field(_input(info, QUERY_VECTORS), query_vectors, batch))
+        if asked_of is not None:
+            counts = batch.lengths
+            if counts is None and asked_of.edits_every_token:
+                counts = yield from self._count_tokens(template, batch, deadline)
+            batch = batch.with_fields(*asked_of.fields(info, counts))
         # What is joined has one length, and a memory has another.
         coalescer = None if batch.kind == QUERY else self._coalescer
         send = _request if coalescer is None else coalescer.encode
@@ -299,10 +323,13 @@ class Operations:
             self._models.forget(model or info.name)
             if requested.rows and str(error).startswith(ROWS):  # the caller knows them as queries
                 error.args = (str(error).replace(ROWS, "queries", 1),)
+            if asked_of is not None:
+                error.args = (asked_of.renamed(str(error)),)
             raise
         if results.version not in info.versions:
             self._models.forget(model or info.name)
-        return results.encoding(requested, batch.form, time.perf_counter_ns() - started_ns)
+        encoding = results.encoding(requested, batch.form, time.perf_counter_ns() - started_ns)
+        return encoding if asked_of is None else _with_reads(encoding, asked_of, results.lengths)
 
     def classify(
         self,
@@ -538,6 +565,116 @@ class Operations:
         tokens: Any = asked.tokens
         return matched(documents, found, tokens, top=most)
 
+    def trace(
+        self,
+        clean: Any,
+        corrupted: Any,
+        *,
+        metric: Metric = None,
+        by: By = "token",
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[Trace]:
+        """Find the places that carry what makes two inputs differ, by causal tracing.
+
+        For every layer and token, or layer and head, the value of the clean run is put into the corrupted
+        one. These runs share requests, as few as the server's limits allow.
+
+        Args:
+            clean: A text, a pair of texts as a tuple, or another single sequence that `encode` takes.
+            corrupted: Another, with as many tokens.
+            metric: What is to be recovered: the name of a label, for its logit; a vector [P], for the cosine
+                of the pooled vector with it; or a function of the `Encoding` of one sequence, which has the
+                output. None means a reranker's score, or else the cosine with the clean input's vector.
+            by: `token`, for [L + 1, T] shares of the stream; or `head`, for [L, H] of what heads give, each
+                at all tokens.
+            model: The family, exported with `--graphs stream`; None means the only one that takes the inputs.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of places that are done, and of all.
+            timeout: Seconds for each batch of runs; None means no limit, ... the client's default.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the metric does not tell the inputs apart.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        options = {"model": model, "version": version, "truncate": truncate, "timeout": timeout}
+
+        def model_of(name: str) -> Operation[ModelInfo]:
+            return self.model(name, version=version, timeout=timeout)
+
+        return (
+            yield from tracing.trace(
+                self.encode,
+                model_of,
+                clean,
+                corrupted,
+                metric=metric,
+                by=by,
+                progress=progress,
+                options=options,
+            )
+        )
+
+    def direction(
+        self,
+        positive: Sequence[str],
+        negative: Sequence[str],
+        *,
+        layer: int,
+        token: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[Direction]:
+        """Compute a steering vector: the mean of the stream for some texts less that for others.
+
+        Args:
+            positive: Texts that have something.
+            negative: Texts that lack it.
+            layer: Before which the stream is read, 0 to L - 1; L: after the last.
+            token: The position to read, such as 0 for the first; None means the mean of all of a text.
+            model: The family, exported with `--graphs stream`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each group of texts with the number of those that are done, and of all.
+            timeout: Seconds for each group; None means no limit, ... the client's default.
+
+        Returns:
+            The direction, whose `add()` and `project_out()` are edits for `encode`.
+
+        Raises:
+            InvalidRequest: The request is not valid.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        options = {"model": model, "version": version, "truncate": truncate, "timeout": timeout}
+        return (
+            yield from directions.direction(
+                self.encode,
+                positive,
+                negative,
+                layer=layer,
+                token=token,
+                progress=progress,
+                options=options,
+            )
+        )
+
+    def _count_tokens(
+        self, template: EncodeTemplate, batch: Batch, deadline: Deadline
+    ) -> Operation[NDArray[Any]]:
+        """Count the tokens of texts, [B]; the server tokenises them, and computes nothing else."""
+        options = read_options(text=True, output=False, pooled=False, logits=False, tokens=True)
+        counting = template_of(
+            template.info, options, template.version, template.truncate, template.prompt_name
+        )
+        return (yield from _encode_batch(counting, batch, deadline, _request, None)).lengths
+
     def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:
         """Encode texts for their logits; `options` are further arguments of `encode`."""
         return (
@@ -574,7 +711,7 @@ class Operations:
         )
         name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
         info = yield from self._models.model(name, version, deadline)
-        if options.roles:
+        if options.roles or options.edits:
             info = yield from self._models.with_outputs(info, options, version, deadline)
         elif not options.output:
             info = yield from self._models.of_sequences(info, version, deadline)
@@ -689,6 +826,18 @@ def _left(deadline: Deadline) -> float | None:
     """Return the timeout of a call that must end by a deadline, above 0 even if that has passed."""
     remaining = deadline.remaining()
     return None if remaining is None else max(remaining, 1e-6)
+
+
+def _with_reads(encoding: Encoding, asked_of: AskedPlaces, lengths: NDArray[Any]) -> Encoding:
+    """Check places of texts, whose lengths are known now, and trim what was read."""
+    asked_of.check_tokens(lengths)
+    if isinstance(encoding.lengths, int):
+        return encoding
+    return replace(
+        encoding,
+        stream=asked_of.trimmed(encoding.stream, heads=False),
+        head_outputs=asked_of.trimmed(encoding.head_outputs, heads=True),
+    )
 
 
 def _logits_of(encoding: Encoding, *, of_tokens: bool) -> tuple[Any, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from polyhead_proto.names import (
     CONTACTS,
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
+    HEAD_OUTPUTS,
     HEAD_SCORES,
     LENGTHS,
     LOGITS,
@@ -33,6 +34,7 @@ from polyhead_proto.names import (
     SPANS,
     SPARSE_INDICES,
     SPARSE_VALUES,
+    STREAM,
     THUMBNAILS,
     TOKEN_VECTORS,
     TOKENS,
@@ -142,6 +144,8 @@ class Results:
             "token_vectors": self._first(by_role.get(TOKEN_VECTORS)),
             "max_similarities": self._first(by_role.get(MAX_SIMILARITIES)),
             "similarities": self._first(by_role.get(SIMILARITIES)),
+            "stream": self._first(by_role.get(STREAM)),
+            "head_outputs": self._first(by_role.get(HEAD_OUTPUTS)),
         }
 
 

@@ -26,6 +26,8 @@ from polyhead_proto.names import (
     CROSS_VALUE_NORMS,
     DIMENSIONS,
     DTYPE,
+    EDIT_VECTORS,
+    HEAD_OUTPUTS,
     HEAD_SCORES,
     HEADS,
     LAYERS,
@@ -43,6 +45,7 @@ from polyhead_proto.names import (
     SPANS,
     SPARSE_INDICES,
     SPARSE_VALUES,
+    STREAM,
     THUMBNAILS,
     TOKEN_VECTORS,
     TOKENS,
@@ -78,9 +81,12 @@ _ARGUMENTS = MappingProxyType(
         TOKEN_VECTORS: "token_vectors",
         MAX_SIMILARITIES: "query_vectors",
         SIMILARITIES: "similarities",
+        STREAM: "read",
+        HEAD_OUTPUTS: "read",
+        EDIT_VECTORS: "edits",
     }
 )
-"""The argument that asks for outputs of a role."""
+"""The argument that asks for outputs of a role, or gives an input."""
 
 MOST_SELECTIONS = 256
 """The selections that are kept, because a program asks for few different ones again and again."""
@@ -88,12 +94,15 @@ MOST_SELECTIONS = 256
 _SOURCES = MappingProxyType(
     {
         CONTACTS: "polyhead export --graphs contacts adds one, if the checkpoint predicts them",
+        SPARSE_INDICES: "polyhead export --graphs sparse adds one, if the checkpoint is SPLADE's",
+        SPARSE_VALUES: "polyhead export --graphs sparse adds one, if the checkpoint is SPLADE's",
         TOKEN_VECTORS: "checkpoints of late interaction have them, such as ColBERT's",
         MAX_SIMILARITIES: "polyhead export --graphs maxsim adds one, for checkpoints of late interaction",
         SIMILARITIES: "polyhead export --graphs maxsim adds one, for checkpoints of late interaction",
+        **dict.fromkeys((STREAM, HEAD_OUTPUTS, EDIT_VECTORS), "polyhead export --graphs stream adds one"),
     }
 )
-"""What gives outputs of a role that the insight graph does not have."""
+"""What gives outputs of a role, or has such an input, that the insight graph does not have."""
 
 _ROWS = MappingProxyType({ATTENTION: ATTENTION_ROWS, CROSS_ATTENTION: CROSS_ATTENTION_ROWS})
 """The roles of the weights of all queries, each with that of the rows of some queries."""
@@ -239,6 +248,12 @@ class OutputOptions:
     dtype: Precision | None = None
     dimensions: int | None = None
     precision: VectorPrecision | None = None
+    reads: int = 0
+    """The places to read of the stream."""
+    head_reads: int = 0
+    """The places to read of what heads give."""
+    edits: bool = False
+    """Whether the graph must take edits."""
     roles: frozenset[str] = field(init=False)
     """The roles of all outputs but those that every graph has."""
 
@@ -264,6 +279,8 @@ class OutputOptions:
             TOKEN_VECTORS: self.token_vectors,
             MAX_SIMILARITIES: self.max_similarities,
             SIMILARITIES: self.similarities,
+            STREAM: self.reads > 0,
+            HEAD_OUTPUTS: self.head_reads > 0,
         }
         self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
         by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
@@ -295,7 +312,12 @@ class OutputOptions:
 
 
 def gives(info: ModelInfo, roles: Collection[str], options: OutputOptions) -> bool:
-    """Return whether a graph has outputs of all these roles, with all layers that are asked for."""
+    """Return whether a graph has outputs of all these roles, with all layers that are asked for.
+
+    And whether it takes edits, if there are any.
+    """
+    if options.edits and EDIT_VECTORS not in info.inputs:
+        return False
     return all(info.with_role(role) and _missing_layer(info, role, options) is None for role in roles)
 
 
@@ -380,6 +402,8 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
         for role in _ARGUMENTS
         if role in options.roles
     }
+    if options.edits:
+        sources[EDIT_VECTORS] = [info for info in graphs if EDIT_VECTORS in info.inputs]
     for role, found in sources.items():
         if not found and role == ATTENTION:
             return InvalidRequest(f"attention is not available: {name} has no attention outputs")
@@ -390,7 +414,7 @@ def not_available(graphs: Sequence[ModelInfo], options: OutputOptions) -> Invali
                 else "its layers attend to no memory"
             )
             return InvalidRequest(f"cross_attention is not available: {instead} ({name})")
-        if not found and MEMORY in graphs[0].inputs:
+        if not found and MEMORY in graphs[0].inputs and role not in _SOURCES:
             return InvalidRequest(
                 f"{_ARGUMENTS[role]} is not defined for {name}, whose layers attend to a memory: it follows "
                 "one sequence through all layers, or compares positions in it"
@@ -448,6 +472,8 @@ def _selected(
         choose(len(dims) - 2, QUERIES, options.queries)
     elif tensor.role in _ROWS.values() and options.queries is not None:
         dims[-2] = len(options.queries)
+    elif tensor.role in {STREAM, HEAD_OUTPUTS}:
+        dims[-2] = options.reads if tensor.role == STREAM else options.head_reads
     elif (count := _first_of(tensor, options)) is not None:
         most = tensor.size(len(dims) - 1)
         if most is not None and count > most:

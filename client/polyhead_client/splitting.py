@@ -26,7 +26,7 @@ MAX_IN_FLIGHT = 4
 
 _INDEX = re.compile(
     r"\b(inputs|text|text_pair|x|query|memory|input_ids|token_type_ids|lengths|memory_lengths|mask|memory_mask"
-    r"|rows|head_mask|head_mix)\[(\d+)"
+    r"|rows|head_mask|head_mix|(?:head_)?(?:read|edit)_[a-z]+)\[(\d+)"
 )
 
 

@@ -21,8 +21,10 @@ from polyhead_export.attention_ops import (
     fused_masked_attention,
     needs_no_mask,
 )
+from polyhead_export.interventions import Interventions
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
+from polyhead_model.encoder import Visit, pass_by
 from polyhead_model.packing import TokenLayout
 
 Made = TypeVar("Made")
@@ -99,6 +101,8 @@ class ForwardPass(AttentionPass):
     """Returns what `Encoder.weigh_words` does of the output, [B, V] in fp32."""
     kept_heads: Sequence[Sequence[int]] | None
     """The numbers of each layer's heads where heads were pruned, see `EncoderConfig`."""
+    interventions: Interventions | None
+    """What was edited and read, of the heads of each layer's first attention; None where nothing can be."""
 
     @property
     def valid(self) -> Tensor:
@@ -116,6 +120,7 @@ def run_forward(
     masks_by_bias: bool = False,
     pack: bool = False,
     pooled_only: bool = False,
+    intervenes: bool = False,
 ) -> ForwardPass:
     """Run an encoder.
 
@@ -129,8 +134,10 @@ def run_forward(
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
         pack: Whether padding is left out between attentions, see `Encoder.forward`.
         pooled_only: Whether the last layer is computed for pooled tokens alone, likewise.
+        intervenes: Whether the inputs say what to read and to edit, see `Interventions`.
     """
     config, lengths = encoder.config, inputs["lengths"]
+    interventions = Interventions(config, inputs) if intervenes else None
     dtype = next(encoder.parameters()).dtype
     x, memory = inputs[config.main_input], inputs.get("memory")
     recorders = []
@@ -162,6 +169,8 @@ def run_forward(
                 can_be_empty=True,
             )
         )
+    if interventions is not None:
+        recorders[0].at_heads = interventions.at_heads
     turns = itertools.cycle(recorders)
 
     def attend(
@@ -189,6 +198,7 @@ def run_forward(
         attend=attend,
         pack=pack,
         pooled_only=pooled_only,
+        visit=pass_by if interventions is None else interventions.at_layer,
     )
     output, pooled, class_logits = result.output, result.pooled, result.logits
     vectors = result.token_vectors
@@ -210,6 +220,7 @@ def run_forward(
         lengths=lengths,
         cross=others[0] if others else None,
         kept_heads=encoder.config.kept_heads,
+        interventions=interventions,
     )
 
 
@@ -274,6 +285,8 @@ class _Recorder:
         self._layouts = PADDED
         self._biases: list[Tensor | None] = []
         self._weights: dict[int, Tensor] = {}
+        self.at_heads: Visit | None = None
+        """Called with what the heads of a layer give; returns what the output projection gets instead."""
 
     def mask_by_bias(self, tokens: int) -> None:
         """Let explicit attention, of T tokens, be masked by a bias."""
@@ -304,6 +317,8 @@ class _Recorder:
         context, weights = attend(query, key, value, heads, visible, bias=bias, layouts=layouts)
         if weights is not None:
             self._weights[layer] = weights
+        if self.at_heads is not None:
+            context = self.at_heads(layer, context, layouts[0])
         return context, weights
 
     def recorded(self, norm_maps: Sequence[Tensor]) -> AttentionPass:

@@ -75,6 +75,7 @@ class _TracedEncoder(nn.Module):
             masks_by_bias=self.kind.masks_by_bias,
             pack=self.pack,
             pooled_only=self.kind.pooled_only,
+            intervenes=self.kind.intervenes,
         )
         return compute_outputs(config, self.kind, inputs, run)
 

@@ -180,7 +180,7 @@ class Reference:
         self._encoder = encoder
         # Views of the weights: in float64 they would be copies, and of 16 bits they are.
         self._norm_maps = norm_maps_of(encoder, compact=False)
-        self._passes: dict[int, list[ForwardPass]] = {}
+        self._passes: dict[tuple[int, bool], list[ForwardPass]] = {}
 
     def compare(self, file: Path, kind: GraphKind, model: ir.Model | None) -> dict[str, Closeness]:
         """Compare a graph with PyTorch, over all `compared_sizes`.
@@ -221,16 +221,17 @@ class Reference:
         config = self._encoder.config
         for seed, size in enumerate(compared_sizes(config), start=1):
             inputs = sample_inputs(config, kind, *size, seed=seed)
-            if seed not in self._passes:  # graphs differ in what they make of it
-                self._passes[seed] = [
-                    _forward(self._encoder, inputs, self._norm_maps, each) for each in _ARITHMETICS
+            key = (seed, kind.intervenes)
+            if key not in self._passes:  # graphs differ in what they make of it
+                self._passes[key] = [
+                    _forward(self._encoder, kind, inputs, self._norm_maps, each) for each in _ARITHMETICS
                 ]
             feeds = {spec.name: _feed(spec, inputs[spec.name]) for spec in inputs_of(config, kind)}
             yield (
                 feeds,
                 [
                     _Computed(run, _outputs(config, kind, inputs, run, arithmetic))
-                    for run, arithmetic in zip(self._passes[seed], arithmetics, strict=False)
+                    for run, arithmetic in zip(self._passes[key], arithmetics, strict=False)
                 ],
             )
 
@@ -267,15 +268,22 @@ def run_reference(
     encoder: Encoder, kind: GraphKind, inputs: Mapping[str, Tensor]
 ) -> tuple[ForwardPass, dict[str, NDArray[np.float32]]]:
     """Return PyTorch's forward pass, with plain attention, and the outputs by name."""
-    run = _forward(encoder, inputs, norm_maps_of(encoder, compact=False), _FP32)
+    run = _forward(encoder, kind, inputs, norm_maps_of(encoder, compact=False), _FP32)
     return run, _outputs(encoder.config, kind, inputs, run, _FP32)
 
 
 def _forward(
-    encoder: Encoder, inputs: Mapping[str, Tensor], norm_maps: Sequence[Tensor], arithmetic: "_Arithmetic"
+    encoder: Encoder,
+    kind: GraphKind,
+    inputs: Mapping[str, Tensor],
+    norm_maps: Sequence[Tensor],
+    arithmetic: "_Arithmetic",
 ) -> ForwardPass:
+    explicit = range(encoder.config.layers)
     with arithmetic.applied():
-        return run_forward(encoder, inputs, explicit=range(encoder.config.layers), norm_maps=norm_maps)
+        return run_forward(
+            encoder, inputs, explicit=explicit, norm_maps=norm_maps, intervenes=kind.intervenes
+        )
 
 
 def _outputs(

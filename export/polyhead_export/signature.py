@@ -1,8 +1,8 @@
 """The inputs and outputs of a family's graphs: names, datatypes, axes and roles.
 
 Shape letters: B batch, T tokens, N tokens of a batch that exist, S tokens of the memory, D d_model, H heads,
-L layers, A chosen layers, R rows asked for, P width of pooled vectors behind dense layers, V width of token
-vectors, C labels.
+K head width, L layers, A chosen layers, R rows asked for, P width of pooled vectors behind dense layers, V
+width of token vectors, C labels.
 """
 
 from collections.abc import Collection, Mapping
@@ -58,6 +58,8 @@ class GraphKind:
     """Explicit attention is masked before the softmax alone, which is cheaper; see `ForwardPass.weights`."""
     pooled_only: ClassVar[bool] = False
     """There is no output of tokens, and the last layer is computed for those that are pooled alone."""
+    intervenes: ClassVar[bool] = False
+    """Its inputs change what layers compute, so that its forward pass is no other kind's."""
     attention_layers: tuple[int, ...] | None = None
     """The layers whose attention the export is asked for, ascending; None = all."""
     token_classes: tuple[TokenClass, ...] = ()

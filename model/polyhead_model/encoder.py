@@ -1,6 +1,7 @@
 """The encoder: embeddings for token ids, a stack of layers, pooling."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +17,14 @@ from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead
 from polyhead_model.positions import RelativeBias, Rotation, in_fp32, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
 from polyhead_model.splade import SpladeHead
+
+Visit = Callable[[int, Tensor, TokenLayout], Tensor]
+"""Called with a layer's number and its input x [B, T, D], laid out; returns what the layer gets instead."""
+
+
+def pass_by(_layer: int, x: Tensor, _layout: TokenLayout) -> Tensor:
+    """Return x; a `Visit`."""
+    return x
 
 
 class EncoderOutput(NamedTuple):
@@ -170,6 +179,7 @@ class Encoder(FusibleModule):
         attend: Attend = attend_explicitly,
         pack: bool = False,
         pooled_only: bool = False,
+        visit: Visit = pass_by,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -188,6 +198,7 @@ class Encoder(FusibleModule):
                 are given and dropout is not active. The result is the same.
             pooled_only: Whether the last layer is computed for the one token of each sequence that is pooled
                 (`config.pooled_position`); its keys and values are those of all. It must be a `Block`.
+            visit: Called before every layer, and with L after the last, before the final norm.
 
         Raises:
             ValueError: A shape or a value is out of range; the message names it.
@@ -243,7 +254,7 @@ class Encoder(FusibleModule):
                 bias = None if bias is None else bias[0, :, positions].transpose(0, 1)
             if isinstance(layer, DecoderBlock):
                 x, weights, cross_weights = layer(
-                    x,
+                    visit(number, x, layout),
                     memory,
                     mask=visible,
                     memory_mask=visible_memory,
@@ -253,7 +264,7 @@ class Encoder(FusibleModule):
                 )
             else:
                 x, weights = layer(
-                    x,
+                    visit(number, x, layout),
                     memory,
                     mask=visible_memory if memory is not None else near if is_local else visible,
                     head_mask=None
@@ -269,9 +280,8 @@ class Encoder(FusibleModule):
                 attention.append(weights)
             if cross_weights is not None:
                 cross_attention.append(cross_weights)
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        output = _zero_padding(queries.pad(x), valid)
+        x = visit(self.config.layers, x, queries)
+        output = _zero_padding(queries.pad(x if self.final_norm is None else self.final_norm(x)), valid)
         pooled, logits = self._pooled_and_logits(output, valid)
         return EncoderOutput(
             output,

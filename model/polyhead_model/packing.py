@@ -38,6 +38,9 @@ class TokenLayout(Protocol):
     def take(self, x: Tensor, positions: Tensor) -> Tensor:
         """Take tokens at positions [B, Tq] of what `pack` gave of x [B, T, D], and lay them out alike."""
 
+    def rows(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Number tokens at positions [B, Tq] among the rows [·, …] of what `pack` gave: [B, Tq]."""
+
 
 class Padded:
     """Tokens with the padding between them, [B, T, …]."""
@@ -69,6 +72,10 @@ class Padded:
     def take(self, x: Tensor, positions: Tensor) -> Tensor:
         """Take tokens at positions [B, Tq] of x [B, T, D]: [B, Tq, D]."""
         return x.gather(1, positions[..., None].expand(*positions.shape, x.shape[2]))
+
+    def rows(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Number tokens at positions [B, Tq] among the rows of x [B, T, …], flattened to [B·T, …]."""
+        return torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1] + positions
 
 
 class Packed:
@@ -120,7 +127,11 @@ class Packed:
 
     def take(self, x: Tensor, positions: Tensor) -> Tensor:
         """Take tokens at positions [B, Tq] of x [1, N, D]: [1, B·Tq, D]."""
-        return take_rows(x.squeeze(0), self._sources.gather(1, positions).reshape(1, -1))
+        return take_rows(x.squeeze(0), self.rows(x, positions).reshape(1, -1))
+
+    def rows(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Number tokens at positions [B, Tq] among the rows of x [1, N, …]: in padding, the one before it."""
+        return self._sources.gather(1, positions)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

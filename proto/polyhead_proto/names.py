@@ -44,6 +44,12 @@ HEAD_MIX = "head_mix"
 QUERY_VECTORS = "query_vectors"
 """The input of vectors of a query's tokens, [B, S, V], to compare documents with; and its role."""
 
+EDIT_VECTORS = "edit_vectors"
+"""The input of the vectors of edits of the stream, [B, Edits, D]; and its role."""
+
+HEAD_EDIT_VECTORS = "head_edit_vectors"
+"""The input of those of edits of what heads give, [B, HeadEdits, K]; and its role."""
+
 OUTPUT = "output"
 """The output of the encoder's vectors, [B, T, D]."""
 
@@ -124,6 +130,12 @@ TOP_WEIGHTS = "top_weights"
 
 THUMBNAILS = "thumbnails"
 """The role of outputs of a small picture of each head, [B, L, H, Side, Side]."""
+
+STREAM = "stream"
+"""The role of outputs of what was read of the residual stream, [B, Reads, D]."""
+
+HEAD_OUTPUTS = "head_outputs"
+"""The role of outputs of what was read of what heads give, [B, HeadReads, K]."""
 
 HEADS = "heads"
 """The parameter of an output with an axis of heads that selects from it, such as `0,3` or `0:4`."""

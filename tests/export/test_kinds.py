@@ -115,7 +115,13 @@ def test_a_family_has_the_graphs_that_are_asked_for() -> None:
     assert [kind.name for kind in kinds_of(CONFIG)] == ["fast", "attention"]
     assert [kind.name for kind in kinds_of(CONFIG, ["rows"])] == ["fast", "attention", "rows"]
     every = [kind.name for kind in kinds_of(CONFIG, ["all"])]
-    assert every == ["fast", "attention", "rows", "insight"]  # as it neither pools nor predicts contacts
+    assert every == [
+        "fast",
+        "attention",
+        "rows",
+        "insight",
+        "stream",
+    ]  # as it neither pools nor predicts contacts
 
 
 @pytest.mark.parametrize(

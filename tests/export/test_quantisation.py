@@ -67,7 +67,7 @@ def test_every_graph_is_exact_and_close_to_fp32(folders: Mapping[str, Path], nam
 
     assert manifest["precision"] == "int8"
     assert set(manifest["graphs"]) == {"fast", "attention"} | (
-        {"rows", "insight"} if config.vocabulary else set()
+        {"rows", "insight", "stream"} if config.vocabulary else set()
     )
     linear = sum(isinstance(part, torch.nn.Linear) for part in build(config).modules())
     linear *= config.layers if config.shared_layers else 1
@@ -96,7 +96,7 @@ def test_weights_are_stored_once_in_8_bits(folders: Mapping[str, Path]) -> None:
         for file in sorted(folders["tokens"].glob("*.onnx"))
     ]
 
-    assert len(every) == 4
+    assert len(every) == 5
     assert "embeddings.tokens.weight.int8" in dict(every[0])
     assert all(one == every[0] for one in every)
     assert (folders["tokens"] / "weights.bin").stat().st_size < 0.5 * LARGE_TABLE

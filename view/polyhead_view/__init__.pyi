@@ -12,3 +12,4 @@ from .plots import draw_similarity as draw_similarity
 from .similarity import Similarity as Similarity
 from .similarity import TokenPair as TokenPair
 from .similarity import explain_similarity as explain_similarity
+from .traces import draw_trace as draw_trace

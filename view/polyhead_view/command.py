@@ -67,7 +67,7 @@ def view(
     from polyhead_view.figures import save
     from polyhead_view.plots import draw_contacts, draw_heads
 
-    _check_kind(out)
+    check_kind(out)
     if (layer is None) is not contacts:
         raise InvalidRequest("give either --layer, or --contacts")
     if contacts and (cross or weighted or heads is not None or columns is not None):
@@ -141,7 +141,7 @@ def similarity(
     from polyhead_view.similarity import explain_similarity
 
     if out is not None:
-        _check_kind(out)
+        check_kind(out)
     with connection.open() as client:
         explained = explain_similarity(client, a, b, model=connection.model, truncate=truncate)
     table = Table("first text", "second text", box=SIMPLE_HEAD)
@@ -165,7 +165,12 @@ def _numbered(tokens: Sequence[str]) -> list[str]:
     return [f"{token}@{at}" if counts[token] > 1 else token for at, token in enumerate(tokens)]
 
 
-def _check_kind(out: Path) -> None:
+def check_kind(out: Path) -> None:
+    """Check the suffix of an image file.
+
+    Raises:
+        InvalidRequest: There is no such format.
+    """
     from polyhead_view.figures import kinds
 
     if out.suffix.removeprefix(".").lower() not in kinds():

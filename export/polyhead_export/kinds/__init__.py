@@ -11,6 +11,7 @@ from polyhead_export.kinds.maxsim import MaxSimGraph
 from polyhead_export.kinds.pooled import PooledGraph
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.kinds.sparse import SparseGraph
+from polyhead_export.kinds.stream import StreamGraph
 from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
@@ -26,6 +27,7 @@ KINDS: Mapping[str, type[GraphKind]] = {
         ContactsGraph,
         SparseGraph,
         MaxSimGraph,
+        StreamGraph,
     )
 }
 """Every kind by its name, in the order of their files in a version."""
@@ -91,8 +93,8 @@ def _undefined(config: EncoderConfig) -> Mapping[str, str]:
     """Return the kinds that are not defined for an encoder, and why."""
     reasons = {
         InsightGraph.name: config.cross_attention is not None
-        and " where layers attend to a memory: rollout and scores follow one sequence through all layers, and "
-        "the memory's tokens are another; rows works",
+        and " where layers attend to a memory: rollout and scores follow one sequence through all layers, "
+        "and the memory's tokens are another; rows works",
         PooledGraph.name: config.pooled_position is None
         and ", which computes one token in the last layer: this encoder pools or classifies others than the "
         "first (cls) or the last, or its layers are not blocks of self-attention",

@@ -144,7 +144,8 @@ class Engine:
         if len(measures) == 1:
             return signature.working_bytes(batch, longest, tokens=tokens)
         sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in measures.items()}
-        return signature.working_bytes(batch, max(sizes.values()), sizes, tokens=tokens)
+        longest = max([sizes[letter] for letter in signature.sequences])
+        return signature.working_bytes(batch, longest, sizes, tokens=tokens)
 
     def _try_shrinking(self) -> None:
         """Shrink the arena of a GPU once. If onnxruntime has no arena of that name, such runs fail."""

@@ -82,6 +82,13 @@ def check_inputs(
     # What is needed says how long sequences are, and what may be left out must fit.
     for name in sorted(inputs, key=lambda name: (name not in first, inputs[name].spec.optional)):
         _check_shape(inputs[name], sizes, signature, settings)
+    for letter, names in signature.optional.items():
+        given, missing = (sorted(set(names) & inputs.keys()), set(names) - inputs.keys())
+        if given and missing:
+            raise InvalidRequestError(
+                f"input {min(missing)} must be given together with input {given[0]}, as both have {letter}"
+            )
+        sizes.setdefault(letter, 1)
     return [bounded(given, sizes) for given in inputs.values()], sizes
 
 

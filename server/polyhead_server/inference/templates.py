@@ -137,8 +137,8 @@ def check_work(sizes: Mapping[str, int], signature: Signature, settings: Setting
     Raises:
         TooLargeError: There are too many tokens, or their attention takes too much memory.
     """
-    batch, tokens = sizes["B"], max(size for letter, size in sizes.items() if letter != "B")
     letter = max(signature.sequences, key=sizes.__getitem__)
+    batch, tokens = sizes["B"], sizes[letter]
     check_total(batch, tokens, settings.max_request_tokens, letter)
     needed = signature.working_bytes(batch, tokens, sizes)
     if needed > settings.max_working_bytes:

@@ -46,6 +46,9 @@ SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
 }
 """The letters of the axes from which parameters select; `queries` and `dimensions` select by role."""
 
+_COPIES = 4
+"""How many values a run holds at once of the size of each that is asked along `Signature.optional` axes."""
+
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
 
 
@@ -178,9 +181,31 @@ class Signature:
         return found
 
     @cached_property
+    def optional(self) -> Mapping[str, tuple[str, ...]]:
+        """By letter of the axes that only inputs have which may be left out: these inputs.
+
+        A request gives all of them or none, and then the axis has size 1.
+        """
+        needed = {letter for spec in self.feeds if spec.fill is None for letter in spec.axes}
+        return {
+            letter: tuple(spec.name for spec in self.feeds if letter in spec.axes)
+            for letter in self.letters
+            if letter not in needed
+        }
+
+    def asked_bytes(self, letter: str) -> int:
+        """Return the bytes that one index of such an axis has in all inputs and outputs of a sequence."""
+        return sum(
+            max(4, spec.dtype.itemsize) * math.prod(spec.sizes.values())
+            for spec in (*self.feeds, *self.results)
+            if letter in spec.axes
+        )
+
+    @cached_property
     def sequences(self) -> tuple[str, ...]:
-        """Those of the letters that are lengths of sequences, not numbers of indices into them."""
+        """Those of the letters that are lengths of sequences, not numbers of what is asked of them."""
         indices = {letter for spec in self.feeds if isinstance(spec.below, str) for letter in spec.axes[1:]}
+        indices |= self.optional.keys()
         return tuple(letter for letter in self.letters if letter not in indices - {*self.primary.axes})
 
     @cached_property
@@ -216,9 +241,10 @@ class Signature:
     ) -> int:
         """Estimate the memory of a run of this size beyond the weights, in bytes.
 
-        Counts every output, asked for or not, as onnxruntime computes them all; the values [B, T, T] (or of
-        other axes) that the manifest says, else one layer's scores and weights; and eight [B, T, D] values.
-        In packed graphs these are [N, D], but no fewer than what attention takes and gives, four [B, T, D].
+        Counts every output, asked for or not, as onnxruntime computes them all; inputs along `optional` axes;
+        the values [B, T, T] (or of other axes) that the manifest says, else one layer's scores and weights;
+        and eight [B, T, D] values. In packed graphs these are [N, D], but no fewer than what attention takes
+        and gives, four [B, T, D].
 
         Args:
             batch: B.
@@ -247,16 +273,18 @@ class Signature:
 
     @cached_property
     def _output_bytes(self) -> Mapping[tuple[str, ...], int]:
-        """The bytes of outputs per sequence: those of the fixed axes, summed by the axes that vary.
+        """The bytes of outputs, and of what is asked, per sequence: by the axes that vary.
 
         Computed once, because the memory of every request is checked.
         """
         found: Counter[tuple[str, ...]] = Counter()
-        for spec in self.results:
+        asked = [spec for spec in self.feeds if self.optional.keys() & {*spec.axes}]
+        for spec in (*self.results, *asked):
             fixed = [spec.sizes[letter] for letter in spec.axes if letter in spec.sizes]
             item_bytes = max(4, spec.dtype.itemsize)  # runs compute in FP32 at least
             varying = tuple(letter for letter in spec.axes[1:] if letter not in spec.sizes)
-            found[varying] += item_bytes * math.prod(fixed)
+            copies = _COPIES if self.optional.keys() & set(varying) else 1
+            found[varying] += copies * item_bytes * math.prod(fixed)
         return found
 
 

@@ -27,6 +27,8 @@ class Layout:
     outputs: Mapping[str, Axes]
     measures: tuple[tuple[str, int], ...] = ()
     """For each letter, an input and its axis from which the letter's size is read."""
+    asked: tuple[tuple[int, int], ...] = ()
+    """The indices of the letters of what requests may ask of a sequence, and the bytes of one such thing."""
     lengths: tuple[tuple[str, int], ...] = ()
     """The inputs with the lengths of sequences without padding, and the index of each one's letter."""
     broadcasting: frozenset[str] = frozenset()
@@ -51,6 +53,7 @@ def layout_of(signature: Signature) -> Layout:
         inputs={spec.name: _axes(spec, letters) for spec in signature.feeds},
         outputs={spec.name: _axes(spec, letters) for spec in signature.results},
         measures=tuple(signature.measures.values()),
+        asked=tuple((letters[letter], signature.asked_bytes(letter)) for letter in signature.optional),
         lengths=tuple((spec.name, letters[str(spec.fill)]) for spec in signature.lengths),
         broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
         packed=signature.packed,
@@ -66,8 +69,11 @@ def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
 
 def measure(feeds: Arrays, layout: Layout) -> tuple[Size, int]:
     """Return the size of a request, and its tokens without padding."""
+    asked = {letter for letter, _ in layout.asked}
     rows = len(feeds[layout.measures[0][0]])
-    longest = max([feeds[name].shape[axis] for name, axis in layout.measures])
+    longest = max(
+        [feeds[name].shape[axis] for at, (name, axis) in enumerate(layout.measures) if at not in asked]
+    )
     tokens = real = rows * longest
     if layout.lengths:
         lengths = [feeds[name].tolist() for name, _ in layout.lengths]
@@ -97,6 +103,15 @@ def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> A
         else:
             feeds[name] = _pad(parts, axes, longest) if longest and axes else np.concatenate(parts)
     return feeds
+
+
+def asked_padding(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> int:
+    """Return the bytes by which requests that run together pad what others ask for."""
+    rows, longest = [work.size.rows for work in works], longest_of(sizes)
+    return sum(
+        size * sum([count * (longest[letter] - own[letter]) for count, own in zip(rows, sizes, strict=True)])
+        for letter, size in layout.asked
+    )
 
 
 def longest_of(sizes: Sequence[Sizes]) -> Sizes:

@@ -10,9 +10,19 @@ from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
-from polyhead_server.scheduling.batch import Layout, assemble, computed_tokens, outputs_of, split
+from polyhead_server.scheduling.batch import (
+    Layout,
+    asked_padding,
+    assemble,
+    computed_tokens,
+    outputs_of,
+    split,
+)
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
+
+_MOST_PADDING = 2**25
+"""The bytes by which a run may pad what its requests ask of their sequences."""
 
 
 class Item(Protocol):
@@ -42,7 +52,8 @@ def run_batch(
     """Run requests together.
 
     A run that fails is repeated with each half of its requests, until only the requests that cause the
-    failure fail: at most 2n - 1 runs for n requests. This helps against a lack of memory, too.
+    failure fail: at most 2n - 1 runs for n requests. This helps against a lack of memory, too. Requests are
+    also halved where what one of them asks for would be padding in too many others.
 
     Args:
         engine: Runs the batch.
@@ -56,6 +67,11 @@ def run_batch(
     groups = [items]
     while groups:
         group = groups.pop()
+        if len(group) > 1 and layout.asked:
+            works = [item.work for item in group]
+            if asked_padding(works, layout.sizes(works), layout) > _MOST_PADDING:
+                groups += [group[len(group) // 2 :], group[: len(group) // 2]]
+                continue
         try:
             result = execute(engine, [item.work for item in group], layout)
         except DeviceLostError as error:  # each half would fail, too

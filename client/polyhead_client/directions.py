@@ -1,0 +1,123 @@
+"""Directions in the stream: what two sets of texts differ in, to be added or projected out.
+
+Shape letters: T tokens, D d_model.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client.archive import read_npz, write_npz
+from polyhead_client.calls import Operation
+from polyhead_client.encoding import Encoding
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.frozen import Picklable
+from polyhead_client.places import Edit
+from polyhead_client.scoring import check_texts
+
+_FORMAT = 1
+"""Of saved directions; incremented when a reader of the old format would misread the new one."""
+
+_AT_ONCE = 256
+"""Texts that are read at once: their vectors are held until their mean is known."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Direction(Picklable):
+    """A vector of the stream: a difference of means (Marks & Tegmark 2023, arXiv 2310.06824)."""
+
+    model: str
+    version: str
+    layer: int
+    """0 to L - 1, or L: after the last."""
+    vector: NDArray[np.float32]
+    """[D]."""
+
+    def add(self, scale: float = 1.0, *, token: int | None = None) -> Edit:
+        """Return the edit that adds it, times `scale`, to a token; None means every token."""
+        return Edit(self.layer, token, self.vector, scale=scale)
+
+    def project_out(self, *, token: int | None = None) -> Edit:
+        """Return the edit that removes what a token, or every token, has along it."""
+        return Edit(self.layer, token, self.vector, mode="project_out")
+
+    def save(self, path: Path | str) -> None:
+        """Write it as an .npz file, which `load` reads, and NumPy does.
+
+        Raises:
+            ValueError: The name of the file does not end with .npz.
+        """
+        write_npz(path, {"direction_format": _FORMAT} | asdict(self))
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Direction":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: It is no such file, or of a later polyhead.
+            OSError: It cannot be read.
+        """
+        values = read_npz(path)
+        if values.pop("direction_format", None) != _FORMAT:
+            raise ValueError(
+                f"{path} must be a direction of format {_FORMAT}; update polyhead to read others"
+            )
+        return cls(**values)
+
+
+def direction(
+    encode: Callable[..., Operation[Encoding]],
+    positive: Sequence[str],
+    negative: Sequence[str],
+    *,
+    layer: int,
+    token: int | None,
+    progress: Callable[[int, int], object] | None,
+    options: dict[str, Any],
+) -> Operation[Direction]:
+    """Compute a direction; see `Client.direction`.
+
+    Args:
+        encode: `Client.encode` as an operation.
+        positive: See there.
+        negative: See there.
+        layer: See there.
+        token: See there.
+        progress: See there.
+        options: Further arguments of `encode`.
+    """
+    nothing = {"output": False, "pooled": False, "logits": False}
+    sides = [check_texts("positive", positive), check_texts("negative", negative)]
+    if not all(sides):
+        raise InvalidRequest("positive and negative must be one or more texts each")
+    done, of = 0, sum(map(len, sides))
+    means: list[NDArray[np.float64]] = []
+    found = None
+    for texts in sides:
+        total: Any = 0.0
+        for start in range(0, len(texts), _AT_ONCE):
+            some = texts[start : start + _AT_ONCE]
+            places: Any = [(layer, token)]
+            if token is None:
+                counted = yield from encode(some, tokens=True, **nothing, **options)
+                places = [[(layer, at) for at in range(count)] for count in np.asarray(counted.lengths)]
+            found = yield from encode(some, read=places, tokens=False, **nothing, **options)
+            total = total + sum(np.mean(each, axis=0, dtype=np.float64) for each in _rows(found))
+            done += len(some)
+            if progress is not None:
+                progress(done, of)
+        means.append(total / len(texts))
+    if found is None:
+        raise RuntimeError("no text was read")
+    vector = (means[0] - means[1]).astype(np.float32)
+    return Direction(model=found.model, version=found.version, layer=layer, vector=vector)
+
+
+def _rows(found: Encoding) -> Sequence[NDArray[Any]]:
+    """Return what was read of each text."""
+    rows: Any = found.stream
+    return list(rows)
