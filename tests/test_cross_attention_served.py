@@ -25,7 +25,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, layout_of, measure
+from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute
 
 D, H, L = 16, 2, 2
@@ -119,13 +119,13 @@ def batched(
 ) -> list[Any]:
     """Run requests in one batch."""
     engine, signature = open_engine(models, name, graph, device)
-    layout = layout_of(signature)
+    dynamic = dynamic_axes_of(signature)
     works = [
         Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
         for feeds in requests
-        for size, real_tokens in [measure(feeds, layout)]
+        for size, real_tokens in [measure(feeds, dynamic)]
     ]
-    return list(execute(engine, works, layout).outputs)
+    return list(execute(engine, works, dynamic).outputs)
 
 
 # ---- Export --------------------------------------------------------------------------------------
@@ -227,10 +227,10 @@ def test_masked_and_unmasked_requests_share_a_batch(models: Path, device: str) -
 
 def test_masks_that_were_left_out_stay_one_value(models: Path) -> None:
     _, signature = open_engine(models, "decoder", "fast", "cpu")
-    layout = layout_of(signature)
-    assert layout.broadcasting == {"mask", "memory_mask"}
+    dynamic = dynamic_axes_of(signature)
+    assert dynamic.broadcasting == {"mask", "memory_mask"}
     sizes = {"B": 3, "T": 64, "S": 16}
-    assert {name: signature.inputs[name].left_out_at(sizes) for name in layout.broadcasting} == {
+    assert {name: signature.inputs[name].left_out_at(sizes) for name in dynamic.broadcasting} == {
         "mask": (3, 1, 1),
         "memory_mask": (3, 1, 1),
     }

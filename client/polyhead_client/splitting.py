@@ -129,7 +129,7 @@ class JoinedResults:
                 )
             for name, piece in pieces.items():
                 if piece is not None and name not in self._whole:
-                    self._whole[name] = self._room(piece)
+                    self._whole[name] = self._allocate(piece)
             for name, value in results.timings.items():
                 self._timings[name] = self._timings.get(name, 0) + value
         for name, piece in pieces.items():
@@ -144,7 +144,7 @@ class JoinedResults:
         tokens, lengths = arrays.pop(TOKENS, None), arrays.pop(LENGTHS)
         return replace(self._first, arrays=arrays, tokens=tokens, lengths=lengths, timings=self._timings)
 
-    def _room(self, piece: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | list[Any]:
+    def _allocate(self, piece: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | list[Any]:
         if isinstance(piece, np.ndarray):
             return np.empty((self._size, *piece.shape[1:]), piece.dtype)
         return [None] * self._size

@@ -21,7 +21,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, layout_of
+from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, dynamic_axes_of
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -345,7 +345,7 @@ class _Builder:
         scheduler = Scheduler(
             loaded.lanes,
             name=signature.name,
-            layout=layout_of(signature),
+            dynamic=dynamic_axes_of(signature),
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,

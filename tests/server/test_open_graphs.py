@@ -22,7 +22,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, layout_of, measure
+from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute
 
 D, H, L = 6, 2, 3
@@ -222,13 +222,13 @@ def together(
     signature = signature_of(manifest, graph)
     path = models / name / "1" / f"{graph}.onnx"
     engine = Engine(path, signature=signature, device=choose_device(device), threads=1)
-    layout = layout_of(signature)
+    dynamic = dynamic_axes_of(signature)
     works = [
         Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
         for feeds in requests
-        for size, real_tokens in [measure(feeds, layout)]
+        for size, real_tokens in [measure(feeds, dynamic)]
     ]
-    result = execute(engine, works, layout)
+    result = execute(engine, works, dynamic)
     assert (result.execution.requests, result.execution.sequences) == (
         len(works),
         sum(work.size.rows for work in works),

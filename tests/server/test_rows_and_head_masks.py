@@ -19,7 +19,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, layout_of, measure
+from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute
 
 L, H = 2, 2
@@ -275,13 +275,13 @@ def test_requests_with_other_rows_and_masks_share_a_batch(probed_models: Path, d
         device=choose_device(device),
         threads=1,
     )
-    layout = layout_of(signature)
+    dynamic = dynamic_axes_of(signature)
     works = [
         Work(feeds=each, outputs=engine.outputs, size=size, real_tokens=real_tokens)
         for each in requests
-        for size, real_tokens in [measure(each, layout)]
+        for size, real_tokens in [measure(each, dynamic)]
     ]
-    result = execute(engine, works, layout)
+    result = execute(engine, works, dynamic)
 
     assert result.execution.requests == 3
     for each, outputs in zip(requests, result.outputs, strict=True):

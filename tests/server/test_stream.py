@@ -22,7 +22,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, layout_of, measure
+from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.batch import asked_padding
 from polyhead_server.scheduling.execution import execute, run_batch
 
@@ -172,7 +172,7 @@ def test_requests_with_other_edits_share_a_batch(
     signature = signature_of(manifest, "stream")
     folder = models / "open" / "1"
     engine = Engine(folder / "stream.onnx", signature=signature, device=choose_device(device), threads=1)
-    layout = layout_of(signature)
+    dynamic = dynamic_axes_of(signature)
 
     def work(rows: slice, **asked: Any) -> Work:
         feeds = signature.example(len(IDS[rows]), 1) | {
@@ -180,14 +180,14 @@ def test_requests_with_other_edits_share_a_batch(
             "lengths": LENGTHS[rows],
             **asked,
         }
-        size, real_tokens = measure(feeds, layout)
+        size, real_tokens = measure(feeds, dynamic)
         return Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
 
     many = reads(batch=2, layers=[1]) | edits(batch=2, count=3, tokens=[[0, 0, 1]], modes=[[2, 0, 3]])
     works = [work(np.s_[2:]), work(np.s_[:2], **many), work(np.s_[2:], **edits("head_", batch=1))]
-    alone = [execute(engine, [each], layout).outputs[0] for each in works]
+    alone = [execute(engine, [each], dynamic).outputs[0] for each in works]
 
-    together = execute(engine, works, layout)
+    together = execute(engine, works, dynamic)
 
     assert together.execution.requests == 3
     assert [each.size.longest for each in works] == [1, 7, 1]  # edits are no tokens
@@ -195,10 +195,10 @@ def test_requests_with_other_edits_share_a_batch(
         for name, value in found.items():
             close(value, expected[name])
     unit = 4 * D + 3 * 8  # of one edit
-    assert asked_padding(works, layout.sizes(works), layout) == 2 * 2 * unit
+    assert asked_padding(works, dynamic.sizes(works), dynamic) == 2 * 2 * unit
 
     # What one asks for is not made for any number of others.
     items = [SimpleNamespace(work=each) for each in works]
     monkeypatch.setattr("polyhead_server.scheduling.execution._MOST_PADDING", 2 * unit)
-    runs = [some for some, _ in run_batch(engine, items, layout, lambda some: some)]
+    runs = [some for some, _ in run_batch(engine, items, dynamic, lambda some: some)]
     assert runs == [items[:1], items[1:]]

@@ -113,7 +113,7 @@ def read(
         check_size(plan, request.request_id, settings.max_reply_bytes)
     work = None
     if plan.computed:
-        size, real_tokens = measure(feeds, template.layout)
+        size, real_tokens = measure(feeds, template.dynamic)
         work = Work(
             feeds=feeds,
             outputs=plan.computed,

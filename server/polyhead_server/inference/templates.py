@@ -19,7 +19,7 @@ from polyhead_server.inference.reply import ReplyPlan, plan_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature, TensorSpec
-from polyhead_server.scheduling import Layout, layout_of
+from polyhead_server.scheduling import DynamicAxes, dynamic_axes_of
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import PLAIN, check_total
 from polyhead_server.settings import Settings
@@ -46,7 +46,7 @@ class RequestTemplate:
     """What all requests with the same header ask for."""
 
     model: Model
-    layout: Layout
+    dynamic: DynamicAxes
     parameters: RequestParameters
     prompt: str
     """What precedes each text."""
@@ -98,7 +98,7 @@ def make_template(
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
-        layout=layout_of(signature),
+        dynamic=dynamic_axes_of(signature),
         parameters=parameters,
         prompt=prompt,
         form=form,

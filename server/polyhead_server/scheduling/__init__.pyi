@@ -1,6 +1,6 @@
 from .admission import Limits as Limits
-from .batch import Layout as Layout
-from .batch import layout_of as layout_of
+from .batch import DynamicAxes as DynamicAxes
+from .batch import dynamic_axes_of as dynamic_axes_of
 from .batch import measure as measure
 from .costs import CostModel as CostModel
 from .costs import Size as Size

@@ -13,14 +13,14 @@ from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.work import Work
 
 Axes = tuple[tuple[int, int], ...]
-"""The axes of a tensor that vary, except B: (index of the axis, index of its letter in the layout)."""
+"""The axes of a tensor that vary, except B: (index of the axis, index of its letter)."""
 
 Sizes = tuple[int, ...]
-"""The sizes of a layout's letters."""
+"""The sizes of the letters of dynamic axes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class DynamicAxes:
     """Which axes of a graph's inputs and outputs vary; axis 0 is always B."""
 
     inputs: Mapping[str, Axes]
@@ -35,7 +35,7 @@ class Layout:
     """The inputs that have size 1 on the axes that vary where a request left them out."""
     packed: bool = False
     """Whether layers compute the tokens that exist, and no padding."""
-    padded: frozenset[str] = frozenset()
+    nonzero_in_padding: frozenset[str] = frozenset()
     """The outputs that hold anything but zeros in padding."""
 
     def sizes(self, works: Sequence[Work]) -> list[Sizes]:
@@ -46,10 +46,10 @@ class Layout:
         return [tuple([work.feeds[name].shape[axis] for name, axis in self.measures]) for work in works]
 
 
-def layout_of(signature: Signature) -> Layout:
-    """Return the layout of a served graph."""
+def dynamic_axes_of(signature: Signature) -> DynamicAxes:
+    """Return the dynamic axes of a served graph."""
     letters = {letter: place for place, letter in enumerate(signature.letters)}
-    return Layout(
+    return DynamicAxes(
         inputs={spec.name: _axes(spec, letters) for spec in signature.feeds},
         outputs={spec.name: _axes(spec, letters) for spec in signature.results},
         measures=tuple(signature.measures.values()),
@@ -57,7 +57,7 @@ def layout_of(signature: Signature) -> Layout:
         lengths=tuple((spec.name, letters[str(spec.fill)]) for spec in signature.lengths),
         broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
         packed=signature.packed,
-        padded=frozenset(
+        nonzero_in_padding=frozenset(
             spec.name for spec in signature.results if spec.datatype != "FP32" and _axes(spec, letters)
         ),
     )
@@ -67,29 +67,29 @@ def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
     return tuple((axis, letters[letter]) for axis, letter in enumerate(spec.axes) if letter in letters)
 
 
-def measure(feeds: Arrays, layout: Layout) -> tuple[Size, int]:
+def measure(feeds: Arrays, dynamic: DynamicAxes) -> tuple[Size, int]:
     """Return the size of a request, and its tokens without padding."""
-    asked = {letter for letter, _ in layout.asked}
-    rows = len(feeds[layout.measures[0][0]])
+    asked = {letter for letter, _ in dynamic.asked}
+    rows = len(feeds[dynamic.measures[0][0]])
     longest = max(
-        [feeds[name].shape[axis] for at, (name, axis) in enumerate(layout.measures) if at not in asked]
+        [feeds[name].shape[axis] for at, (name, axis) in enumerate(dynamic.measures) if at not in asked]
     )
     tokens = real = rows * longest
-    if layout.lengths:
-        lengths = [feeds[name].tolist() for name, _ in layout.lengths]
+    if dynamic.lengths:
+        lengths = [feeds[name].tolist() for name, _ in dynamic.lengths]
         real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
-        if layout.packed:  # an empty sequence is computed as one token
+        if dynamic.packed:  # an empty sequence is computed as one token
             tokens = real + sum([each.count(0) for each in lengths])
     return Size(rows, longest, tokens), real
 
 
-def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> Arrays:
+def assemble(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> Arrays:
     """Concatenate the inputs of all requests, padded with zeros to the longest.
 
     Args:
         works: At least one. The inputs of a single one are returned without a copy.
-        sizes: The layout's sizes of each.
-        layout: Which axes vary.
+        sizes: The sizes of each, by letter.
+        dynamic: Which axes vary.
     """
     if len(works) == 1:
         return works[0].feeds
@@ -97,20 +97,20 @@ def assemble(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> A
     feeds = {}
     for name in works[0].feeds:
         parts = [work.feeds[name] for work in works]
-        axes = layout.inputs.get(name, ())
-        if name in layout.broadcasting:
+        axes = dynamic.inputs.get(name, ())
+        if name in dynamic.broadcasting:
             feeds[name] = _broadcast(parts, axes, sizes)
         else:
             feeds[name] = _pad(parts, axes, longest) if longest and axes else np.concatenate(parts)
     return feeds
 
 
-def asked_padding(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> int:
+def asked_padding(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
     """Return the bytes by which requests that run together pad what others ask for."""
     rows, longest = [work.size.rows for work in works], longest_of(sizes)
     return sum(
         size * sum([count * (longest[letter] - own[letter]) for count, own in zip(rows, sizes, strict=True)])
-        for letter, size in layout.asked
+        for letter, size in dynamic.asked
     )
 
 
@@ -120,7 +120,7 @@ def longest_of(sizes: Sequence[Sizes]) -> Sizes:
 
 
 def _pad(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
-    whole, row = _room(parts, axes, longest), 0
+    whole, row = _allocate(parts, axes, longest), 0
     for part in parts:
         where = [slice(size) for size in part.shape]
         where[0] = slice(row, row := row + len(part))
@@ -133,7 +133,7 @@ def _broadcast(parts: Sequence[NDArray[Any]], axes: Axes, sizes: Sequence[Sizes]
     if all(part.shape[axis] == 1 for part in parts for axis, _ in axes):
         # A value that was given for a sequence of length 1 holds for its padding, too.
         return np.concatenate(parts)
-    whole, row = _room(parts, axes, longest_of(sizes)), 0
+    whole, row = _allocate(parts, axes, longest_of(sizes)), 0
     for part, own in zip(parts, sizes, strict=True):
         where = [slice(None)] * part.ndim
         where[0] = slice(row, row := row + len(part))
@@ -143,7 +143,7 @@ def _broadcast(parts: Sequence[NDArray[Any]], axes: Axes, sizes: Sequence[Sizes]
     return whole
 
 
-def _room(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
+def _allocate(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
     shape = list(parts[0].shape)
     shape[0] = sum(len(part) for part in parts)
     for axis, letter in axes:
@@ -156,14 +156,16 @@ def outputs_of(works: Sequence[Work]) -> list[str]:
     return list(dict.fromkeys(name for work in works for name in work.outputs))
 
 
-def split(outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> list[Arrays]:
+def split(
+    outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes
+) -> list[Arrays]:
     """Return the outputs of each request, in its own shape. They are views; nothing is copied.
 
     Args:
-        outputs: What the engine returned for `assemble(works, sizes, layout)`.
+        outputs: What the engine returned for `assemble(works, sizes, dynamic)`.
         works: The same requests in the same order.
-        sizes: The layout's sizes of each.
-        layout: Which axes vary.
+        sizes: The sizes of each, by letter.
+        dynamic: Which axes vary.
     """
     if len(works) == 1:
         return [outputs]
@@ -174,7 +176,7 @@ def split(outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], layout
         rows = slice(row, row := row + work.size.rows)
         part = {name: outputs[name][rows] for name in work.outputs}
         if own != longest:
-            part = {name: array[trim(layout.outputs.get(name, ()), own)] for name, array in part.items()}
+            part = {name: array[trim(dynamic.outputs.get(name, ()), own)] for name, array in part.items()}
         parts.append(part)
     return parts
 
@@ -187,12 +189,12 @@ def trim(axes: Axes, sizes: Sequence[int]) -> tuple[slice, ...]:
     return tuple(cuts)
 
 
-def computed_tokens(works: Sequence[Work], sizes: Sequence[Sizes], layout: Layout) -> int:
+def computed_tokens(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
     """Return how many tokens layers compute for requests that run together."""
-    if layout.packed:
+    if dynamic.packed:
         return sum([work.size.tokens for work in works])
     rows = sum([work.size.rows for work in works])
-    if len(layout.lengths) < 2:
+    if len(dynamic.lengths) < 2:
         return rows * max([work.size.longest for work in works])
     longest = longest_of(sizes)
-    return rows * sum([longest[letter] for _, letter in layout.lengths])
+    return rows * sum([longest[letter] for _, letter in dynamic.lengths])

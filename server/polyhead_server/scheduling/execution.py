@@ -11,7 +11,7 @@ from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import (
-    Layout,
+    DynamicAxes,
     asked_padding,
     assemble,
     computed_tokens,
@@ -47,7 +47,7 @@ class Result:
 
 
 def run_batch(
-    engine: Runner, items: list[I], layout: Layout, wanted: Callable[[list[I]], list[I]]
+    engine: Runner, items: list[I], dynamic: DynamicAxes, wanted: Callable[[list[I]], list[I]]
 ) -> Iterator[tuple[list[I], Result | Exception]]:
     """Run requests together.
 
@@ -58,7 +58,7 @@ def run_batch(
     Args:
         engine: Runs the batch.
         items: The requests, at least one.
-        layout: Which axes vary.
+        dynamic: Which axes vary.
         wanted: Returns those whose callers still wait, before they are run again.
 
     Yields:
@@ -67,13 +67,13 @@ def run_batch(
     groups = [items]
     while groups:
         group = groups.pop()
-        if len(group) > 1 and layout.asked:
+        if len(group) > 1 and dynamic.asked:
             works = [item.work for item in group]
-            if asked_padding(works, layout.sizes(works), layout) > _MOST_PADDING:
+            if asked_padding(works, dynamic.sizes(works), dynamic) > _MOST_PADDING:
                 groups += [group[len(group) // 2 :], group[: len(group) // 2]]
                 continue
         try:
-            result = execute(engine, [item.work for item in group], layout)
+            result = execute(engine, [item.work for item in group], dynamic)
         except DeviceLostError as error:  # each half would fail, too
             yield from (([item], error) for item in group)
         except Exception as error:
@@ -86,7 +86,7 @@ def run_batch(
             yield group, result
 
 
-def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
+def execute(engine: Runner, works: Sequence[Work], dynamic: DynamicAxes) -> Result:
     """Run requests together, once.
 
     Raises:
@@ -94,17 +94,17 @@ def execute(engine: Runner, works: Sequence[Work], layout: Layout) -> Result:
         EngineError: Anything else went wrong.
     """
     started_ns = time.perf_counter_ns()
-    sizes = layout.sizes(works)
-    feeds = assemble(works, sizes, layout)
+    sizes = dynamic.sizes(works)
+    feeds = assemble(works, sizes, dynamic)
     assembled_ns = time.perf_counter_ns()
     values = engine.run(feeds, outputs_of(works))
     computed_ns = time.perf_counter_ns()
-    outputs = split(values, works, sizes, layout)
+    outputs = split(values, works, sizes, dynamic)
     execution = Execution(
         sequences=sum([work.size.rows for work in works]),
         requests=len(works),
         tokens=sum([work.real_tokens for work in works]),
-        padded_tokens=computed_tokens(works, sizes, layout),
+        padded_tokens=computed_tokens(works, sizes, dynamic),
         input_ns=assembled_ns - started_ns,
         compute_ns=computed_ns - assembled_ns,
         output_ns=time.perf_counter_ns() - computed_ns,

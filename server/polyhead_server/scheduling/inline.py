@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from polyhead_server.scheduling import admission
-from polyhead_server.scheduling.batch import Layout
+from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Lanes
 from polyhead_server.scheduling.execution import answer, answer_broken, run_batch
 from polyhead_server.scheduling.observer import Drop, Observer
@@ -85,7 +85,7 @@ class Inline:
     Args:
         lanes: Run it; best with one thread each, as sharing such work takes longer than doing it.
         name: The model's name, for messages.
-        layout: Which axes of its inputs and outputs vary.
+        dynamic: Which axes of its inputs and outputs vary.
         planner: Cuts what came into batches.
         loop: The event loop that it runs on.
         iterations: Its iterations, which all models share.
@@ -97,7 +97,7 @@ class Inline:
         lanes: Lanes,
         *,
         name: str,
-        layout: Layout,
+        dynamic: DynamicAxes,
         planner: Planner,
         loop: asyncio.AbstractEventLoop,
         iterations: Iterations,
@@ -106,7 +106,7 @@ class Inline:
         self._name = name
         self._engine = lanes.engine
         self._costs = lanes.costs
-        self._layout = layout
+        self._dynamic = dynamic
         self._planner = planner
         self._loop = loop
         self._iterations = iterations
@@ -170,7 +170,7 @@ class Inline:
         sizes = [item.work.size for item in items]
         for positions in self._planner.cut(sizes, self._costs):
             batch = [items[position] for position in positions]
-            for some, result in run_batch(self._engine, batch, self._layout, self._wanted):
+            for some, result in run_batch(self._engine, batch, self._dynamic, self._wanted):
                 if not isinstance(result, Exception):
                     answer(some, result)
                     self._observer.on_execution(result.execution)

@@ -10,7 +10,7 @@ from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
-from polyhead_server.scheduling.batch import Layout
+from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
@@ -34,7 +34,7 @@ class Scheduler:
     Args:
         lanes: Where batches run side by side, and small work on the event loop.
         name: The model's name, for messages.
-        layout: Which axes of its inputs and outputs vary.
+        dynamic: Which axes of its inputs and outputs vary.
         limits: What is accepted.
         planner: Cuts what waits into batches.
         observer: Notified of every run and every drop.
@@ -51,7 +51,7 @@ class Scheduler:
         lanes: Lanes,
         *,
         name: str,
-        layout: Layout,
+        dynamic: DynamicAxes,
         limits: Limits,
         planner: Planner,
         observer: Observer,
@@ -62,7 +62,7 @@ class Scheduler:
     ) -> None:
         self._engines = [session.engine for session in (lanes, wide) if session is not None]
         self._name = name
-        self._layout = layout
+        self._dynamic = dynamic
         self._limits = limits
         self._observer = observer
         self._on_broken = on_broken
@@ -93,7 +93,7 @@ class Scheduler:
             self._inline = Inline(
                 lanes,
                 name=name,
-                layout=layout,
+                dynamic=dynamic,
                 planner=planner,
                 loop=self._loop,
                 iterations=iterations,
@@ -158,7 +158,7 @@ class Scheduler:
         if not self._started:
             self._batch_runner.start(self)
             self._started = True
-        if pieces := split_request(work, self._layout, self._dispatch):
+        if pieces := split_request(work, self._dynamic, self._dispatch):
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces]
             answer = pieces[0].reply.answer
         else:
@@ -304,7 +304,7 @@ class Scheduler:
         """Run a batch."""
         session = batch.session
         try:
-            for some, result in run_batch(session.engine, batch.entries, self._layout, self._wanted):
+            for some, result in run_batch(session.engine, batch.entries, self._dynamic, self._wanted):
                 if isinstance(result, Result):
                     size = self._planner.joint([entry.size for entry in some])
                     session.costs.observe(size, result.execution.compute_ns / 1e9)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.scheduling.batch import Layout, Sizes, measure, trim
+from polyhead_server.scheduling.batch import DynamicAxes, Sizes, measure, trim
 from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.work import Done, Work
@@ -24,16 +24,16 @@ class SplitReply:
 
     Args:
         work: The request.
-        layout: Which axes vary.
+        dynamic: Which axes vary.
     """
 
-    def __init__(self, work: Work, layout: Layout) -> None:
+    def __init__(self, work: Work, dynamic: DynamicAxes) -> None:
         self.answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         self.answer.add_done_callback(lambda _: self._cancel())
-        self._layout = layout
+        self._dynamic = dynamic
         self._rows = work.size.rows
-        (self.sizes,) = layout.sizes([work])
-        """Those of the layout's letters in the whole request."""
+        (self.sizes,) = dynamic.sizes([work])
+        """Those of the letters in the whole request."""
         self._outputs: dict[str, NDArray[Any]] = {}
         self._lock = Lock()
         self._pieces: list[asyncio.Future[Done]] = []
@@ -54,7 +54,7 @@ class SplitReply:
     def write(self, piece: "Piece", outputs: Arrays) -> None:
         """Put the outputs of a piece where they belong. In an engine's thread."""
         for name, array in outputs.items():
-            axes = self._layout.outputs.get(name, ())
+            axes = self._dynamic.outputs.get(name, ())
             with self._lock:
                 if (whole := self._outputs.get(name)) is None:
                     shape = [self._rows, *array.shape[1:]]
@@ -96,7 +96,7 @@ class Piece:
         reply: Where their outputs belong.
         rows: Which they are.
         work: They, as a request.
-        sizes: The sizes of the layout's letters in it.
+        sizes: The sizes of the letters in it.
     """
 
     __slots__ = ("reply", "rows", "sizes", "work")
@@ -112,28 +112,28 @@ class Piece:
         self.reply.write(self, outputs)
 
 
-def split_request(work: Work, layout: Layout, dispatch: Dispatch) -> list[Piece]:
+def split_request(work: Work, dynamic: DynamicAxes, dispatch: Dispatch) -> list[Piece]:
     """Cut a request into pieces, where that is sooner; else return none."""
-    if not layout.packed or work.size.rows == 1 or not layout.padded.isdisjoint(work.outputs):
+    if not dynamic.packed or work.size.rows == 1 or not dynamic.nonzero_in_padding.isdisjoint(work.outputs):
         return []
-    lengths = [np.maximum(1, work.feeds[name]).tolist() for name, _ in layout.lengths]
+    lengths = [np.maximum(1, work.feeds[name]).tolist() for name, _ in dynamic.lengths]
     sequences = [Size(1, max(own), sum(own)) for own in zip(*lengths, strict=True)]
     order = sorted(range(len(sequences)), key=lambda row: -sequences[row].longest)
     batches = dispatch.pieces([sequences[row] for row in order])
     if len(batches) == 1:
         return []
-    reply = SplitReply(work, layout)
-    return [_piece(reply, work, [order[place] for place in batch], layout) for batch in batches]
+    reply = SplitReply(work, dynamic)
+    return [_piece(reply, work, [order[place] for place in batch], dynamic) for batch in batches]
 
 
-def _piece(reply: SplitReply, work: Work, rows: list[int], layout: Layout) -> Piece:
+def _piece(reply: SplitReply, work: Work, rows: list[int], dynamic: DynamicAxes) -> Piece:
     """Take sequences of a request, without the padding that none of them needs."""
     longest = list(reply.sizes)
-    for name, letter in layout.lengths:
+    for name, letter in dynamic.lengths:
         longest[letter] = max(1, int(work.feeds[name][rows].max()))
     feeds = {}
     for name, array in work.feeds.items():
-        where = trim(layout.inputs.get(name, ()), longest)  # an input that was left out has size 1 there
+        where = trim(dynamic.inputs.get(name, ()), longest)  # an input that was left out has size 1 there
         feeds[name] = np.ascontiguousarray(array[rows][where])
-    size, real = measure(feeds, layout)
+    size, real = measure(feeds, dynamic)
     return Piece(reply, rows, replace(work, feeds=feeds, size=size, real_tokens=real), tuple(longest))

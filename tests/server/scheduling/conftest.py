@@ -14,10 +14,10 @@ from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import (
     CostModel,
     Drop,
+    DynamicAxes,
     Execution,
     Iterations,
     Lanes,
-    Layout,
     Limits,
     Planner,
     Scheduler,
@@ -197,7 +197,7 @@ class Bench:
         """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
         self.planner = Planner(packed=packed, most_rows=most_rows)
-        self.layout = Layout(
+        self.dynamic = DynamicAxes(
             inputs={"x": ((1, 0),)},
             outputs={"y": ((1, 0),)},
             measures=(("x", 1),),
@@ -208,7 +208,7 @@ class Bench:
         self.scheduler = Scheduler(
             Lanes(engine=self.engine, costs=costs, count=lanes),
             name="tiny",
-            layout=self.layout,
+            dynamic=self.dynamic,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
             planner=self.planner,
             wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
@@ -239,8 +239,8 @@ class Bench:
         """
         own = np.array([length] * batch if lengths is None else lengths)
         x = np.where(np.arange(own.max()) < own[:, None], number, 0)
-        feeds = {"x": x, "lengths": own} if self.layout.packed else {"x": x}
-        size, real = measure(feeds, self.layout)
+        feeds = {"x": x, "lengths": own} if self.dynamic.packed else {"x": x}
+        size, real = measure(feeds, self.dynamic)
         work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=real, **fields)
         try:
             return self.scheduler.submit(work)

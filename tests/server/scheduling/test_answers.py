@@ -159,7 +159,7 @@ def check_answers(schedule: list[Caller], results: list[Done | BaseException], o
         match result:
             case Done():
                 assert not caller.guilty
-                lengths = caller.lengths if one.layout.packed else [caller.length] * caller.batch
+                lengths = caller.lengths if one.dynamic.packed else [caller.length] * caller.batch
                 exists = np.arange(caller.length) < np.array(lengths)[:, None]
                 assert (result.outputs["y"] == np.where(exists, 2 * number, 0)).all()
             case asyncio.CancelledError():

@@ -8,10 +8,17 @@ import pytest
 
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Layout, Size, Work
-from polyhead_server.scheduling.batch import assemble, computed_tokens, layout_of, measure, outputs_of, split
+from polyhead_server.scheduling import DynamicAxes, Size, Work
+from polyhead_server.scheduling.batch import (
+    assemble,
+    computed_tokens,
+    dynamic_axes_of,
+    measure,
+    outputs_of,
+    split,
+)
 
-LAYOUT = Layout(
+DYNAMIC = DynamicAxes(
     inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
     outputs={"output": ((1, 0),), "attention.0": ((2, 0), (3, 0)), "pooled": ()},
     measures=(("x", 1),),
@@ -27,7 +34,7 @@ def work(batch: int, tokens: int, outputs: tuple[str, ...] = ("output",)) -> Wor
         "mask": np.ones((batch, tokens, tokens), np.bool_),
         "lengths": np.full(batch, tokens, np.int32),
     }
-    size, real_tokens = measure(feeds, LAYOUT)
+    size, real_tokens = measure(feeds, DYNAMIC)
     return Work(feeds=feeds, outputs=outputs, size=size, real_tokens=real_tokens)
 
 
@@ -35,13 +42,13 @@ def test_one_request_is_passed_on_untouched() -> None:
     one = work(2, 3)
     outputs = {"output": np.zeros((2, 3, 3))}
 
-    assert assemble([one], LAYOUT.sizes([one]), LAYOUT) is one.feeds
-    assert split(outputs, [one], LAYOUT.sizes([one]), LAYOUT)[0] is outputs
+    assert assemble([one], DYNAMIC.sizes([one]), DYNAMIC) is one.feeds
+    assert split(outputs, [one], DYNAMIC.sizes([one]), DYNAMIC)[0] is outputs
 
 
 def test_shorter_ones_are_padded_with_zeros() -> None:
     works = [work(1, 2), work(2, 4), work(1, 1)]
-    feeds = assemble(works, LAYOUT.sizes(works), LAYOUT)
+    feeds = assemble(works, DYNAMIC.sizes(works), DYNAMIC)
 
     assert feeds["x"].shape == (4, 4, 3)
     assert feeds["mask"].shape == (4, 4, 4)
@@ -53,13 +60,13 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"][0].sum() == 4
     assert feeds["x"].dtype == np.float32
     assert feeds["mask"].dtype == np.bool_
-    assert computed_tokens(works, LAYOUT.sizes(works), LAYOUT) == 16
+    assert computed_tokens(works, DYNAMIC.sizes(works), DYNAMIC) == 16
     assert sum(one.real_tokens for one in works) == 11
 
 
 def test_equal_lengths_are_only_put_together() -> None:
     works = [work(1, 4), work(3, 4)]
-    feeds = assemble(works, LAYOUT.sizes(works), LAYOUT)
+    feeds = assemble(works, DYNAMIC.sizes(works), DYNAMIC)
 
     np.testing.assert_array_equal(feeds["x"], np.concatenate([one.feeds["x"] for one in works]))
 
@@ -76,7 +83,7 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
         "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),
         "pooled": RANDOM.standard_normal((4, 3)),
     }
-    first, second, third = split(outputs, works, LAYOUT.sizes(works), LAYOUT)
+    first, second, third = split(outputs, works, DYNAMIC.sizes(works), DYNAMIC)
 
     assert list(first) == ["output", "attention.0"]
     assert list(second) == ["pooled"]
@@ -91,13 +98,13 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
 def test_a_request_is_as_large_as_its_padding_unless_that_is_not_computed() -> None:
     feeds = {"x": np.zeros((3, 5, 2)), "lengths": np.array([5, 0, 2])}
 
-    assert measure(feeds, LAYOUT) == (Size(3, 5, 15), 7)
+    assert measure(feeds, DYNAMIC) == (Size(3, 5, 15), 7)
     # An empty sequence is computed as one token.
-    assert measure(feeds, replace(LAYOUT, packed=True)) == (Size(3, 5, 8), 7)
+    assert measure(feeds, replace(DYNAMIC, packed=True)) == (Size(3, 5, 8), 7)
 
 
 def test_two_sequences_have_the_lengths_of_both() -> None:
-    layout = Layout(
+    dynamic = DynamicAxes(
         inputs={"x": T, "memory": ((1, 1),)},
         outputs={},
         measures=(("x", 1), ("memory", 1)),
@@ -111,19 +118,19 @@ def test_two_sequences_have_the_lengths_of_both() -> None:
             "lengths": np.array([tokens, 1]),
             "memory_lengths": np.array([memory, 2]),
         }
-        assert measure(feeds, layout) == (Size.full(2, memory), tokens + memory + 3)
-        size, real_tokens = measure(feeds, packed := replace(layout, packed=True))
+        assert measure(feeds, dynamic) == (Size.full(2, memory), tokens + memory + 3)
+        size, real_tokens = measure(feeds, packed := replace(dynamic, packed=True))
         assert size == Size(2, memory, tokens + memory + 3)
         works.append(Work(feeds=feeds, outputs=[], size=size, real_tokens=real_tokens))
 
-    assert computed_tokens(works, layout.sizes(works), layout) == 4 * (3 + 9)
-    assert computed_tokens(works, layout.sizes(works), packed) == 10 + 14
+    assert computed_tokens(works, dynamic.sizes(works), dynamic) == 4 * (3 + 9)
+    assert computed_tokens(works, dynamic.sizes(works), packed) == 10 + 14
 
 
 def test_without_lengths_all_tokens_count() -> None:
-    layout = Layout(inputs={"x": T}, outputs={}, measures=(("x", 1),))
+    dynamic = DynamicAxes(inputs={"x": T}, outputs={}, measures=(("x", 1),))
 
-    assert measure({"x": np.zeros((2, 3))}, layout) == (Size(2, 3, 6), 6)
+    assert measure({"x": np.zeros((2, 3))}, dynamic) == (Size(2, 3, 6), 6)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +159,9 @@ def test_the_layout_follows_the_manifest(
     outputs: dict[str, tuple[tuple[int, int], ...]],
 ) -> None:
     manifest = read_manifest(repository / family / "1", family=family, version=1)
-    layout = layout_of(signature_of(manifest, graph))
+    dynamic = dynamic_axes_of(signature_of(manifest, graph))
 
-    assert layout.inputs == inputs
-    assert layout.outputs == outputs
-    assert layout.measures == ((next(iter(inputs)), 1),)
-    assert layout.lengths == (("lengths", 0),)
+    assert dynamic.inputs == inputs
+    assert dynamic.outputs == outputs
+    assert dynamic.measures == ((next(iter(inputs)), 1),)
+    assert dynamic.lengths == (("lengths", 0),)

@@ -21,7 +21,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, layout_of, measure
+from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute
 
 
@@ -38,7 +38,7 @@ class Graph:
             device=choose_device(device),
             threads=1,
         )
-        self.layout = layout_of(self.signature)
+        self.dynamic = dynamic_axes_of(self.signature)
         self.random = np.random.default_rng(3)
 
     def work(
@@ -62,11 +62,11 @@ class Graph:
             feeds["input_ids"] = self.random.integers(0, 32, (batch, tokens))
         if "mask" in feeds:
             feeds["mask"] = self.random.random((batch, tokens, tokens)) < 0.7
-        size, real_tokens = measure(feeds, self.layout)
+        size, real_tokens = measure(feeds, self.dynamic)
         return Work(feeds=feeds, outputs=self.engine.outputs, size=size, real_tokens=real_tokens)
 
     def run(self, works: Sequence[Work]) -> list[dict[str, np.ndarray]]:
-        return [dict(part) for part in execute(self.engine, works, self.layout).outputs]
+        return [dict(part) for part in execute(self.engine, works, self.dynamic).outputs]
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def packed(repository: Path, int8_models: Path, device: str) -> list[Graph]:
         (int8_models, "tokens", "fast"),
     ]
     graphs = [Graph(*name, device) for name in names]
-    assert all(graph.layout.packed for graph in graphs)
+    assert all(graph.dynamic.packed for graph in graphs)
     return graphs
 
 
@@ -141,7 +141,7 @@ def test_ragged_batches_change_no_answer(
     works = [
         graph.work(len(lengths), tokens, lengths=np.minimum(lengths, tokens)) for tokens, lengths in ragged
     ]
-    result = execute(graph.engine, works, graph.layout).execution
+    result = execute(graph.engine, works, graph.dynamic).execution
 
     assert result.tokens == sum(int(work.feeds["lengths"].sum()) for work in works)
     assert result.padded_tokens == sum(int(np.maximum(work.feeds["lengths"], 1).sum()) for work in works)

@@ -16,9 +16,9 @@ from polyhead_server.errors import EngineError, ExpiredError, ServingError, Unav
 from polyhead_server.scheduling import (
     CostModel,
     Done,
+    DynamicAxes,
     Iterations,
     Lanes,
-    Layout,
     Limits,
     Planner,
     Scheduler,
@@ -88,7 +88,7 @@ def schedule(
     return Scheduler(
         Lanes(engine=engine, costs=costs, count=lanes),
         name="tiny",
-        layout=Layout(inputs={}, outputs={}),
+        dynamic=DynamicAxes(inputs={}, outputs={}),
         limits=Limits(max_queued_tokens=limit),
         planner=Planner(),
         observer=Counter(),
@@ -117,7 +117,7 @@ def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> 
         scheduler = Scheduler(
             Lanes(engine=engine, costs=costs),
             name="tiny",
-            layout=Layout(inputs={}, outputs={}),
+            dynamic=DynamicAxes(inputs={}, outputs={}),
             limits=Limits(max_queued_tokens=100),
             planner=Planner(),
             observer=Counter(),
