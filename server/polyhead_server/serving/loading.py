@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -86,7 +87,7 @@ class Loader:
     def load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         """Load every graph of a version, one after the other. Blocks while it does.
 
-        What another precision changes is measured after the last one: answers need not wait for that.
+        What another precision changes is measured afterwards, in a thread of its own.
 
         Yields:
             One result for each graph, as soon as it is there.
@@ -98,7 +99,8 @@ class Loader:
             signatures = {graph: signature_of(manifest, graph) for graph in manifest.graphs}
             if version.source is not None:
                 fetch(version.source, version.folder, manifest)
-            with private_copy(version.folder, manifest) as folder:
+            with ExitStack() as copies:
+                folder = copies.enter_context(private_copy(version.folder, manifest))
                 verify(folder, manifest)
                 for graph, reason in manifest.skipped.items():
                     LOGGER.warning("%s: graph %s is not served: %s", manifest.name, graph, reason)
@@ -110,8 +112,8 @@ class Loader:
                     yield result
                     if isinstance(result, Loaded):
                         loaded.append(result)
-                for one in loaded:
-                    self._measure_drift(folder / manifest.graphs[one.signature.graph].file, one)
+                if self._device.compute_precision != "fp32":
+                    start(partial(self._measure_drifts, folder, loaded, copies.pop_all()))
         except Exception as error:
             failed = _failure(error)
             yield from (failed(name=manifest.served_name(graph), version=version.version) for graph in left)
@@ -169,18 +171,22 @@ class Loader:
                 fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
             )
 
-    def _measure_drift(self, path: Path, loaded: Loaded) -> None:
-        """Compare a session with one that computes in fp32, which is closed again."""
-        if loaded.drift is None:
-            return
-        signature, engine = loaded.signature, loaded.lanes.engine
-        try:
-            with self._slots:
-                drift = drift_on(self._device, path, engine, signature, loaded.tokeniser)
-        except Exception as error:  # such as: it is out of service again
-            LOGGER.warning("%s: what its precision changes was not measured: %s", signature.name, error)
-        else:
-            loaded.drift.set_result(drift)
+    def _measure_drifts(self, folder: Path, loaded: Sequence[Loaded], copies: ExitStack) -> None:
+        """Compare sessions with others that compute in fp32, which are closed again, as are the copies."""
+        with copies:
+            for one in loaded:
+                signature, engine = one.signature, one.lanes.engine
+                path = folder / signature.manifest.graphs[signature.graph].file
+                try:
+                    with self._slots:
+                        drift = drift_on(self._device, path, engine, signature, one.tokeniser)
+                except Exception as error:  # such as: it is out of service again
+                    LOGGER.warning(
+                        "%s: what its precision changes was not measured: %s", signature.name, error
+                    )
+                else:
+                    if one.drift is not None:
+                        one.drift.set_result(drift)
 
 
 def drift_on(

@@ -3,19 +3,24 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
 from polyhead_client import Client
+from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import on_cpu, on_openvino
 from polyhead_server.engine.engine import Arrays, Engine
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository import GraphName, VersionFolder, read_manifest, scan_family
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.serving.drift import SENTENCES, measure_drift
+from polyhead_server.serving import loading
+from polyhead_server.serving.drift import SENTENCES, ComputeDrift, measure_drift
+from polyhead_server.serving.loading import drift_on
 from polyhead_server.serving.tokeniser import Tokeniser
 
 ENGINES: Mapping[str, GraphName] = {"tiny": "attention", "tiny-tokens": "attention", "tiny-masked": "fast"}
@@ -111,10 +116,44 @@ def test_inputs_are_the_same_every_time_and_of_different_lengths(repository: Pat
         assert len({*first["lengths"].tolist()}) > 1
 
 
-@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
-def test_metadata_shows_it(repository: Path, serve: Any) -> None:
-    if "bf16" not in on_openvino("").computes:
+@pytest.fixture
+def bf16() -> Device:
+    """OpenVINO, computing in bf16."""
+    if find_spec("openvino") is None:
+        pytest.skip("OpenVINO is not installed")
+    device = on_openvino("")
+    if "bf16" not in device.computes:
         pytest.skip("this processor has no BF16")
+    return replace(device, compute_precision="bf16")
+
+
+def test_a_version_is_loaded_before_it_is_measured(
+    bf16: Device, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Event()
+
+    def measure(*arguments: Any) -> ComputeDrift:
+        assert begin.wait(60)
+        return drift_on(*arguments)
+
+    monkeypatch.setattr(loading, "drift_on", measure)
+    (version,) = [one for one in scan_family(repository / "tiny") if isinstance(one, VersionFolder)]
+
+    graphs = list(loading.Loader(device=bf16, threads=1).load(version))
+    loaded = [one for one in graphs if isinstance(one, loading.Loaded)]
+    waits = [one.drift is not None and not one.drift.done() for one in loaded]
+    begin.set()
+    try:
+        assert len(loaded) == len(version.manifest.graphs)
+        assert all(waits)
+        assert all(one.drift is not None and one.drift.result(60).deviations for one in loaded)
+    finally:
+        for one in loaded:
+            one.close()
+
+
+@pytest.mark.usefixtures("bf16", "repository")
+def test_metadata_shows_it(serve: Any) -> None:
     server = serve(device="openvino", compute_precision="bf16")
     deadline = time.monotonic() + 60
     while True:  # the server answers before it has measured, and a client asks only once
