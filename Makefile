@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
-OPENAI_VENV ?= .venv-openai
+HTTP_CLIENTS_VENV ?= .venv-http-clients
 OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 CRD_MODELS ?= .npm-kubernetes
 MPNET ?= .mpnet
@@ -40,7 +40,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(OPENAI_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready $(MPNET)/ready
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready $(MPNET)/ready
 
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
@@ -164,7 +164,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(OPENAI_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(CRD_MODELS) $(MPNET) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(CRD_MODELS) $(MPNET) build dist models
 
 $(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -195,9 +195,11 @@ $(KSERVE_VENV)/ready: $(VENV)/python
 	$(UV) $(KSERVE_VENV) 'kserve; python_version < "3.14"'
 	touch $@
 
-$(OPENAI_VENV)/ready: $(VENV)/python
-	$(PYTHON) -m venv --without-pip $(OPENAI_VENV)
-	$(UV) $(OPENAI_VENV) openai
+$(HTTP_CLIENTS_VENV)/ready: $(VENV)/python
+	$(PYTHON) -m venv --without-pip $(HTTP_CLIENTS_VENV)
+	$(UV) $(HTTP_CLIENTS_VENV) openai langchain-cohere langchain-huggingface langchain-openai \
+		llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-cohere-rerank \
+		llama-index-postprocessor-tei-rerank
 	touch $@
 
 # The schemas of custom resources of Kubernetes that npm packages have; what is checked with them is skipped elsewhere.

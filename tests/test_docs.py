@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.browser import needs_browser, open_browser
-from tests.interop.conftest import OPENAI_PYTHON, needs_openai
+from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
 from tests.pages import PAGES, ROOT, block, blocks
 from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
@@ -218,12 +218,12 @@ const token = {TOKEN!r}, done = arguments[0];
     assert refused == {"error": "TypeError: Failed to fetch"}
 
 
-@needs_openai
+@needs_clients
 def test_openai(web: OverHttp) -> None:
     code = block("docs/http.md", "OpenAI(").replace(HTTP_ADDRESS, f"127.0.0.1:{web.port}").replace("…", TOKEN)
 
     done = subprocess.run(
-        [OPENAI_PYTHON, "-c", f"{code}\nprint(len(reply.data[0].embedding), reply.usage.total_tokens)"],
+        [CLIENTS_PYTHON, "-c", f"{code}\nprint(len(reply.data[0].embedding), reply.usage.total_tokens)"],
         capture_output=True,
         text=True,
         check=False,

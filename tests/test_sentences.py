@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.interop.conftest import OPENAI_PYTHON, needs_openai
+from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
 from tests.numerics import TRAINED, close
 from tests.server.http.conftest import over_http
 
@@ -69,7 +69,7 @@ def test_ranges_are_those_of_sentence_transformers(
         close(measured.ranges[width], (vectors.min(0), vectors.max(0)), roundings=TRAINED)
 
 
-@needs_openai
+@needs_clients
 def test_openai_s_package_gets_these_embeddings_too(
     minilm_models: Path, minilm_checkpoint: Path, sentence_transformer: Any, tmp_path: Path
 ) -> None:
@@ -80,7 +80,7 @@ def test_openai_s_package_gets_these_embeddings_too(
 
     with over_http(minilm_models, token_file=tmp_path / "tokens") as web:
         done = subprocess.run(
-            [OPENAI_PYTHON, script, f"http://127.0.0.1:{web.port}/v1", token],
+            [CLIENTS_PYTHON, script, f"http://127.0.0.1:{web.port}/v1", token],
             input=json.dumps({"texts": SENTENCES, "ids": ids}),
             check=False,
             capture_output=True,

@@ -11,11 +11,13 @@ from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import ServerProcess
 
 ROOT = Path(__file__).parents[2]
-OPENAI_PYTHON = Path(os.environ.get("POLYHEAD_OPENAI_PYTHON", ROOT / ".venv-openai" / "bin" / "python"))
+CLIENTS_PYTHON = Path(
+    os.environ.get("POLYHEAD_CLIENTS_PYTHON", ROOT / ".venv-http-clients" / "bin" / "python")
+)
 
-needs_openai = pytest.mark.skipif(
-    not OPENAI_PYTHON.exists(),
-    reason=f"no environment with openai at {OPENAI_PYTHON} (POLYHEAD_OPENAI_PYTHON names another)",
+needs_clients = pytest.mark.skipif(
+    not CLIENTS_PYTHON.exists(),
+    reason=f"no environment with HTTP clients at {CLIENTS_PYTHON} (POLYHEAD_CLIENTS_PYTHON names another)",
 )
 
 TOKEN = "a-token-for-management"

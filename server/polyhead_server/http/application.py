@@ -481,7 +481,8 @@ def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | No
     yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}, or tokens", reply)
     yield call("/rerank", scoring.RERANK, errors.tei, f"Rerank texts, {like_tei}", like([ranked]))
     reply = like({"id": "", "results": [{"index": 0, "relevance_score": 0.0}], "meta": {}})
-    yield call("/v1/rerank", scoring.COHERE, errors.cohere, "Rerank texts, as Cohere's API does", reply)
+    for version, form in scoring.COHERE.items():
+        yield call(f"/v{version}/rerank", form, errors.cohere, "Rerank texts, as Cohere's API does", reply)
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
     model = embed.listed_model("", 0)
     models = like({"object": "list", "data": [model]})

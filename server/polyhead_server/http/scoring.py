@@ -1,4 +1,4 @@
-"""Calls that score texts: TEI's `/predict` and `/rerank`, and Cohere's `/v1/rerank`.
+"""Calls that score texts: TEI's `/predict` and `/rerank`, and Cohere's `/v1/rerank` and `/v2/rerank`.
 
 For classifiers of tokens, `/predict` is that of `polyhead_server.http.tagging`.
 
@@ -162,11 +162,10 @@ def _read_rerank(
     field: str, fields: Mapping[str, Any], signature: Signature, given: Parameters
 ) -> ScoringCall:
     check_direction(fields)
-    # Cohere's clients may send objects.
-    texts = [
-        text["text"] if field == "documents" and isinstance(text, dict) and "text" in text else text
-        for text in fields[field]
-    ]
+    texts = fields[field]
+    if field == "documents":  # Cohere's clients may send objects, and cannot ask for long texts to be cut
+        texts = [text["text"] if isinstance(text, dict) and "text" in text else text for text in texts]
+        fields = {TRUNCATE: True, **fields}
     if not texts:
         raise InvalidRequestError(f"{field} must have at least one text, had none")
     for index, text in enumerate(texts):
@@ -228,7 +227,7 @@ def _write_tei(call: ScoringCall, _: Signature, __: int, logits: NDArray[np.floa
 
 
 def _write_cohere(
-    call: ScoringCall, _: Signature, tokens: int, logits: NDArray[np.float32]
+    version: str, call: ScoringCall, _: Signature, tokens: int, logits: NDArray[np.float32]
 ) -> Iterator[bytes]:
     texts = call.pairs or ()
     results = [
@@ -236,7 +235,7 @@ def _write_cohere(
         | ({"document": {"text": texts[index]}} if call.returns_texts else {})
         for index, score in _ranked(call, logits)
     ]
-    meta = {"api_version": {"version": "1"}, "tokens": {"input_tokens": tokens}}
+    meta = {"api_version": {"version": version}, "tokens": {"input_tokens": tokens}}
     yield orjson.dumps({"id": str(uuid.uuid4()), "results": results, "meta": meta})
 
 
@@ -281,26 +280,31 @@ RERANK = CallForm(
     role=LOGITS,
     write=_write_tei,
 )
-COHERE = CallForm(
-    fields=Fields(
-        {
-            "model": Field("The family", [str], required=True),
-            "query": Field("What the documents may answer", [str], required=True),
-            "documents": Field("Texts, or objects with a text", [list], required=True),
-            "top_n": Field("The most results: all by default", [int]),
-            "return_documents": Field("Whether to return the documents", [bool]),
-            TRUNCATE: TRUNCATE_FIELD,
-        },
-        example={
-            "model": "reranker",
-            "query": "cat",
-            "documents": ["The cat sat.", "Prices fell."],
-            "top_n": 1,
-        },
-    ),
-    read=partial(_read_rerank, "documents"),
-    serves=reranks,
-    does="rerank",
-    role=LOGITS,
-    write=_write_cohere,
+_COHERE_FIELDS = Fields(
+    {
+        "model": Field("The family", [str], required=True),
+        "query": Field("What the documents may answer", [str], required=True),
+        "documents": Field("Texts, or objects with a text", [list], required=True),
+        "top_n": Field("The most results: all by default", [int]),
+        "return_documents": Field("Whether to return the documents", [bool]),
+        TRUNCATE: Field("Whether to cut texts that are too long: true by default", [bool]),
+    },
+    example={
+        "model": "reranker",
+        "query": "cat",
+        "documents": ["The cat sat.", "Prices fell."],
+        "top_n": 1,
+    },
 )
+COHERE = {
+    version: CallForm(
+        fields=_COHERE_FIELDS,
+        read=partial(_read_rerank, "documents"),
+        serves=reranks,
+        does="rerank",
+        role=LOGITS,
+        write=partial(_write_cohere, version),
+    )
+    for version in ("1", "2")
+}
+"""The same call, by the version of Cohere's API in its path."""

@@ -34,6 +34,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/embed_sparse": {"model": "splade", "inputs": "a dog"},
     "/predict": {"model": "reranker", "inputs": "a dog"},
     "/v1/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
+    "/v2/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
     "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"]},
 }
 MOST_BYTES = 2048

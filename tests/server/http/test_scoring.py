@@ -81,13 +81,15 @@ def test_rerank_gives_the_best_first(scoring: OverHttp) -> None:
     np.testing.assert_allclose([one["score"] for one in scores], np.sort(-raw) * -1, atol=1e-6)
 
 
-def test_coheres_call(scoring: OverHttp) -> None:
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_coheres_call(scoring: OverHttp, version: str) -> None:
     ranked = scoring.post("/rerank", {"query": QUERY, "texts": TEXTS}).json
     call = {"model": "reranker", "query": QUERY, "top_n": 2}
+    path = f"/v{version}/rerank"
 
-    reply = scoring.post("/v1/rerank", {**call, "documents": TEXTS}).json
+    reply = scoring.post(path, {**call, "documents": TEXTS, "max_tokens_per_doc": None}).json
     texts = scoring.post(
-        "/v1/rerank", {**call, "documents": [{"text": text} for text in TEXTS], "return_documents": True}
+        path, {**call, "documents": [{"text": text} for text in TEXTS], "return_documents": True}
     ).json
 
     assert [(one["index"], one["relevance_score"]) for one in reply["results"]] == [
@@ -96,6 +98,7 @@ def test_coheres_call(scoring: OverHttp) -> None:
     assert [one["document"]["text"] for one in texts["results"]] == [
         TEXTS[one["index"]] for one in reply["results"]
     ]
+    assert reply["meta"]["api_version"] == {"version": version}
 
 
 def test_long_texts_are_cut_where_that_is_asked_for(scoring: OverHttp) -> None:
@@ -105,6 +108,21 @@ def test_long_texts_are_cut_where_that_is_asked_for(scoring: OverHttp) -> None:
     assert rejected.status == 400
     assert rejected.error.startswith("query and texts[4] must be at most 16 tokens")
     assert len(cut.json) == 5
+
+
+def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
+    """Its clients cannot ask for that."""
+    call = {"query": QUERY, "model": "reranker"}
+    cut = scoring.post("/rerank", {**call, "texts": [*TEXTS, LONG], "truncate": True}).json
+
+    reply = scoring.post("/v2/rerank", {**call, "documents": [*TEXTS, LONG]}).json
+    rejected = scoring.post("/v2/rerank", {**call, "documents": [LONG], "truncate": False})
+
+    assert [(one["index"], one["relevance_score"]) for one in reply["results"]] == [
+        (one["index"], one["score"]) for one in cut
+    ]
+    assert rejected.status == 400
+    assert rejected.error.startswith("query and documents[0] must be at most 16 tokens")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +177,12 @@ def test_long_texts_are_cut_where_that_is_asked_for(scoring: OverHttp) -> None:
             "top_n must be at least 1, was 0",
         ),
         ("/v1/rerank", {"query": QUERY, "documents": [{"title": "a"}]}, 400, "documents[0] must be a string"),
+        (
+            "/v2/rerank",
+            {"query": QUERY, "documents": ["a"], "max_tokens_per_doc": 8},
+            400,
+            "field 'max_tokens_per_doc' of the request is not known",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(

@@ -1,0 +1,60 @@
+"""LangChain's and LlamaIndex's rerankers and embedders, unmodified, in an environment of their own."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from tests.interop.conftest import CLIENTS_PYTHON, TOKEN, needs_clients
+from tests.numerics import close
+from tests.server.http.conftest import over_http
+
+from polyhead_client import Client
+
+QUERY = "the cat"
+SHORT = ["a dog sat on the mat", "i saw that", "the big cat"]
+TEXTS = [*SHORT, "the cat sat on the mat " * 5]
+
+
+@needs_clients
+def test_their_rerankers_and_embedders_get_what_grpc_gives(
+    repository: Path, scorers: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(repository / "tiny-tokens", tmp_path / "models" / "tiny-tokens")
+    shutil.copytree(scorers / "reranker", tmp_path / "models" / "reranker")
+    (tmp_path / "tokens").write_text(TOKEN)
+    script = Path(__file__).with_name("retrieval_calls.py")
+
+    with over_http(tmp_path / "models", token_file=tmp_path / "tokens") as web:
+        done = subprocess.run(
+            [CLIENTS_PYTHON, script, f"http://127.0.0.1:{web.port}", TOKEN],
+            input=json.dumps([QUERY, *TEXTS]),
+            # huggingface_hub refuses every call, also to this machine, while it is offline.
+            env={name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        with Client(web.running.address, token=TOKEN) as client:
+            vectors = client.encode([QUERY, *TEXTS], model="tiny-tokens", truncate=True).pooled
+            ranked = client.rerank(QUERY, TEXTS, model="reranker", truncate=True)
+
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    assert vectors is not None
+    assert got["embeds"].keys() == {"hub", "openai", "llama index"}
+    for ways in got["embeds"].values():
+        for way in ways:
+            close(np.array(way, np.float32), vectors)
+    best = [(one.text, one.score) for one in ranked]
+    assert len(best) == len(TEXTS)
+    wanted = {**got["ranks"], "short": got["short"]}
+    for name, found in wanted.items():
+        expected = [one for one in best if one[0] in SHORT] if name == "short" else best
+        assert [text for text, _ in found] == [text for text, _ in expected[:2]], name
+        np.testing.assert_allclose(
+            [score for _, score in found], [score for _, score in expected[:2]], atol=1e-6
+        )
