@@ -121,7 +121,7 @@ def test_the_encodings_that_are_sorted_by(client: Client) -> None:
     scores = {each.index: each.score for each in client.maxsim(QUERY, DOCUMENTS)}
     largest = np.asarray(documents.max_similarities)
     np.testing.assert_allclose(largest.sum(1), [scores[at] for at in range(len(DOCUMENTS))], atol=1e-5)
-    assert np.shape(query.token_vectors) == (QUERY_LENGTH, WIDTH)
+    assert np.asarray(query.token_vectors).shape == (QUERY_LENGTH, WIDTH)
     assert documents.similarities is None
     with pytest.raises(InvalidRequest, match="documents must be a list of texts"):
         client.compare(QUERY, DOCUMENTS[0])

@@ -303,6 +303,6 @@ def is_integer(value: object) -> bool:
 def _is_finite(value: object) -> bool:
     """Return whether a value is a number, and no flag, that a float holds."""
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     except OverflowError:
         return False
