@@ -115,6 +115,18 @@ def test_matches_add_up_to_the_score(client: Client, theirs: tuple[Any, Any, Any
     assert [match.query_token for match in found[0].matches or ()][:4] == ["[CLS]", "[q] ", "w", "##h"]
 
 
+def test_the_encodings_that_are_sorted_by(client: Client) -> None:
+    query, documents = client.compare(QUERY, DOCUMENTS)
+
+    scores = {each.index: each.score for each in client.maxsim(QUERY, DOCUMENTS)}
+    largest = np.asarray(documents.max_similarities)
+    np.testing.assert_allclose(largest.sum(1), [scores[at] for at in range(len(DOCUMENTS))], atol=1e-5)
+    assert np.asarray(query.token_vectors).shape == (QUERY_LENGTH, WIDTH)
+    assert documents.similarities is None
+    with pytest.raises(InvalidRequest, match="documents must be a list of texts"):
+        client.compare(QUERY, DOCUMENTS[0])
+
+
 def test_the_page_shows_what_works(client: Client) -> None:
     code = block("docs/encoders.md", "client.maxsim").replace("127.0.0.1:8001", client._target)
     names: dict[str, Any] = {}
@@ -128,7 +140,9 @@ def test_the_page_shows_what_works(client: Client) -> None:
 def test_the_similarity_is_split_and_drawn(
     client: Client, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    before = client.statistics("colbert")[0].inference_count
     explained = explain_similarity(client, QUERY, DOCUMENTS[0])
+    assert client.statistics("colbert")[0].inference_count == before + 1  # the query alone
     (found,) = client.maxsim(QUERY, DOCUMENTS[:1], matches=True)
 
     assert explained.measure == "MaxSim"

@@ -1,5 +1,6 @@
 """Vectors of the size that a store wants, over gRPC and HTTP."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from tests.conftest import FAMILIES, write_tokenizer
 from tests.numerics import close
 from tests.server.http.conftest import OverHttp, over_http
 
-from polyhead_client import Client, InvalidRequest
+from polyhead_client import AsyncClient, Client, InvalidRequest
 from polyhead_export import ExportError, TokenizerFile, export_family, from_checkpoint
 from polyhead_export.options import ExportOptions
 from polyhead_model import Encoder
@@ -116,13 +117,22 @@ def test_vectors_that_have_any_length_are_only_cut_and_there_is_a_warning(
     np.testing.assert_array_equal(cut, whole[:, :5])
     assert [record.message for record in caplog.records if "5 dimensions may" in record.message]
     assert client.model("cut").outputs["pooled"].matryoshka == TRAINED
-    with pytest.warns(UserWarning, match="cut was, to 4, 8, 11 alone, trained"):
+    with pytest.warns(UserWarning, match="cut was, to 4, 8, 11 alone, trained") as warned:
         client.encode(TEXTS, model="cut", dimensions=5)
+    assert warned[0].filename == __file__
+
+    async def ask() -> None:
+        async with AsyncClient(web.running.address) as other:
+            await other.encode(TEXTS, model="raw", dimensions=6)
+
+    with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="6 dimensions may") as warned:
+        asyncio.run(ask())
+    assert warned[0].filename == __file__
+    assert not [record for record in caplog.records if "6 dimensions may" in record.message]  # said already
 
 
 def test_what_cannot_be_cut_so_is_refused(client: Client, web: OverHttp) -> None:
-    alone = pytest.warns(UserWarning, match="cut was, to 4, 8, 11 alone")
-    with alone, pytest.raises(InvalidRequest, match=r"between 1 and D \(16\), was 17"):
+    with pytest.raises(InvalidRequest, match=r"^dimensions must be between 1 and 16, was 17$"):
         client.encode(TEXTS, model="cut", dimensions=17)
     with pytest.raises(InvalidRequest, match="dimensions must be an integer, 1 or more"):
         client.encode(TEXTS, model="cut", dimensions=0)

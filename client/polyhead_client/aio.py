@@ -114,6 +114,7 @@ class AsyncClient:
     rerank = _awaited(Operations.rerank)
     tag = _awaited(Operations.tag)
     maxsim = _awaited(Operations.maxsim)
+    compare = _awaited(Operations.compare)
     trace = _awaited(Operations.trace)
     direction = _awaited(Operations.direction)
     model = _awaited(Operations.model)

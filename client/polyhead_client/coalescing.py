@@ -292,7 +292,7 @@ class _Entry(Join):
         if self.batch.tokens is None:  # at most a token for each byte, and up to four around texts
             tokens = min(width + 4, info.max_tokens or width + 4)
         request = self.batch.row_bytes * width // self.width
-        reply = requested.sequence_bytes(tokens)
+        reply = requested.sequence_bytes(tokens, self.batch.memory_tokens or 0)
         rest = reply_bytes(requested, size=0, tokens=tokens)
         limits = (
             (info.max_batch_size, 1),

@@ -3,6 +3,7 @@
 Shape letters: T tokens, D d_model.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,11 +17,13 @@ from polyhead_client.calls import Operation
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.frozen import Picklable
-from polyhead_client.places import Edit
+from polyhead_client.places import Edit, is_integer
 from polyhead_client.scoring import check_texts
 
 _FORMAT = 1
 """Of saved directions; incremented when a reader of the old format would misread the new one."""
+
+_PLACE = re.compile(r"\bread(\[\d+\])+: ")
 
 _AT_ONCE = 256
 """Texts that are read at once: their vectors are held until their mean is known."""
@@ -90,6 +93,9 @@ def direction(
         progress: See there.
         options: Further arguments of `encode`.
     """
+    for name, value in (("layer", layer), ("token", token)):
+        if not is_integer(value) and not (name == "token" and value is None):
+            raise InvalidRequest(f"{name} must be an integer, was {value!r:.80}")
     nothing = {"output": False, "pooled": False, "logits": False}
     sides = [check_texts("positive", positive), check_texts("negative", negative)]
     if not all(sides):
@@ -105,7 +111,11 @@ def direction(
             if token is None:
                 counted = yield from encode(some, tokens=True, **nothing, **options)
                 places = [[(layer, at) for at in range(count)] for count in np.asarray(counted.lengths)]
-            found = yield from encode(some, read=places, tokens=False, **nothing, **options)
+            try:
+                found = yield from encode(some, read=places, tokens=False, **nothing, **options)
+            except InvalidRequest as error:  # the caller knows no list of places
+                error.args = (_PLACE.sub("", str(error)),)
+                raise
             total = total + sum(np.mean(each, axis=0, dtype=np.float64) for each in _rows(found))
             done += len(some)
             if progress is not None:

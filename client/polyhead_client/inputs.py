@@ -1,6 +1,6 @@
 """Read and check the inputs of `encode`, and encode them for the wire.
 
-Shape letters: B batch, T tokens, S tokens of the memory, D d_model.
+Shape letters: B batch, T tokens, S tokens of the memory or of a query that is compared, D d_model.
 """
 
 import math
@@ -26,6 +26,7 @@ from polyhead_proto.names import (
     MEMORY_LENGTHS,
     MEMORY_MASK,
     QUERY,
+    QUERY_VECTORS,
     ROWS,
     TEXT,
     TEXT_PAIR,
@@ -34,6 +35,9 @@ from polyhead_proto.names import (
 )
 
 _HALF = np.dtype(np.float16)
+
+_MEMORIES = frozenset({MEMORY, QUERY_VECTORS})
+"""The inputs with the axis S."""
 
 Inputs: TypeAlias = (
     str | Sequence[str] | NDArray[Any] | Sequence[NDArray[Any]] | Sequence[int] | Sequence[Sequence[int]]
@@ -52,9 +56,16 @@ class TensorField:
     """The number of last axes on which rows must agree; on others, they are padded."""
 
     @property
+    def bytes_by_row(self) -> list[int]:
+        """The bytes of each row, before it is padded."""
+        if isinstance(self.rows, np.ndarray):
+            return [self.rows[0].nbytes] * len(self.rows)
+        return [row.nbytes for row in self.rows]
+
+    @property
     def row_bytes(self) -> int:
         """The bytes of the longest row."""
-        return max(row.nbytes for row in self.rows)
+        return max(self.bytes_by_row)
 
     @property
     def signature(self) -> Hashable:
@@ -136,14 +147,14 @@ class Batch:
 
     @cached_property
     def memory_tokens(self) -> int | None:
-        """S, or None where there is no memory."""
+        """S, or None where there is no memory, nor a query to compare with."""
         counts = self.memory_row_lengths
         return max(counts) if counts else None
 
     @property
     def memory_row_lengths(self) -> Sequence[int]:
         """The S of each sequence, with the caller's padding; empty where there is no memory."""
-        return next((list(map(len, field.rows)) for field in self.fields if field.name == MEMORY), ())
+        return next((list(map(len, field.rows)) for field in self.fields if field.name in _MEMORIES), ())
 
     @cached_property
     def tensors(self) -> tuple[InputTensor, ...]:
@@ -161,9 +172,10 @@ class Batch:
         return tuple([field.signature for field in self.fields if field.name != LENGTHS])
 
     @property
-    def fixed_bytes(self) -> int:
-        """The bytes of what each sequence has beside its tokens."""
-        return sum(each.row_bytes for each in self.fields if isinstance(each, TensorField) and each.fixed)
+    def bytes_by_row(self) -> list[int]:
+        """The bytes of the numbers of each sequence, before padding. Texts, which get none, are left out."""
+        columns = [field.bytes_by_row for field in self.fields if isinstance(field, TensorField)]
+        return [sum(row) for row in zip(*columns, strict=True)] or [0] * self.size
 
     def with_fields(self, *fields: TensorField) -> "Batch":
         """Return the same sequences with more inputs."""

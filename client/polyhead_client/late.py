@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from polyhead_client.encoding import Encoding
 
+_NOT_COMPARED = -1
+"""The similarity of a token of a document that is not compared."""
+
 
 @dataclass(frozen=True)
 class TokenMatch:
@@ -37,8 +40,8 @@ class MatchedText:
     """MaxSim: the sum, over the query's tokens, of the largest cosine with a token of the document."""
     text: str
     matches: tuple[TokenMatch, ...] | None = None
-    """One for each token of the query, in order: their similarities add up to the score. None unless asked
-    for."""
+    """One for each token of the query, in order: their similarities add up to the score. Empty where no token
+    of the document is compared. None unless asked for."""
 
 
 def matched(
@@ -67,6 +70,8 @@ def _matches(
     largest: NDArray[np.float64], similarities: NDArray[Any], query: Sequence[str], document: Sequence[str]
 ) -> tuple[TokenMatch, ...]:
     """Return what each token of the query matches, from its largest similarity [S], and from all [S, T]."""
+    if not (similarities > _NOT_COMPARED).any():
+        return ()
     return tuple(
         TokenMatch(number, query[number], at, document[at], float(largest[number]))
         for number, at in enumerate(similarities.argmax(1).tolist())

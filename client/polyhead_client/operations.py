@@ -530,40 +530,86 @@ class Operations:
         """
         most = check_count("top", top)
         check_flag("matches", matches)
-        if not isinstance(query, str):
-            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
         if not (documents := check_texts("documents", documents)):
             return []
+        asked, found = yield from self.compare(
+            query,
+            documents,
+            similarities=matches,
+            model=model,
+            version=version,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        tokens: Any = asked.tokens
+        return matched(documents, found, tokens, top=most)
+
+    def compare(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        similarities: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[tuple[Encoding, Encoding]]:
+        """Compare the tokens of documents with those of a query, by late interaction; `maxsim` sorts by it.
+
+        Both get their prompt, `query` or `document`, if the model has it.
+
+        Args:
+            query: The query.
+            documents: One or more documents.
+            similarities: Whether to fetch all similarities [S, T], and the documents' tokens.
+            model: The family, exported with `--graphs maxsim`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of documents that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The encoding of the query, with its `token_vectors` and tokens, and that of the documents, with
+            their `max_similarities`.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the family has no such graph.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        if not isinstance(query, str):
+            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
+        documents = check_texts("documents", documents)
         deadline = self._deadline(timeout)
-        name = check_name(model) or (yield from self._models.family(deadline, TEXT))
-        prompts = (yield from self._models.model(name, version, deadline)).prompts
+        info = yield from self.model(model, version=version, takes=TEXT, timeout=_left(deadline))
         options: dict[str, Any] = {
-            "model": name,
+            "model": info.family,
             "version": version,
             "output": False,
             "pooled": False,
             "logits": False,
             "truncate": truncate,
         }
+
+        def prompt(name: str) -> str | None:
+            return name if name in info.prompts else None
+
         asked = yield from self.encode(
-            query,
-            prompt_name="query" if "query" in prompts else None,
-            token_vectors=True,
-            timeout=_left(deadline),
-            **options,
+            query, prompt_name=prompt("query"), token_vectors=True, timeout=_left(deadline), **options
         )
         found = yield from self.encode(
             documents,
-            prompt_name="document" if "document" in prompts else None,
+            prompt_name=prompt("document"),
             query_vectors=asked.token_vectors,
-            similarities=matches,
-            tokens=matches,
+            similarities=similarities,
+            tokens=similarities,
             progress=progress,
             timeout=_left(deadline),
             **options,
         )
-        tokens: Any = asked.tokens
-        return matched(documents, found, tokens, top=most)
+        return asked, found
 
     def trace(
         self,
@@ -719,7 +765,12 @@ class Operations:
         return template_of(info, options, wanted_version, truncate, prompt_name)
 
     def model(
-        self, name: str | None = None, *, version: int | str | None = None, timeout: Timeout = ...
+        self,
+        name: str | None = None,
+        *,
+        version: int | str | None = None,
+        takes: str | None = None,
+        timeout: Timeout = ...,
     ) -> Operation[ModelInfo]:
         """Return a model's metadata, which is fetched once and then cached.
 
@@ -727,12 +778,15 @@ class Operations:
             name: A family such as `minilm`, or one of its graphs such as `minilm.attention`; None means
                 the only family that is served.
             version: The version; None means the newest.
+            takes: An input, such as `text`: without a name, the only family that has it.
             timeout: Seconds; None means no limit, ... the client's default.
 
         Raises:
             NotFound: There is no such model.
         """
-        return (yield from self._models.model(check_name(name), version, self._deadline(timeout)))
+        deadline = self._deadline(timeout)
+        found = check_name(name) or (yield from self._models.family(deadline, takes))
+        return (yield from self._models.model(found, version, deadline))
 
     def models(self, *, timeout: Timeout = ...) -> Operation[list[ServedModel]]:
         """List the server's models, in all versions, with their states."""

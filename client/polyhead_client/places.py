@@ -3,11 +3,12 @@
 Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, R places to read, E edits.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Integral
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -232,7 +233,7 @@ def _rows(name: str, value: Any, size: int, single: bool) -> tuple[list[list[Any
 def _place(name: str, item: Any) -> Place:
     numbers = tuple(item) if isinstance(item, tuple) else ()
     given = numbers[:2] if len(numbers) == 3 and numbers[2] is None else numbers
-    if len(given) not in {2, 3} or not all(map(_is_integer, given)):
+    if len(given) not in {2, 3} or not all(map(is_integer, given)):
         raise InvalidRequest(f"{name} must be (layer, token) or (layer, token, head), was {item!r:.80}")
     return Place(*map(int, given))
 
@@ -242,10 +243,12 @@ def _check_edit(name: str, edit: Any) -> None:
         raise InvalidRequest(f"{name} must be an Edit, was {edit!r:.80}")
     for what in ("layer", "token", "head"):
         value = getattr(edit, what)
-        if not (_is_integer(value) or (value is None and what != "layer")):
+        if not (is_integer(value) or (value is None and what != "layer")):
             raise InvalidRequest(f"{name}: {what} must be an integer, was {value!r:.80}")
-    if edit.mode not in _MODES:
+    if not isinstance(edit.mode, str) or edit.mode not in _MODES:
         raise InvalidRequest(f"{name}: mode must be one of {', '.join(_MODES)}, was {edit.mode!r:.80}")
+    if not _is_finite(edit.scale):
+        raise InvalidRequest(f"{name}: scale must be a finite number, was {edit.scale!r:.80}")
     if edit.mode != "add" and edit.scale != 1:
         raise InvalidRequest(f"{name}: scale goes with mode add, was {edit.scale!r:.80} with {edit.mode}")
 
@@ -265,13 +268,10 @@ def _vector_of(name: str, edit: Edit, info: ModelInfo) -> NDArray[np.float32]:
         if not norm:
             raise InvalidRequest(f"{name}: vector must not be zero, as nothing lies along it")
         return np.asarray(vector / norm, np.float32)
-    try:
-        with np.errstate(over="ignore"):
-            scaled: NDArray[np.float32] = (vector if edit.scale == 1 else vector * edit.scale).astype(
-                np.float32
-            )
-    except TypeError as error:
-        raise InvalidRequest(f"{name}: scale must be a number, was {edit.scale!r:.80}") from error
+    with np.errstate(over="ignore"):
+        scaled: NDArray[np.float32] = (vector if edit.scale == 1 else vector * float(edit.scale)).astype(
+            np.float32
+        )
     if not np.isfinite(scaled).all():
         raise InvalidRequest(f"{name}: vector times scale must be finite in fp32, was not")
     return scaled
@@ -295,5 +295,14 @@ def _length(lengths: Lengths | None, row: int) -> int | None:
     return None if lengths is None else int(lengths[row])
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
+    """Return whether a value is an integer, and no flag."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether a value is a number, and no flag, that a float holds."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -114,7 +114,7 @@ def reply_bytes(
         requested: The requested outputs.
         size: B.
         tokens: T; None, as for texts, makes the estimate 0.
-        memory: S, where there is a memory.
+        memory: S, where there is a memory, or a query to compare with.
     """
     if tokens is None:
         return 0

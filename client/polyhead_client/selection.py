@@ -4,6 +4,7 @@ Everything follows from metadata: the roles and axes of a model's outputs. Shape
 H heads, L layers, R rows asked for.
 """
 
+import inspect
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -515,14 +516,24 @@ def _of_vectors(
     axis = len(tensor.axes) - 1
     width = tensor.size(axis)
     if options.dimensions is not None:
+        if width is not None and options.dimensions > width:
+            raise InvalidRequest(f"dimensions must be between 1 and {width}, was {options.dimensions}")
         if why := doubt(info.name, options.dimensions, width, tensor.matryoshka):
-            warnings.warn(why, stacklevel=2)
+            warnings.warn(why, stacklevel=_callers_level())
         width = parameters[DIMENSIONS] = options.dimensions
     if options.precision is None:
         return tensor.datatype, tensor.axes[axis] if options.dimensions is None else options.dimensions
     parameters[PRECISION] = options.precision
     numbers = "Numbers" if width is None else numbers_of(options.precision, width)
     return DATATYPES[options.precision], numbers
+
+
+def _callers_level() -> int:
+    """Return the `stacklevel` of a warning about who called the client."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__package__") == __package__:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _sequence_bytes(tensor: TensorInfo, dims: Sequence[str | int], datatype: str) -> tuple[int, int, int]:

@@ -53,23 +53,26 @@ def halves(part: slice) -> list[slice]:
 def _split(
     info: ModelInfo, batch: Batch, requested: RequestedOutputs, *, largest_reply: int | None
 ) -> Iterator[slice]:
-    start, longest, longest_memory = 0, 0, 0
-    counts, fixed_bytes = _row_lengths(batch), batch.fixed_bytes
+    start, longest, longest_memory, largest = 0, 0, 0, 0
+    counts = _row_lengths(batch)
     memory_counts = batch.memory_row_lengths or [0] * len(counts)
-    for index, (count, memory_count) in enumerate(zip(counts, memory_counts, strict=True)):
+    for index, (count, memory_count, own_bytes) in enumerate(
+        zip(counts, memory_counts, batch.bytes_by_row, strict=True)
+    ):
         size, tokens, memory = index + 1 - start, max(longest, count), max(longest_memory, memory_count)
+        row_bytes = max(largest, own_bytes)
         reply = reply_bytes(
             requested, size=size, tokens=None if batch.lengths is None else tokens, memory=memory
         )
         if size > 1 and (
             _over(size, info.max_batch_size)
-            or _over(size * fixed_bytes, info.max_request_bytes)
+            or _over(size * row_bytes, info.max_request_bytes)
             or _over(size * max(tokens, memory), info.max_request_tokens)
             or _over(reply, largest_reply)
         ):
             yield slice(start, index)
-            start, tokens, memory = index, count, memory_count
-        longest, longest_memory = tokens, memory
+            start, tokens, memory, row_bytes = index, count, memory_count, own_bytes
+        longest, longest_memory, largest = tokens, memory, row_bytes
     yield slice(start, len(counts))
 
 

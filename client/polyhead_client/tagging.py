@@ -18,7 +18,8 @@ class Entity:
     """A part of a text that a classifier of tokens has given a label."""
 
     label: str
-    """As the classifier names it where tokens are not aggregated, otherwise without `B-` and `I-`."""
+    """As the classifier names it where tokens are not aggregated; otherwise what follows the first hyphen, if
+    there is one, as transformers does: without `B-` and `I-`, but of `follow-up` just `up`."""
     score: float
     """Its probability; the mean where several tokens or words have it."""
     word: str

@@ -23,7 +23,8 @@ class Tag(NamedTuple):
     """A label, and the tokens that have it."""
 
     label: str
-    """Of a token alone as the classifier names it, otherwise without `B-` and `I-`."""
+    """Of a token alone as the classifier names it; otherwise what follows the first hyphen, if there is one,
+    as transformers does: without `B-` and `I-`, but of `follow-up` just `up`."""
     score: float
     """Its probability; the mean where several tokens or words have it."""
     first: int

@@ -307,6 +307,7 @@ def test_the_only_family_that_takes_such_inputs_needs_no_name(client: Client, fa
     assert client.encode("a").model == "words"
     assert client.encode("b", attention=[0]).model == "words.attention"
     assert client.encode(np.zeros((2, 4), np.float32)).model == "vectors"
+    assert client.model(takes="text").name == "words"
     assert fake.count("RepositoryIndex") == 2
 
 

@@ -12,9 +12,11 @@ from tests.client.encodings import assert_same
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
-from polyhead_client.inputs import prepare
+from polyhead_client.inputs import Batch, TensorField, prepare, query_field
+from polyhead_client.models import ModelInfo, TensorInfo
 from polyhead_client.results import Results
-from polyhead_client.splitting import JoinedResults
+from polyhead_client.selection import RequestedOutputs, SelectedOutput
+from polyhead_client.splitting import JoinedResults, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +133,35 @@ def test_replies_that_are_under_way_together_fit_into_messages(client: Client, f
 
     sizes = [request.inputs[0].shape[0] for name, request, _ in fake.calls if name == "ModelInfer"]
     assert set(sizes) == {2, 1}
+
+
+def parts_of(batch: Batch, **properties: str) -> list[int]:
+    """The sizes of the requests for a batch, of an output whose sequences have 4 · T · S bytes."""
+    info = ModelInfo(name="x", versions=(), platform="", inputs={}, outputs={}, properties=properties)
+    output = SelectedOutput(
+        name="s", role="s", datatype="FP32", dims=("B", "S", "T"), sequence_bytes=(4, 1, 1)
+    )
+    return [part.stop - part.start for part in plan(info, batch, RequestedOutputs(outputs=(output,)))]
+
+
+def test_similarities_with_a_query_count_in_replies() -> None:
+    batch = prepare(np.zeros((8, 3), np.int64))
+    vectors = TensorInfo(name="query_vectors", datatype="FP32", shape=(-1, -1, 2))
+    batch = batch.with_fields(query_field(vectors, np.zeros((12, 2)), batch))
+
+    assert batch.memory_tokens == 12
+    assert parts_of(batch, max_batch_size="4") == [4, 4]
+    assert parts_of(batch, max_batch_size="4", max_reply_bytes="1000") == [2, 2, 2, 2]  # 608 + 144 each
+
+
+def test_edits_count_in_requests() -> None:
+    """Of each sequence, padded to the longest of its request."""
+    rows = [np.zeros((count, 25), np.float32) for count in (4, 1, 4, 1, 1, 1, 1, 1)]
+    edits = TensorField(name="edit_vectors", datatype="FP32", rows=rows)
+    batch = prepare(np.zeros((8, 3), np.int64)).with_fields(edits)
+
+    assert parts_of(batch) == [8]
+    assert parts_of(batch, max_request_bytes="1000") == [2, 2, 4]  # 24 + 100 each
 
 
 def refusing_more_than(size: int, usual: Any) -> Any:

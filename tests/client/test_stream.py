@@ -1,5 +1,6 @@
 """What `encode` reads and edits, causal tracing and directions, against plain loops over a real server."""
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -146,6 +147,17 @@ def test_vectors_are_scaled_and_projected_out(client: Client) -> None:
             {"edits": [Edit(0, 0, np.ones(D), mode="replace", scale=2)]},
             r"edits\[0\]: scale goes with mode add",
         ),
+        (
+            {"edits": [Edit(0, 0, np.ones(D), mode=cast(Any, []))]},
+            r"edits\[0\]: mode must be one of .*, was \[\]",
+        ),
+        *(
+            (
+                {"edits": [Edit(0, 0, np.ones(D), scale=scale)]},
+                r"edits\[0\]: scale must be a finite number, was",
+            )
+            for scale in cast(Any, ([1, 2], [1.0] * D, np.ones(D), "2", True, None, math.nan, 10**400))
+        ),
         ({"edits": [Edit(0, 0, np.zeros(D), mode="project_out")]}, r"edits\[0\]: vector must not be zero"),
         ({"edits": [Edit(0, 0, np.ones(D), scale=1e39)]}, r"edits\[0\]: vector times scale must be finite"),
         (
@@ -247,6 +259,24 @@ def test_a_direction_is_a_difference_of_means(client: Client, tmp_path: Path) ->
     )
     first = client.direction(positive, negative, layer=L, token=0)
     assert first.vector.shape == (D,)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"layer": 9}, "^layer must be 0 to 2, was 9"),
+        ({"layer": -1, "token": 0}, "^layer must be 0 to 2, was -1"),
+        ({"layer": 1.0}, "^layer must be an integer, was 1.0"),
+        ({"layer": 0, "token": "a"}, "^token must be an integer, was 'a'"),
+        ({"layer": 0, "token": 6}, "^token must be 0 to 3, was 6"),
+        ({"layer": 0, "token": 30}, "^token must be 0 to "),
+    ],
+)
+def test_what_is_wrong_with_a_direction_has_the_caller_s_name(
+    client: Client, places: Any, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        client.direction(TEXTS[:2], TEXTS[2:], **places)
 
 
 def test_the_page_traces(

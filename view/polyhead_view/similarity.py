@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Client, Encoding, InvalidRequest, ModelInfo
-from polyhead_proto.names import TOKEN_VECTORS, Property
+from polyhead_proto.names import TEXT, TOKEN_VECTORS, Property
 
 
 class TokenPair(NamedTuple):
@@ -70,37 +70,23 @@ def explain_similarity(
             tokens.
         PolyheadError: The call failed.
     """
-    encoding = client.encode([a, b], model=model, truncate=truncate)
-    info = client.model(encoding.model)
+    info = client.model(model, takes=TEXT)
     if info.with_role(TOKEN_VECTORS) and not info.properties.get(Property.POOLING):
-        return _explain_maxsim(client, a, b, info, truncate=truncate)
-    return split_similarity(encoding, info)
+        return _split_maxsim(*client.compare(a, [b], similarities=True, model=info.family, truncate=truncate))
+    return split_similarity(client.encode([a, b], model=info.name, truncate=truncate), info)
 
 
-def _explain_maxsim(
-    client: Client, query: str, document: str, info: ModelInfo, *, truncate: bool
-) -> Similarity:
-    options: Any = {"model": info.family, "output": False, "truncate": truncate}
-
-    def prompt(name: str) -> str | None:
-        return name if name in info.prompts else None
-
-    asked = client.encode(query, prompt_name=prompt("query"), token_vectors=True, **options)
-    found = client.encode(
-        document,
-        prompt_name=prompt("document"),
-        query_vectors=asked.token_vectors,
-        similarities=True,
-        **options,
-    )
-    largest = np.asarray(found.max_similarities, np.float64)
-    similarities = np.asarray(found.similarities)
+def _split_maxsim(query: Encoding, documents: Encoding) -> Similarity:
+    """Split MaxSim of a query and the only document, as they were compared."""
+    document = documents.sequence(0)
+    largest = np.asarray(document.max_similarities, np.float64)
+    similarities = np.asarray(document.similarities)
     contributions = np.zeros(similarities.shape)
     contributions[np.arange(len(largest)), similarities.argmax(1)] = largest
-    tokens: Any = (asked.tokens, found.tokens)
+    tokens: Any = (query.tokens, document.tokens)
     return Similarity(
-        model=found.model,
-        version=found.version,
+        model=document.model,
+        version=document.version,
         value=float(largest.sum()),
         contributions=contributions,
         tokens=tokens,

@@ -6,7 +6,6 @@ All sizes are known before anything is computed. Shape letters: B batch, T token
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,12 @@ from polyhead_server.repository.signature import Signature, TensorSpec
 
 EXTRAS = frozenset({TOKENS, SPANS, LENGTHS})
 """Outputs that no graph computes: they follow from the inputs."""
+
+_ONLY_NAMED = frozenset({SPANS})
+"""Outputs that only requests that name them get: earlier clients do not know them."""
+
+_DOUBTED: set[str] = set()
+"""The models about whose vectors a doubt has been logged."""
 
 _CONVERTING = 16
 """Bytes that are copied in the time in which one byte of another datatype is made."""
@@ -77,7 +82,7 @@ def requested_outputs(
     default: OutputParameters,
     signature: Signature,
 ) -> list[RequestedOutput]:
-    """Read which outputs are requested; if the request names none, all are.
+    """Read which outputs are requested; if the request names none, all are but those of `_ONLY_NAMED`.
 
     The request's own parameters are the default of every output that they apply to.
 
@@ -95,7 +100,8 @@ def requested_outputs(
             raise InvalidRequestError(f"output {output.name} must be requested once, was requested twice")
         text = signature.outputs[output.name].datatype == "BYTES"
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
-    specs = [signature.outputs[name] for name in own or signature.outputs]
+    names = own or [name for name in signature.outputs if name not in _ONLY_NAMED]
+    specs = [signature.outputs[name] for name in names]
     for name in _given(default):
         if not any(_applies(name, default.dtype, spec) for spec in specs):
             raise InvalidRequestError(
@@ -171,12 +177,10 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
         if not _applies(name, own.dtype, spec):
             extra = f" {own.dtype}" if name == DTYPE else ""
             raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
-    dtype = own.dtype
-    if _applies(DTYPE, default.dtype, spec):
-        dtype = dtype or default.dtype
-    precision = own.precision
-    if _applies(PRECISION, None, spec):
-        precision = precision or default.precision
+    dtype, precision = own.dtype, own.precision
+    if dtype is None and precision is None:  # its own one stands for both
+        dtype = default.dtype if _applies(DTYPE, default.dtype, spec) else None
+        precision = default.precision if _applies(PRECISION, None, spec) else None
     if precision is not None and dtype is not None:
         raise InvalidRequestError(
             f"output {spec.name} must have parameter dtype ({dtype}) or precision ({precision}), had both"
@@ -191,10 +195,10 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
     )
 
 
-@lru_cache(256)
 def _warn(why: str | None, model: str) -> None:
-    """Log a doubt about vectors of a model, once."""
-    if why is not None:
+    """Log a doubt about vectors of a model, once, however many dimensions callers ask for."""
+    if why is not None and model not in _DOUBTED:
+        _DOUBTED.add(model)
         LOGGER.warning(why, extra={"model": model})
 
 

@@ -272,7 +272,7 @@ def test_text_is_tokenised_and_gives_tokens_and_lengths(server: Any, repository:
     result = server.infer("tiny-tokens.attention", {"text": TEXTS})
 
     weights = ["attention.0", "attention.1", "value_norms"]
-    assert list(result.outputs) == ["output", "pooled", *weights, "tokens", "spans", "lengths"]
+    assert list(result.outputs) == ["output", "pooled", *weights, "tokens", "lengths"]
     for name, value in expected.items():
         close(result[name], value)
     assert result["tokens"] == names

@@ -1,10 +1,20 @@
-"""Selecting heads and queries, and converting."""
+"""Reading which outputs are requested, selecting heads and queries, and converting."""
+
+import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhead_server.inference.outputs import convert, select
+from polyhead_proto import messages as pb
+from polyhead_server.errors import InvalidRequestError
+from polyhead_server.inference.outputs import RequestedOutput, convert, requested_outputs, select
+from polyhead_server.inference.parameters import OutputParameters
+from polyhead_server.repository.manifest import read_manifest
+from polyhead_server.repository.signature import signature_of
 
 WEIGHTS = np.random.default_rng(0).random((2, 4, 5, 5), np.float32)
 
@@ -49,3 +59,54 @@ def test_what_has_its_datatype_already_is_not_converted() -> None:
     for values in (np.array([3, 7], np.int32), np.array([3, 7], np.uint8), np.array([True, False])):
         datatype = {"int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}[values.dtype.name]
         np.testing.assert_array_equal(convert(values, datatype), values)
+
+
+def requested(
+    repository: Path, own: dict[str, dict[str, str | int]], **default: Any
+) -> dict[str, RequestedOutput]:
+    """The outputs that a request names with parameters of their own, by name."""
+    signature = signature_of(
+        read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1), "fast"
+    )
+    outputs = [
+        pb.ModelInferRequest.InferRequestedOutputTensor(
+            name=name,
+            parameters={
+                key: pb.InferParameter(int64_param=value)
+                if isinstance(value, int)
+                else pb.InferParameter(string_param=value)
+                for key, value in parameters.items()
+            },
+        )
+        for name, parameters in own.items()
+    ]
+    return {one.spec.name: one for one in requested_outputs(outputs, OutputParameters(**default), signature)}
+
+
+def test_spans_come_only_to_requests_that_name_them(repository: Path) -> None:
+    assert list(requested(repository, {})) == ["output", "pooled", "tokens", "lengths"]
+    assert list(requested(repository, {"spans": {}})) == ["spans"]
+
+
+def test_an_outputs_own_datatype_or_precision_stands_for_both_defaults(repository: Path) -> None:
+    own = requested(repository, {"pooled": {"precision": "binary"}, "output": {}}, dtype="FP16")
+    assert [own["pooled"].datatype, own["output"].datatype] == ["INT8", "FP16"]
+    own = requested(repository, {"pooled": {"dtype": "FP16"}}, precision="binary")
+    assert (own["pooled"].datatype, own["pooled"].precision) == ("FP16", None)
+    both: dict[str, Any] = {"dtype": "FP16", "precision": "binary"}
+    with pytest.raises(InvalidRequestError, match="output pooled must have parameter dtype"):
+        requested(repository, {"pooled": both})
+    with pytest.raises(InvalidRequestError, match="output pooled must have parameter dtype"):
+        requested(repository, {"pooled": {}}, **both)
+
+
+def test_a_doubt_is_logged_once_whatever_is_asked_for(
+    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyhead_server.inference.outputs._DOUBTED", set())
+    with caplog.at_level(logging.WARNING):
+        for dimensions in (3, 4, 5):
+            requested(repository, {"pooled": {"dimensions": dimensions}})
+
+    (record,) = caplog.records
+    assert "3 dimensions may compare" in record.message
