@@ -243,7 +243,7 @@ def _check_edit(name: str, edit: Any) -> None:
     for what in ("layer", "token", "head"):
         value = getattr(edit, what)
         if not (_is_integer(value) or (value is None and what != "layer")):
-            raise InvalidRequest(f"{name}: {what} must be an integer, was {value!r:.80}")
+            raise InvalidRequest(f"{name}: {what} must be an integer of 64 bits, was {value!r:.80}")
     if edit.mode not in _MODES:
         raise InvalidRequest(f"{name}: mode must be one of {', '.join(_MODES)}, was {edit.mode!r:.80}")
     if edit.mode != "add" and edit.scale != 1:
@@ -296,4 +296,7 @@ def _length(lengths: Lengths | None, row: int) -> int | None:
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    """Return whether it is an integer that the wire can hold."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return -(2**63) <= int(value) < 2**63
