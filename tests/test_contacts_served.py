@@ -11,7 +11,7 @@ import torch
 from matplotlib.image import imread
 from tests.servers import quick_settings, serving
 
-from polyhead_client import Client, InvalidRequest
+from polyhead_client import Client, InvalidRequest, strongest_contacts
 from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
 from polyhead_model import Encoder, EncoderConfig, load_checkpoint, prune_heads
@@ -97,6 +97,40 @@ def test_a_protein_alone_has_the_contacts_that_it_has_in_a_batch(
     assert len(draw_contacts(alone).axes) == 2
     with pytest.raises(ValueError, match="must have contacts"):
         draw_contacts(client.encode(proteins[0][1], model="esm"))
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("FP16", 2**-11), ("UINT8", 0.5001 / 255)])
+def test_contacts_come_in_fewer_bytes(
+    client: Client, proteins: tuple[list[list[int]], Any, Any], dtype: Any, error: float
+) -> None:
+    exact: Any = client.encode(proteins[0], model="esm", contacts=True).contacts
+    fewer: Any = client.encode(proteins[0], model="esm", contacts=True, dtype=dtype).contacts
+
+    for one, other in zip(exact, fewer, strict=True):
+        assert other.dtype == np.float32
+        np.testing.assert_allclose(other, one, atol=error)
+    assert any((one != other).any() for one, other in zip(exact, fewer, strict=True))
+
+
+def test_the_strongest_contacts_are_far_apart_along_the_chain(
+    client: Client, proteins: tuple[list[list[int]], Any, Any]
+) -> None:
+    contacts: Any = client.encode(proteins[0][0], model="esm", contacts=True).contacts
+    pairs = [(i, j) for i in range(1, 13) for j in range(i + 6, 13)]
+    expected = sorted(pairs, key=lambda pair: (-contacts[pair], pair))
+
+    found = strongest_contacts(contacts)
+
+    assert [(one.i, one.j) for one in found] == expected
+    assert [one.probability for one in found] == [contacts[pair] for pair in expected]
+    assert strongest_contacts(contacts, top=3) == found[:3]
+    assert {one.j - one.i for one in strongest_contacts(contacts, separation=11)} == {11}
+    assert strongest_contacts(contacts[:3, :3]) == []
+    for wrong in ({"top": 0}, {"separation": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            strongest_contacts(contacts, **wrong)
+    with pytest.raises(ValueError, match=r"contacts must be numbers \[T, T\]"):
+        strongest_contacts(contacts[:2])
 
 
 def test_the_command_draws_them(

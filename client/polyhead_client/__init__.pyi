@@ -1,5 +1,7 @@
 from .aio import AsyncClient as AsyncClient
 from .client import Client as Client
+from .contacts import Contact as Contact
+from .contacts import strongest_contacts as strongest_contacts
 from .directions import Direction as Direction
 from .edges import Edge as Edge
 from .edges import strongest_edges as strongest_edges

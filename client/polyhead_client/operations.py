@@ -208,8 +208,8 @@ class Operations:
             heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
             queries: The positions whose rows of weights to fetch, likewise. If they are few, and the family
                 has a graph for it, only these rows are computed.
-            dtype: The datatype of the weights on the wire: "FP32", "FP16" (half the bytes) or "UINT8" (a
-                quarter; error up to 1/510). The result is float32 in any case.
+            dtype: The datatype of weights and contacts on the wire: "FP32", "FP16" (half the bytes) or
+                "UINT8" (a quarter; error up to 1/510). The result is float32 in any case.
             dimensions: How many dimensions pooled vectors are to have: their first ones, normalised again if
                 the model normalises. Warns (`UserWarning`) if it does not say that it was trained for that.
             precision: Pooled vectors as integers, after any cut: "int8" or "uint8", one for each dimension,

@@ -244,7 +244,7 @@ def _check_edit(name: str, edit: Any) -> None:
     for what in ("layer", "token", "head"):
         value = getattr(edit, what)
         if not (is_integer(value) or (value is None and what != "layer")):
-            raise InvalidRequest(f"{name}: {what} must be an integer, was {value!r:.80}")
+            raise InvalidRequest(f"{name}: {what} must be an integer of 64 bits, was {value!r:.80}")
     if not isinstance(edit.mode, str) or edit.mode not in _MODES:
         raise InvalidRequest(f"{name}: mode must be one of {', '.join(_MODES)}, was {edit.mode!r:.80}")
     if not _is_finite(edit.scale):
@@ -296,8 +296,10 @@ def _length(lengths: Lengths | None, row: int) -> int | None:
 
 
 def is_integer(value: object) -> bool:
-    """Return whether a value is an integer, and no flag."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    """Return whether a value is an integer that the wire can hold, and no flag."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return -(2**63) <= int(value) < 2**63
 
 
 def _is_finite(value: object) -> bool:

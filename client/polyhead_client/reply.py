@@ -141,7 +141,7 @@ class _Reply:
             )
         self._check(output, shape)
         array = to_array(output.name, datatype, shape, raw)
-        if not output.is_attention:
+        if not output.is_fraction:
             return array
         if array.dtype == np.uint8:
             array = np.asarray(array / np.float32(255), np.float32)

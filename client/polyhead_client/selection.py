@@ -28,6 +28,7 @@ from polyhead_proto.names import (
     DIMENSIONS,
     DTYPE,
     EDIT_VECTORS,
+    FRACTIONS,
     HEAD_OUTPUTS,
     HEAD_SCORES,
     HEADS,
@@ -109,7 +110,7 @@ _ROWS = MappingProxyType({ATTENTION: ATTENTION_ROWS, CROSS_ATTENTION: CROSS_ATTE
 """The roles of the weights of all queries, each with that of the rows of some queries."""
 
 _WEIGHTS = frozenset({*_ROWS, *_ROWS.values()})
-"""The roles of attention weights, which may come in any `Precision`."""
+"""The roles of attention weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +136,14 @@ class SelectedOutput:
     """The bytes n of one sequence, and powers p and q: n · T ** p · S ** q. 0 if they are not known."""
 
     @cached_property
-    def is_attention(self) -> bool:
-        """Whether it holds attention weights."""
-        return self.role in _WEIGHTS
+    def is_fraction(self) -> bool:
+        """Whether it holds weights or probabilities, which may come in any `Precision`."""
+        return self.role in FRACTIONS
 
     @cached_property
     def datatypes(self) -> tuple[str, ...]:
         """The datatypes that it may have in the reply."""
-        if self.is_attention:
+        if self.is_fraction:
             return get_args(Precision)
         return ("FP32", "FP16") if self.datatype in {"FP32", "FP16"} else (self.datatype,)
 
@@ -286,7 +287,8 @@ class OutputOptions:
         self.roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)
         by_head = {VALUE_NORMS, HEAD_SCORES, TOP_KEYS, THUMBNAILS}
         self._check_use([MAX_SIMILARITIES], "similarities")
-        self._check_use(_ROWS, "weighted", "queries", "dtype")
+        self._check_use(_ROWS, "weighted", "queries")
+        self._check_use(FRACTIONS, "dtype")
         self._check_use({*_ROWS, *by_head}, "heads")
         # With attention, the value norms are of its layers.
         self._check_use(by_head - {VALUE_NORMS} if ATTENTION in self.roles else by_head, "layers")
@@ -483,7 +485,7 @@ def _selected(
     datatype = tensor.datatype
     if tensor.role == POOLED:
         datatype, dims[-1] = _of_vectors(info, tensor, options, parameters)
-    if tensor.role in _WEIGHTS and options.dtype is not None:
+    if tensor.role in FRACTIONS and options.dtype is not None:
         parameters[DTYPE] = options.dtype
     return SelectedOutput(
         name=tensor.name,

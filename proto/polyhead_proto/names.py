@@ -116,6 +116,9 @@ MIXED = "mixed"
 CONTACTS = "contacts"
 """The role of outputs of the probability of a contact of each pair of tokens, [B, T, T]."""
 
+FRACTIONS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS, CONTACTS})
+"""The roles of outputs of numbers from 0 to 1, which come as bytes if asked for: weights, probabilities."""
+
 SPARSE_INDICES = "sparse_indices"
 """The role of outputs of the words that say most of a text, [B, TopWords]; -1 where there are fewer."""
 
@@ -156,7 +159,7 @@ PRECISION = "precision"
 """The parameter of an output of pooled vectors: one of `vectors.DATATYPES`."""
 
 DTYPE = "dtype"
-"""The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for attention weights."""
+"""The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for `FRACTIONS`."""
 
 TRUNCATE = "truncate"
 """The parameter of a request: whether to truncate texts that are too long."""

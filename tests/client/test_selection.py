@@ -101,7 +101,7 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
             "heads goes with attention or cross_attention or value_norms or scores or top",
         ),
         ({"queries": 0}, "queries goes with attention or cross_attention, which was not"),
-        ({"dtype": "FP16"}, "dtype goes with attention or cross_attention, which was not"),
+        ({"dtype": "FP16"}, "dtype goes with attention or cross_attention or contacts, which was not"),
         ({"attention": 0, "dtype": "FP64"}, "dtype must be one of FP32, FP16, UINT8, was 'FP64'"),
         ({"attention": 0, "heads": []}, "heads must be one or more indices, was []"),
         ({"attention": 0, "heads": "0,3"}, "heads must be one or more indices, was '0,3'"),

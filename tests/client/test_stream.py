@@ -131,6 +131,8 @@ def test_vectors_are_scaled_and_projected_out(client: Client) -> None:
         ({"read": [(0, -1)]}, r"read\[0\]: token must be 0 to"),
         ({"read": [(0,)]}, r"read\[0\] must be \(layer, token\) or \(layer, token, head\), was \(0,\)"),
         ({"read": [(0, "a")]}, r"read\[0\] must be \(layer, token\)"),
+        ({"read": [(0, 2**70)]}, r"read\[0\] must be \(layer, token\)"),
+        ({"edits": [Edit(0, 2**70, np.ones(D))]}, r"edits\[0\]: token must be an integer of 64 bits"),
         ({"read": []}, "read must be a list of one or more places, was"),
         ({"edits": [Edit(0, 9, np.ones(D))]}, r"edits\[0\]: token must be 0 to 7, was 9"),
         (

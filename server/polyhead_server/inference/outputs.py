@@ -162,7 +162,7 @@ def select(array: NDArray[Any], selection: Mapping[int, Sequence[int]]) -> NDArr
 
 
 def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
-    """Convert an output to its datatype; UINT8 is weights × 255, rounded, and 0 for NaN."""
+    """Convert an output to its datatype; UINT8 is fractions × 255, rounded, and 0 for NaN."""
     if datatype == "UINT8" and array.dtype != np.uint8:
         scaled = np.rint(array * np.float32(255))
         return np.fmin(np.fmax(scaled, 0), 255).astype(np.uint8)
@@ -203,9 +203,9 @@ def _warn(why: str | None, model: str) -> None:
 
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
-    """Tell whether a parameter means anything for an output: dtype for floats, UINT8 for weights."""
+    """Tell whether a parameter means anything for an output: dtype for floats, UINT8 for fractions."""
     if name == DTYPE:
-        return spec.is_attention if dtype == "UINT8" else spec.datatype in {"FP16", "FP32", "FP64"}
+        return spec.is_fraction if dtype == "UINT8" else spec.datatype in {"FP16", "FP32", "FP64"}
     return spec.selected_axis(name) is not None
 
 

@@ -249,19 +249,19 @@ def _timing_prefix(name: str, digits: int) -> bytes:
 
 def _cheaper(outputs: Sequence[OutputPlan]) -> str:
     """List the ways to a smaller reply that this request does not use yet."""
-    attention = [output for output in outputs if output.spec.is_attention]
+    fractions = [output for output in outputs if output.spec.is_fraction]
     ways = []
-    if len(attention) > 1 or any(
-        output.spec.selected_axis(LAYERS) not in (None, *output.selection) for output in attention
+    if len(fractions) > 1 or any(
+        output.spec.selected_axis(LAYERS) not in (None, *output.selection) for output in fractions
     ):
         ways.append("fewer layers")
-    if any(output.spec.selected_axis(HEADS) not in (None, *output.selection) for output in attention):
+    if any(output.spec.selected_axis(HEADS) not in (None, *output.selection) for output in fractions):
         ways.append("parameter heads (such as '0,3')")
-    if any(output.spec.selected_axis(QUERIES) not in (None, *output.selection) for output in attention):
+    if any(output.spec.selected_axis(QUERIES) not in (None, *output.selection) for output in fractions):
         ways.append("parameter queries (such as '0')")
-    if any(output.datatype != "UINT8" for output in attention):
+    if any(output.datatype != "UINT8" for output in fractions):
         ways.append("parameter dtype UINT8 (a quarter of the bytes)")
-    if not attention and any(output.datatype == "FP32" for output in outputs):
+    if not fractions and any(output.datatype == "FP32" for output in outputs):
         ways.append("parameter dtype FP16")
     ways.append("fewer or shorter sequences")
     return f"ask for {', '.join(ways)}"

@@ -25,6 +25,7 @@ from polyhead_proto.names import (
     CROSS_ATTENTION,
     CROSS_ATTENTION_ROWS,
     DIMENSIONS,
+    FRACTIONS,
     HEADS,
     LAYERS,
     LENGTHS,
@@ -115,8 +116,13 @@ class TensorSpec:
 
     @property
     def is_attention(self) -> bool:
-        """Whether it holds attention weights: numbers from 0 to 1."""
+        """Whether it holds attention weights."""
         return self.role in _WEIGHTS
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether it holds numbers from 0 to 1, weights or probabilities."""
+        return self.role in FRACTIONS
 
     def selected_axis(self, parameter: str) -> int | None:
         """Return the axis from which a parameter of the output selects; None: it does not apply."""

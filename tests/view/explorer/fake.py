@@ -19,6 +19,7 @@ from polyhead_client import (
     TensorInfo,
     Timings,
 )
+from polyhead_client.tracing import Trace
 from polyhead_view.explorer.frames import thumbnails
 
 NAMES = ("previous", "next", "current", "first", "entropy", "normalised_entropy", "confidence", "distance")
@@ -75,9 +76,8 @@ class FakeClient:
         ]
         outputs += [TensorInfo(name=one, datatype="BYTES", shape=(-1, -1)) for one in ("tokens", "lengths")]
         outputs += [
-            TensorInfo(
-                name="rollout", datatype="FP32", shape=(-1, -1, -1), axes=("B", "T", "T"), role="rollout"
-            )
+            TensorInfo(name=one, datatype="FP32", shape=(-1, -1, -1), axes=("B", "T", "T"), role=one)
+            for one in ("rollout", "contacts")
         ]
         return ModelInfo(
             name=name,
@@ -121,6 +121,8 @@ class FakeClient:
         output = np.array(
             [[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32
         ).reshape(T, D)
+        for edit in wanted.get("edits", ()):
+            output[edit.token] = edit.vector
         heads = tuple(wanted.get("heads") or range(H))
         maps: dict[str, Any] = {}
         for name in ("attention", "cross_attention"):
@@ -145,7 +147,26 @@ class FakeClient:
             timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
             scores=self._scores(T) if wanted.get("scores") else None,
             rollout=_weights(T, 0, 0) if wanted.get("rollout") else None,
+            contacts=_weights(T, 1, 1) if wanted.get("contacts") else None,
+            stream=output[[token for _, token in wanted["read"]]] if "read" in wanted else None,
             thumbnails=self._thumbnails(T) if wanted.get("thumbnails") else None,
+        )
+
+    async def trace(self, clean: str, corrupted: str, **wanted: Any) -> Trace:
+        self.calls.append({"clean": clean, "corrupted": corrupted, **wanted})
+        await self._answer()
+        tokens = [["[CLS]", *text.split(), "[SEP]"] for text in (clean, corrupted)]
+        if len(tokens[0]) != len(tokens[1]):
+            raise InvalidRequest("clean and corrupted must have as many tokens")
+        differ = np.array([float(one != other) for one, other in zip(*tokens, strict=True)])
+        return Trace(
+            model=f"{wanted['model']}.stream",
+            version="1",
+            by="token",
+            shares=np.linspace(1, -0.25, self.layers + 1)[:, None] * differ,
+            clean=1.0,
+            corrupted=0.75,
+            tokens=(tokens[0], tokens[1]),
         )
 
     def _scores(self, T: int) -> HeadScores:

@@ -214,7 +214,7 @@ def test_weights_are_fetched_norm_weighted_when_asked_for(window: Window, words:
     assert window.find("#detail .caption").text.startswith("Norm-weighted attention of: The cat")
 
 
-def test_rollout_is_shown(window: Window, words: FakeClient) -> None:
+def test_maps_of_all_heads_together_are_shown(window: Window, words: FakeClient) -> None:
     window.find("#rollout").click()
     window.until(lambda: window.all("#detail canvas"))
 
@@ -222,6 +222,14 @@ def test_rollout_is_shown(window: Window, words: FakeClient) -> None:
     assert "comes from" in window.find("#detail .reading").text
     assert words.calls[-1]["rollout"] is True
     assert window.find("#detail li").text.startswith("[CLS] (0) ")
+    assert not window.all("#contacts")
+    words.graphs["words"].append("contacts")
+    window.until(lambda: window.all("#contacts"))
+    window.find("#contacts").click()
+    window.until(lambda: "touches" in window.find("#detail .reading").text)
+    assert window.find("#detail-title").text == "Contacts"
+    assert words.calls[-1]["contacts"] is True
+    window.until(lambda: "open=contacts" in window.driver.current_url)
 
 
 def test_markup_in_a_text_stays_text(window: Window) -> None:
@@ -276,6 +284,45 @@ def test_two_sentences_are_compared(window: Window) -> None:
     window.until(lambda: len(window.all("[role=gridcell]")) == 6)
     window.until(lambda: len(window.all("#detail .panel")) == 1)
     assert not window.all("#similarity")
+
+
+def test_places_are_traced_and_patched_by_a_click(window: Window, words: FakeClient) -> None:
+    words.graphs["words"].append("stream")
+    window.type("text", "I saw the cat")
+    window.type("other", "I saw the dog")
+    window.until(lambda: window.all("#trace-texts"))
+    window.find("#trace-texts").click()
+    window.until(lambda: window.all("#trace canvas"))
+    window.until_idle()
+    assert window.find("#traced").text.endswith(": 1.0000 for the first sentence, 0.7500 for the second")
+    assert window.find("#trace .panel .legend").text.startswith("−1.000")
+    assert not window.all("#patch")
+
+    window.run("document.querySelector('#trace canvas').focus()")
+    window.press(Keys.ARROW_DOWN, *[Keys.ARROW_RIGHT] * 4, Keys.ENTER)
+    window.until(lambda: window.all("#patch .strip"))
+    window.until_idle()
+    patched = "Patched: before layer 1 at cat ← dog (4): 0.3750"
+    assert window.find("#trace .reading").text != ""
+    assert window.find("#patch-title").text == patched
+    assert "of the second sentence without and with the patch" in window.find("#patch .reading").text
+    assert len(window.all("#patch .strip button")) == 6
+    window.until(lambda: "trace=1.4" in window.driver.current_url)
+
+    window.driver.refresh()
+    window.until(lambda: window.all("#patch .strip"))
+    assert window.find("#patch-title").text == patched
+    ActionChains(window.driver).move_to_element(window.find("#trace canvas")).click().perform()
+    window.until(lambda: window.all("#patch-title") and window.find("#patch-title").text != patched)
+    window.until_idle()
+
+    window.type("text", "I saw the big cat")
+    window.until(lambda: "as many tokens" in window.find("#problem").text)
+    window.find("#close-trace").click()
+    window.until(lambda: not window.all("#problem, #trace"))
+    window.until(lambda: "trace=" not in window.driver.current_url)
+    window.type("other", "")
+    window.until(lambda: not window.all("#trace-texts"))
 
 
 @pytest.mark.parametrize(
@@ -474,7 +521,8 @@ def test_a_picture_that_cannot_be_drawn_is_said(window: Window) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "family=gone&score=none&length=no"]
+    "address",
+    ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "family=gone&score=none&length=no&trace=99.99"],
 )
 def test_a_bad_address_does_no_harm(window: Window, address: str) -> None:
     window.run("location.hash = arguments[0]", address)

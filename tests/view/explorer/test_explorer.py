@@ -46,7 +46,8 @@ def test_families_are_described_with_what_is_missing(page: TestClient, words: Fa
         "layers": 2,
         "heads": 3,
         "cross": False,
-        "insight": True,
+        "whole": ["rollout"],
+        "stream": False,
         "head_mask": True,
         "missing": [],
     }
@@ -96,7 +97,7 @@ def test_without_an_insight_graph_thumbnails_come_from_attention(page: TestClien
     assert header["layers"] == [0, 1]
     np.testing.assert_array_equal(arrays["thumbnails"], expected["thumbnails"])
     assert words.calls[-1]["dtype"] == "UINT8"
-    refused = page.post("/api/map", json=ASKED | {"rollout": True})
+    refused = page.post("/api/map", json=ASKED | {"whole": "rollout"})
     assert refused.status_code == 400
     assert "--graphs insight" in refused.json()["message"]
 
@@ -114,12 +115,23 @@ def test_only_the_open_head_is_fetched(page: TestClient, words: FakeClient, weig
     assert not any(call[name] for name in ("output", "pooled"))
 
 
-def test_rollout_is_one_map(page: TestClient, words: FakeClient) -> None:
-    header, arrays = ask(page, "map", rollout=True)
+@pytest.mark.parametrize("whole", ["rollout", "contacts"])
+def test_what_all_heads_give_together_is_one_map(page: TestClient, words: FakeClient, whole: str) -> None:
+    words.graphs["words"] = ["attention", "insight", "contacts"]
+
+    header, arrays = ask(page, "map", whole=whole)
 
     assert arrays["map"].shape == (5, 5)
     assert header["columns"] == TOKENS
-    assert words.calls[0]["rollout"] is True
+    assert words.calls[0][whole] is True
+    assert f"{whole}=True" in ask(page, "code", whole=whole)[0]["python"]
+
+
+def test_a_map_that_the_family_does_not_have_is_refused(page: TestClient) -> None:
+    for whole, message in (("contacts", "--graphs contacts"), ("all", "one of rollout, contacts, was 'all'")):
+        refused = page.post("/api/map", json=ASKED | {"whole": whole})
+        assert refused.status_code == 400
+        assert message in refused.json()["message"]
 
 
 @pytest.mark.parametrize("path", ["overview", "map", "similarity"])
@@ -157,6 +169,55 @@ def test_the_split_of_a_similarity_sums_to_the_cosine(page: TestClient) -> None:
     assert header["columns"] == ["[CLS]", "a", "small", "dog", "ran", "[SEP]"]
     assert arrays["map"].shape == (5, 6)
     assert (arrays["map"] * header["scale"]).sum() == pytest.approx(header["cosine"], abs=1e-3)
+
+
+def test_a_trace_is_what_each_place_recovers(page: TestClient, words: FakeClient) -> None:
+    words.graphs["words"].append("stream")
+
+    header, arrays = ask(page, "trace", other="the dog sat", truncate=True)
+
+    np.testing.assert_allclose(
+        arrays["map"] * header["scale"], np.outer([1, 0.375, -0.25], [0, 0, 1, 0, 0]), atol=1e-4
+    )
+    assert header["tokens"] == ["before layer 0", "before layer 1", "after the last"]
+    assert header["columns"] == ["[CLS]", "the", "cat ← dog", "sat", "[SEP]"]
+    assert (header["clean"], header["corrupted"]) == (1.0, 0.75)
+    assert words.calls == [
+        {"clean": "the cat sat", "corrupted": "the dog sat", "model": "words", "truncate": True}
+    ]
+
+
+def test_a_patch_puts_one_place_of_the_first_sentence_into_the_second(
+    page: TestClient, words: FakeClient
+) -> None:
+    words.graphs["words"].append("stream")
+
+    header, arrays = ask(page, "patch", other="the tiger sat", layer=1, token=2)
+
+    assert header["tokens"] == ["[CLS]", "the", "tiger", "sat", "[SEP]"]
+    np.testing.assert_allclose(arrays["cosines"][[0, 1, 3, 4]], 1, atol=1e-6)
+    assert arrays["cosines"][2] < 1
+    assert header["cosine"] < 1
+    (edit,) = words.calls[-1]["edits"]
+    assert (edit.layer, edit.token, edit.mode) == (1, 2, "replace")
+    np.testing.assert_array_equal(edit.vector, len("cat") + np.arange(8))
+    assert words.calls[-1]["inputs"] == "the tiger sat"
+
+
+@pytest.mark.parametrize("path", ["trace", "patch"])
+def test_a_trace_needs_two_texts_a_stream_graph_and_all_heads(
+    page: TestClient, words: FakeClient, path: str
+) -> None:
+    def refused(**more: Any) -> str:
+        answer = page.post(f"/api/{path}", json=ASKED | more)
+        assert answer.status_code == 400
+        return str(answer.json()["message"])
+
+    assert "--graphs stream" in refused(other="the dog sat")
+    words.graphs["words"].append("stream")
+    assert "another to compare with" in refused()
+    assert "silenced must be empty" in refused(other="the dog sat", silenced=[[0, 1]])
+    assert not words.calls
 
 
 @pytest.mark.parametrize("path", ["overview", "map", "change"])
@@ -232,13 +293,13 @@ def test_attention_to_a_memory_is_shown_apart(words: FakeClient, tmp_path: Path)
 
 
 def test_what_is_shown_is_saved_for_the_client(page: TestClient, tmp_path: Path) -> None:
-    for asked in ({"layer": 1, "head": 2, "weighted": True}, {"rollout": True}):
+    for asked in ({"layer": 1, "head": 2, "weighted": True}, {"whole": "rollout"}):
         (tmp_path / "one.npz").write_bytes(page.post("/api/npz", json=ASKED | asked).content)
 
         encoding = Encoding.load(tmp_path / "one.npz")
 
         assert encoding.tokens == TOKENS
-        found: Any = encoding.rollout if "rollout" in asked else encoding.attention[1][0]  # type: ignore[index]
+        found: Any = encoding.rollout if "whole" in asked else encoding.attention[1][0]  # type: ignore[index]
         header, arrays = ask(page, "map", **asked)
         np.testing.assert_allclose(found, arrays["map"] * header["scale"], atol=1e-4)
 

@@ -79,6 +79,25 @@ def test_maps_are_those_of_the_server(open_page: Open, repository: Path) -> None
     assert (len(cut["tokens"]), cut["left_out"]) == (16, 16)
 
 
+def test_patches_recover_what_the_trace_says(open_page: Open, probed_models: Path) -> None:
+    with serving(quick_settings(probed_models)) as server:
+        page = open_page(server.address)
+        two = {"model": "probed", "text": "the cat sat", "other": "the dog sat"}
+        header, trace = ask(page, "trace", **two)
+        whole, moved = ask(page, "patch", **two, layer=0, token=2)
+        last, at_last = ask(page, "patch", **two, layer=len(header["tokens"]) - 1, token=2)
+        for place in ({"layer": 9}, {"token": 5}, {"layer": -1}, {"token": 2**70}):
+            assert page.post("/api/patch", json=ASKED | two | place).status_code == 400
+
+    shares = trace["map"] * header["scale"]
+    assert header["columns"][2] == "cat ← dog"
+    np.testing.assert_allclose(shares[0], [0, 0, 1, 0, 0], atol=1e-3)  # the token alone is what differs
+    assert (moved["cosines"] < 1 - 1e-6).sum() > 1, "the patch reaches other tokens through attention"
+    np.testing.assert_allclose(np.delete(at_last["cosines"], 2), 1, atol=1e-6)
+    assert whole["cosine"] == pytest.approx(header["corrupted"], abs=1e-4)
+    assert last["cosine"] > whole["cosine"]
+
+
 def test_texts_that_no_server_can_take_are_refused(open_page: Open, repository: Path) -> None:
     with serving(quick_settings(repository)) as server:
         page = open_page(server.address)

@@ -13,9 +13,9 @@ from polyhead_view.inputs import SEED, SequenceFiles, names, takes_ids
 
 
 def wanted_of(asked: Question) -> dict[str, Any]:
-    """Return the arguments of `encode` that ask for rollout, or the weights of one head."""
-    if asked.rollout:
-        return {"rollout": True}
+    """Return the arguments of `encode` that ask for a map of all heads, or the weights of one."""
+    if asked.whole:
+        return {asked.whole: True}
     kind = "cross_attention" if asked.cross else "attention"
     return {kind: [asked.layer], "heads": [asked.head]} | ({"weighted": True} if asked.weighted else {})
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import AsyncClient, Encoding, InvalidRequest, ModelInfo
+from polyhead_client import AsyncClient, Edit, Encoding, InvalidRequest, ModelInfo
 from polyhead_proto.names import CROSS_ATTENTION
 from polyhead_view.explorer import code
 from polyhead_view.explorer.answers import header_of, map_of, overview
 from polyhead_view.explorer.frames import pack, quantise
-from polyhead_view.explorer.questions import Question
+from polyhead_view.explorer.questions import WHOLE, Question
 from polyhead_view.explorer.saved import SavedPage
 from polyhead_view.inputs import NO_FILES, SequenceFiles
 from polyhead_view.similarity import split_similarity
@@ -87,33 +87,33 @@ class Explorer:
 
         Without an insight graph there are no scores, and thumbnails are made here from the attention graph.
         """
-        if has_insight(await self._client.model(asked.model)) and not asked.cross:
+        if has(await self._client.model(asked.model), "insight") and not asked.cross:
             encoding, left_out = await self._counted(asked, scores=True, thumbnails=True)
             return overview(encoding, {}, left_out=left_out)
         encoding, left_out = await self._counted(asked, **all_heads(asked), dtype="UINT8")
         return await asyncio.to_thread(overview, encoding, maps_of(encoding), left_out=left_out)
 
     async def map(self, asked: Question) -> bytes:
-        """Return the map of one head, [T, S], or of rollout."""
-        encoding = await self._map(asked, **({} if asked.rollout else {"dtype": "FP16"}))
-        if encoding.rollout is not None:
-            return map_of(encoding, encoding.rollout)
+        """Return the map of one head, [T, S], or of all of them."""
+        encoding = await self._map(asked, **({} if asked.whole else {"dtype": "FP16"}))
+        if asked.whole:
+            return map_of(encoding, getattr(encoding, asked.whole))
         ((weights,),) = maps_of(encoding).values()
         return map_of(encoding, weights)
 
     async def npz(self, asked: Question) -> bytes:
-        """Return the map of one head, or of rollout, as a file that `Encoding.load` reads."""
+        """Return the map of one head, or of all of them, as a file that `Encoding.load` reads."""
         file = io.BytesIO()
         (await self._map(asked)).save(file)
         return file.getvalue()
 
     async def code(self, asked: Question) -> bytes:
-        """Return the request for the map of one head, or of rollout, as code.
+        """Return the request for the map of one head, or of all of them, as code.
 
         The header's fields are python and curl; the latter is empty where there is no text.
         """
         info = await self._client.model(asked.model)
-        graph = await self._client.model(f"{info.family}.{'insight' if asked.rollout else 'attention'}")
+        graph = await self._client.model(f"{info.family}.{WHOLE.get(asked.whole, 'attention')}")
         header = {
             "python": code.python(asked, info, address=self._address, files=self._files),
             "curl": code.curl(asked, graph, address=self._address),
@@ -126,13 +126,15 @@ class Explorer:
         encoding, left_out = await self._counted(
             asked, **all_heads(asked), weighted=asked.weighted, dtype="FP16"
         )
-        scores = rollout = None
-        if has_insight(info) and not asked.cross:
+        scores = rollout = contacts = None
+        if has(info, "insight") and not asked.cross:
             insight = await self._encode(asked, scores=True, rollout=True)
             scores, rollout = insight.scores, insight.rollout
+        if has(info, "contacts"):
+            contacts = (await self._encode(asked, contacts=True)).contacts
         try:
             page = SavedPage.of(
-                replace(encoding, rollout=rollout),
+                replace(encoding, rollout=rollout, contacts=contacts),
                 maps_of(encoding),
                 layer=asked.layer if asked.layer in maps_of(encoding) else None,
                 head=asked.head if asked.head in (encoding.heads or ()) else None,
@@ -150,18 +152,11 @@ class Explorer:
         before, after = await asyncio.gather(
             *(self._encode(one, output=True, pooled=None) for one in (replace(asked, silenced=()), asked))
         )
-        first, second = (
-            one.output.mean(axis=0) if one.pooled is None else one.pooled for one in (before, after)
-        )
-        header = {**header_of(after), "cosine": float(cosine(first, second))}
-        return pack(header, {"cosines": cosine(before.output, after.output).astype(np.float32)})
+        return change_of(before, after)
 
     async def similarity(self, asked: Question) -> bytes:
         """Return the split of the cosine of two sentences into pairs of tokens, [T, T of the other]."""
-        info = await self._client.model(asked.model)
-        kept = code.kept_heads(info, asked.silenced)
-        if not (info.takes_text and asked.text and asked.other):
-            raise InvalidRequest("a question about similarity must have a text, and another to compare with")
+        info, kept = await self._of_two(asked)
         encoding = await self._call(info, inputs=[asked.text, asked.other], truncate=asked.truncate, **kept)
         split = split_similarity(encoding, await self._client.model(encoding.model))
         codes, scale = quantise(split.contributions, signed=True)
@@ -173,9 +168,73 @@ class Explorer:
         }
         return pack(header, {"map": codes})
 
+    async def trace(self, asked: Question) -> bytes:
+        """Return what each place of the first sentence recovers in the run of the other, [L + 1, T]."""
+        info = await self._traced(asked)
+        found = await self._client.trace(asked.text, asked.other, model=info.family, truncate=asked.truncate)
+        codes, scale = quantise(found.shares, signed=True)
+        header = {
+            "scale": scale,
+            "model": found.model,
+            "clean": found.clean,
+            "corrupted": found.corrupted,
+            "tokens": [f"before layer {layer}" for layer in range(len(found.shares) - 1)]
+            + ["after the last"],
+            "columns": [
+                mine if mine == other else f"{mine} ← {other}"
+                for mine, other in zip(*found.tokens, strict=True)
+            ],
+        }
+        return pack(header, {"map": codes})
+
+    async def patch(self, asked: Question) -> bytes:
+        """Return what one place of the first sentence changes in the run of the other, as `change` does."""
+        info = await self._traced(asked)
+        place = (asked.layer, asked.token)
+
+        async def run(text: str, **wanted: Any) -> Encoding:
+            return await self._call(info, inputs=text, truncate=asked.truncate, **wanted)
+
+        # All of one graph, so that they differ by the patch alone.
+        clean, before = await asyncio.gather(*(run(text, read=[place]) for text in (asked.text, asked.other)))
+        vector: Any = clean.stream
+        after = await run(asked.other, edits=[Edit(*place, vector[0], mode="replace")])
+        return change_of(before, after)
+
+    async def _of_two(self, asked: Question) -> tuple[ModelInfo, dict[str, Any]]:
+        """Return the family that a question about two sentences is about, and the argument `head_mask`.
+
+        Raises:
+            InvalidRequest: It takes no texts, or there are not two; or there is no such head.
+        """
+        info = await self._client.model(asked.model)
+        kept = code.kept_heads(info, asked.silenced)
+        if not (info.takes_text and asked.text and asked.other):
+            raise InvalidRequest(
+                "a question about two sentences must have a text, and another to compare with"
+            )
+        return info, kept
+
+    async def _traced(self, asked: Question) -> ModelInfo:
+        """Return the family, if it can be traced.
+
+        Raises:
+            InvalidRequest: It cannot.
+        """
+        info, kept = await self._of_two(asked)
+        if not has(info, "stream"):
+            raise InvalidRequest(f"a trace is not available: {how_to_export(info, 'stream')}")
+        if kept:
+            raise InvalidRequest("silenced must be empty for a trace, which is of all heads: restore them")
+        return info
+
     async def _map(self, asked: Question, **more: Any) -> Encoding:
-        if asked.rollout and not has_insight(info := await self._client.model(asked.model)):
-            raise InvalidRequest(f"rollout is not available: {how_to_export(info, 'insight')}")
+        if asked.whole:
+            info, graph = await self._client.model(asked.model), WHOLE[asked.whole]
+            if not has(info, graph):
+                raise InvalidRequest(
+                    f"the map of {asked.whole} is not available: {how_to_export(info, graph)}"
+                )
         return await self._encode(asked, **code.wanted_of(asked), **more)
 
     async def _encode(self, asked: Question, **wanted: Any) -> Encoding:
@@ -244,13 +303,13 @@ class TooManyTokens(InvalidRequest):
 
 def describe(info: ModelInfo, *, cross: bool) -> dict[str, Any]:
     """Describe a family for the page; `cross` says whether its layers attend to a memory as well."""
-    if not any(f"{info.family}.{graph}" in info.models for graph in ("attention", "insight")):
+    if not any(has(info, graph) for graph in ("attention", "insight")):
         return {
             "name": info.family,
             "refused": f"{info.family} gives no attention: {how_to_export(info, 'attention')}",
         }
     missing = []
-    if not has_insight(info) and info.takes_text:
+    if not has(info, "insight") and info.takes_text:
         missing.append(f"Scores and rollout are not available: {how_to_export(info, 'insight')}")
     if "head_mask" not in info.inputs:
         missing.append(
@@ -262,20 +321,31 @@ def describe(info: ModelInfo, *, cross: bool) -> dict[str, Any]:
         "layers": info.layers,
         "heads": info.heads,
         "cross": cross,
-        "insight": has_insight(info),
+        "whole": [name for name, graph in WHOLE.items() if has(info, graph)],
+        "stream": has(info, "stream"),
         "head_mask": "head_mask" in info.inputs,
         "missing": missing,
     }
 
 
-def has_insight(info: ModelInfo) -> bool:
-    """Return whether a family has an insight graph."""
-    return f"{info.family}.insight" in info.models
+def has(info: ModelInfo, graph: str) -> bool:
+    """Return whether a family has a graph."""
+    return f"{info.family}.{graph}" in info.models
 
 
 def how_to_export(info: ModelInfo, graph: str) -> str:
     """Say how a family gets a graph."""
     return f"{info.family}.{graph} is not served; export the family with --graphs {graph}."
+
+
+def change_of(before: Encoding, after: Encoding) -> bytes:
+    """Return the cosines of the embedding and of each token's vector, before and after a change."""
+    first, second = (
+        np.mean(one.output, axis=0) if one.pooled is None else one.pooled for one in (before, after)
+    )
+    header = {**header_of(after), "cosine": float(cosine(first, second))}
+    cosines = cosine(np.asarray(before.output), np.asarray(after.output))
+    return pack(header, {"cosines": cosines.astype(np.float32)})
 
 
 def cosine(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:

@@ -85,6 +85,8 @@ def create_page(explorer: Explorer, *, allowed_hosts: Sequence[str] = LOOPBACK) 
         explorer.map,
         explorer.change,
         explorer.similarity,
+        explorer.trace,
+        explorer.patch,
         explorer.code,
         explorer.npz,
         explorer.page,

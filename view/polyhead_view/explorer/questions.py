@@ -1,6 +1,8 @@
 """What the page asks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from polyhead_client import InvalidRequest
@@ -8,6 +10,9 @@ from polyhead_client import InvalidRequest
 _MOST_SILENCED = 65_536
 MOST_TOKENS = 512
 """The longest sequence that is made up."""
+
+WHOLE: Mapping[str, str] = MappingProxyType({"rollout": "insight", "contacts": "contacts"})
+"""Maps of all heads together → the graph that gives each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +28,15 @@ class Question:
     """Layer and head of each."""
     layer: int = 0
     head: int = 0
+    token: int = 0
+    """The place to patch, with the layer."""
     weighted: bool = False
     cross: bool = False
     """Whether attention is that to the memory, where layers have both."""
     length: int = 16
     """T of vectors that are made up."""
-    rollout: bool = False
-    """Whether it is about rollout, instead of a head."""
+    whole: str = ""
+    """Which of `WHOLE` it is about, instead of a head."""
 
     @classmethod
     def read(cls, sent: Any) -> "Question":
@@ -48,6 +55,8 @@ class Question:
                 )
         if not sent.get("model"):
             raise InvalidRequest("a question must name a model")
+        if sent.get("whole", "") not in {"", *WHOLE}:
+            raise InvalidRequest(f"whole must be one of {', '.join(WHOLE)}, was {sent['whole']!r:.80}")
         if not 1 <= sent.get("length", 1) <= MOST_TOKENS:
             raise InvalidRequest(f"length must be between 1 and {MOST_TOKENS}, was {sent['length']}")
         pairs = sent.get("silenced", [])

@@ -15,6 +15,7 @@ from typing import Any
 from polyhead_client import Encoding, HeadScores
 from polyhead_view.explorer.answers import Layers, map_of, overview
 from polyhead_view.explorer.frames import colours
+from polyhead_view.explorer.questions import WHOLE
 
 STATIC = Path(__file__).with_name("static")
 
@@ -55,7 +56,7 @@ class SavedPage:
         """Make a page.
 
         Args:
-            encoding: The encoding of one sequence; its rollout is shown, if it has any.
+            encoding: The encoding of one sequence; its rollout and contacts are shown, if it has any.
             maps: Layer → [H, T, S].
             layer: The layer of the head to open; None means the first.
             head: The head to open, likewise.
@@ -81,11 +82,11 @@ class SavedPage:
             frames |= {
                 f"{number}.{at}": map_of(encoding, one) for at, one in zip(heads, weights, strict=True)
             }
-        if encoding.rollout is not None:
-            frames["rollout"] = map_of(encoding, encoding.rollout)
+        whole = [name for name in WHOLE if getattr(encoding, name) is not None]
+        frames |= {name: map_of(encoding, getattr(encoding, name)) for name in whole}
         layer = next(iter(maps), 0) if layer is None else layer
         head = (heads or [0])[0] if head is None else head
-        shown = f"{layer}.{head}" if maps else "rollout"
+        shown = f"{layer}.{head}" if maps else "".join(whole[:1])
         if shown not in frames:
             raise ValueError(
                 f"layer and head must be among layers {list(maps)} and heads {heads}, were {layer} and {head}"
@@ -96,7 +97,7 @@ class SavedPage:
             "text": bool(text),
             "layers": len(maps),
             "heads": len(heads),
-            "insight": encoding.rollout is not None,
+            "whole": whole,
             "weighted": encoding.weighted,
             "missing": [],
         }
@@ -139,11 +140,14 @@ def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPag
     """Return the page of an encoding of one sequence.
 
     Raises:
-        ValueError: It has neither attention nor rollout, no such head, or too many weights.
+        ValueError: It has neither attention, rollout nor contacts; or no such head, or too many weights.
     """
     maps: Layers = encoding.attention or encoding.cross_attention or {}
-    if not maps and encoding.rollout is None:
-        raise ValueError("show needs attention or rollout: encode with attention=True, or rollout=True")
+    if not maps and encoding.rollout is None and encoding.contacts is None:
+        raise ValueError(
+            "show needs attention, rollout or contacts: encode with attention=True, rollout=True or "
+            "contacts=True"
+        )
     tokens: Any = encoding.tokens or ()  # of one sequence
     return SavedPage.of(encoding, maps, layer=layer, head=head, text=" ".join(tokens))
 

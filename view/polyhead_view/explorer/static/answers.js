@@ -49,8 +49,8 @@ export async function askFile(what, question) {
   return (await request(`api/${what}`, question)).arrayBuffer();
 }
 
-function savedFrame(what, { rollout, layer, head }) {
-  const name = what === "overview" ? what : rollout ? "rollout" : `${layer}.${head}`;
+function savedFrame(what, { whole, layer, head }) {
+  const name = what === "overview" ? what : whole || `${layer}.${head}`;
   if (!(name in saved.frames)) throw new Refusal(`This page was saved without ${name}.`, "Saved");
   return decoded(saved.frames[name]).buffer;
 }

@@ -11,16 +11,21 @@ const PAUSE_MS = 250; // after the last key, before a sentence is sent
 const POLL_MS = 3000;
 const MOST_CHANGED = 6;
 const SENTENCES = ["Sentence", "Second sentence"];
+const WHOLE = {
+  rollout: { title: "Rollout", label: "Rollout", joined: "comes from", quantity: "rollout" },
+  contacts: { title: "Contacts", label: "Contacts", joined: "touches", quantity: "probability of a contact" },
+};
 const SAVED_FROM = "saved: works without a server";
 
 const by = (id) => document.getElementById(id);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-const chosen = { open: null, silenced: new Set(), cell: "" }; // `open` is "rollout", or {layer, head}
+const chosen = { open: null, silenced: new Set(), cell: "", trace: "" }; // `trace` is "open", or the place that is patched; `open` is one of `WHOLE`, or {layer, head}
 const families = new Map();
-const newest = { overview: latest(), detail: latest(), change: latest(), similarity: latest() };
+const newest = { overview: latest(), detail: latest(), change: latest(), similarity: latest(), trace: latest(), patch: latest() };
 const grids = SENTENCES.map((name) => new HeadGrid(`Heads of: ${name}`, { open: openHead, silence, look }));
-const panels = { detail: [], similarity: [] };
+const panels = { detail: [], similarity: [], trace: [] };
+const picks = { detail: { move, ...(saved ? {} : { npz }) }, similarity: {}, trace: { pick: patch } }; // what panels call
 const problems = new Map();
 const frameLegend = new Legend();
 let overviews = [];
@@ -45,7 +50,7 @@ const question = (text) => ({
 
 // ---- What is chosen, in the address --------------------------------------------------------------------------
 
-const keyOf = (open) => (open === "rollout" ? open : open ? `${open.layer}.${open.head}` : "");
+const keyOf = (open) => (open in WHOLE ? open : open ? `${open.layer}.${open.head}` : "");
 
 function state() {
   return {
@@ -60,6 +65,7 @@ function state() {
     open: keyOf(chosen.open),
     cell: chosen.open ? chosen.cell : "",
     silenced: [...chosen.silenced].join(),
+    trace: chosen.trace,
   };
 }
 
@@ -78,17 +84,19 @@ function restore() {
   by("truncate").checked = Boolean(found.truncate);
   const pair = /^\d+\.\d+$/;
   const [layer, head] = (found.open ?? "").split(".").map(Number);
-  chosen.open = found.open === "rollout" ? "rollout" : pair.test(found.open) ? { layer, head } : null;
+  chosen.open = Object.hasOwn(WHOLE, found.open) ? found.open : pair.test(found.open) ? { layer, head } : null;
   chosen.cell = pair.test(found.cell) ? found.cell : "";
   chosen.silenced = new Set((found.silenced ?? "").split(",").filter((one) => pair.test(one)));
-  for (const panel of panels.detail) startAt(panel);
+  chosen.trace = found.trace === "open" || pair.test(found.trace) ? found.trace : "";
+  for (const panel of panels.detail) startAt(panel, chosen.cell);
+  for (const panel of panels.trace) startAt(panel, chosen.trace);
   wanted = found.family ?? "";
   if (families.has(wanted)) by("family").value = wanted;
 }
 
 /** Have a panel begin at the cell that the address names. */
-function startAt(panel) {
-  if (chosen.cell) [panel.row, panel.column] = chosen.cell.split(".").map(Number);
+function startAt(panel, cell) {
+  if (cell.includes(".")) [panel.row, panel.column] = cell.split(".").map(Number);
 }
 
 // ---- Asking ----------------------------------------------------------------------------------------------
@@ -135,7 +143,7 @@ function refresh() {
   if (!connected || !family()) return;
   remember();
   showForm();
-  for (const id of ["change", "similarity"]) by(id).hidden = true;
+  for (const id of ["change", "similarity", "trace"]) by(id).hidden = true;
   for (const kind of Object.keys(newest)) {
     newest[kind]();
     report(kind);
@@ -160,6 +168,7 @@ function refresh() {
   if (saved) return;
   refreshChange();
   if (texts().length > 1) refreshSimilarity();
+  refreshTrace();
 }
 
 /** Show of the form what the family has a use for. */
@@ -167,7 +176,8 @@ function showForm() {
   document.body.classList.toggle("of-texts", family().text !== false);
   document.body.classList.toggle("of-vectors", family().text === false);
   by("silencing").hidden = !family().head_mask;
-  by("rollout").hidden = !family().insight;
+  for (const whole of Object.keys(WHOLE)) by(whole).hidden = !family().whole?.includes(whole);
+  by("trace-texts").hidden = !traceable();
   by("both").hidden = !family().cross;
   by("missing").hidden = !family().missing?.length;
   by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
@@ -217,7 +227,7 @@ function showFrames() {
   const values = columns.flat().filter((value) => !Number.isNaN(value));
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const share = (value) => (most > least ? (value - least) / (most - least) : value - least);
-  const open = chosen.open === "rollout" ? "" : keyOf(chosen.open);
+  const open = keyOf(chosen.open);
   columns.forEach((column, index) => {
     const labels = column.map((value) => `${score.title} ${spelled(value)}`);
     const shares = at < 0 ? null : column.map(share);
@@ -262,7 +272,7 @@ function saveScores() {
   download(`${family().name} scores.csv`, csvOf([header, ...rows]), "text/csv");
 }
 
-// ---- One head, or rollout --------------------------------------------------------------------------------
+// ---- One head, or all of them together -------------------------------------------------------------------
 
 function openHead(layer, head) {
   chosen.open = { layer, head };
@@ -279,12 +289,12 @@ function closeDetail() {
   by("detail").classList.remove("busy");
   if (overviews.length) showFrames();
   if (open?.layer !== undefined) grids[0].focus(open.layer, open.head);
-  else by("rollout").focus();
+  else by(open).focus();
   remember();
 }
 
-/** Ask about rollout, or the head that is open. */
-const detailOf = (text) => ({ ...question(text), ...(chosen.open === "rollout" ? { rollout: true } : { ...chosen.open, weighted: weighted() }) });
+/** Ask about the map, or the head, that is open. */
+const detailOf = (text) => ({ ...question(text), ...(chosen.open in WHOLE ? { whole: chosen.open } : { ...chosen.open, weighted: weighted() }) });
 
 function refreshDetail() {
   const { open } = chosen;
@@ -293,12 +303,12 @@ function refreshDetail() {
     by("detail").hidden = true;
     return;
   }
-  const rollout = open === "rollout";
-  const title = rollout ? "Rollout" : `Layer ${open.layer}, head ${open.head}`;
+  const whole = WHOLE[open];
+  const title = whole?.title ?? `Layer ${open.layer}, head ${open.head}`;
   by("detail-title").textContent = title;
   by("detail").hidden = false;
-  const off = !rollout && chosen.silenced.has(keyOf(open));
-  by("silence").hidden = rollout || !family().head_mask;
+  const off = chosen.silenced.has(keyOf(open));
+  by("silence").hidden = Boolean(whole) || !family().head_mask;
   by("silence").textContent = off ? "Restore this head" : "Silence this head";
   by("off").hidden = !off;
   by("off").textContent = "This head is silenced: the encoder runs without what it adds. The map is where it would look.";
@@ -306,10 +316,8 @@ function refreshDetail() {
   const asked = sentences().map((text) => ["map", detailOf(text)]);
   showCode();
   askAll("detail", by("detail"), asked, (frames) => {
-    const words = rollout
-      ? { title, label: title, joined: "comes from", quantity: "rollout" }
-      : { title: off ? `${title} (silenced)` : title, label: `${title}, ${kind.toLowerCase()}`, joined: "attends to", quantity: kind === "Attention" ? "weight" : "weight times norm" };
-    showPanels("detail", frames, (at) => ({ ...words, caption: `${rollout ? "Rollout" : kind} of: ${asked[at][1].text || made()}` }));
+    const words = whole ?? { title: off ? `${title} (silenced)` : title, label: `${title}, ${kind.toLowerCase()}`, joined: "attends to", quantity: kind === "Attention" ? "weight" : "weight times norm" };
+    showPanels("detail", frames, (at) => ({ ...words, caption: `${whole?.title ?? kind} of: ${asked[at][1].text || made()}` }));
   });
 }
 
@@ -345,8 +353,8 @@ function showScores() {
 function showPanels(id, frames, words) {
   const parent = by(id).querySelector(".panels");
   while (panels[id].length < frames.length) {
-    const panel = new Panel(parent, id === "detail" ? { move, ...(saved ? {} : { npz }) } : {});
-    if (id === "detail") startAt(panel);
+    const panel = new Panel(parent, picks[id]);
+    startAt(panel, { detail: chosen.cell, trace: chosen.trace }[id] ?? "");
     panels[id].push(panel);
   }
   panels[id].forEach((panel, at) => {
@@ -384,12 +392,12 @@ function refreshChange() {
   askAll("change", by("change"), asked, (frames) => {
     const heads = [...chosen.silenced].map((key) => `layer ${key.split(".")[0]} head ${key.split(".")[1]}`);
     by("silenced").textContent = `Without ${heads.join(", ")}.`;
-    by("change").querySelector(".panels").replaceChildren(...frames.map(changeOf));
+    by("change").querySelector(".panels").replaceChildren(...frames.map((frame) => changeOf(frame, "with all heads and without these")));
   });
 }
 
 /** Show how far each token's vector moved: 1 − cosine. */
-function changeOf({ tokens, cosine, cosines }) {
+function changeOf({ tokens, cosine, cosines }, between) {
   const moved = Array.from(cosines, (value) => Math.max(1 - value, 0));
   const most = Math.max(...moved, 1e-6);
   const panel = element("div", "", "panel");
@@ -397,11 +405,11 @@ function changeOf({ tokens, cosine, cosines }) {
   strip.show(tokens);
   strip.colour((at) => moved[at] / most);
   const legend = new Legend();
-  legend.show("0", most.toFixed(4), "how far a token's vector moved: 1 − cosine with all heads and without these");
+  legend.show("0", most.toFixed(4), `how far a token's vector moved: 1 − cosine ${between}`);
   const order = [...moved.keys()].sort((one, other) => moved[other] - moved[one]).slice(0, MOST_CHANGED);
   const list = document.createElement("ol");
   list.append(...order.map((at) => element("li", `${named(tokens[at], at)} ${moved[at].toFixed(4)}`)));
-  const reading = element("p", `Cosine of the embedding with all heads and without these: ${cosine.toFixed(4)}. Tokens that moved most:`, "reading");
+  const reading = element("p", `Cosine of the embedding ${between}: ${cosine.toFixed(4)}. Tokens that moved most:`, "reading");
   panel.append(reading, list, legend.element, strip.element);
   return panel;
 }
@@ -414,6 +422,54 @@ function refreshSimilarity() {
     const words = { title: "Similarity", label: "Similarity of token pairs", joined: "with", quantity: "added to the cosine", caption: `Rows: ${asked[0][1].text}`, pairs: true };
     showPanels("similarity", frames, () => words);
   });
+}
+
+// ---- What makes two sentences differ ---------------------------------------------------------------------------
+
+const traceable = () => Boolean(family()?.stream) && texts().length > 1;
+
+function refreshTrace() {
+  remember();
+  for (const kind of ["trace", "patch"]) {
+    newest[kind]();
+    report(kind);
+    by(kind).hidden = true;
+  }
+  if (!chosen.trace || !traceable()) return;
+  by("trace").hidden = false;
+  const asked = { ...question(texts()[0]), other: texts()[1] };
+  askAll("trace", by("trace"), [["trace", asked]], (frames) => {
+    const [{ clean, corrupted }] = frames;
+    by("traced").textContent = `The cosine with the first sentence, or a reranker's score: ${clean.toFixed(4)} for the first sentence, ${corrupted.toFixed(4)} for the second`;
+    const words = { title: "Causal trace", label: "Causal trace", joined: "at", quantity: "recovered share", plain: true, columns: ["layer", "stream", "token", "tokens"] };
+    showPanels("trace", frames, () => ({ ...words, caption: `Rows: the stream of: ${asked.text}` }));
+    refreshPatch(asked);
+  });
+}
+
+/** Patch the chosen place. */
+function patch(panel) {
+  chosen.trace = `${panel.row}.${panel.column}`;
+  remember();
+  refreshPatch({ ...question(texts()[0]), other: texts()[1] });
+}
+
+/** Show which tokens of the second sentence's run the patch moves; the share is in the map. */
+function refreshPatch(asked) {
+  const [panel] = panels.trace;
+  const [layer, token] = chosen.trace.split(".").map(Number);
+  by("patch").hidden = !(layer < panel.frame.rows && token < panel.frame.columnCount);
+  if (by("patch").hidden) return;
+  by("patch-title").textContent = `Patched: ${panel.read(layer, token)}`;
+  askAll("patch", by("patch"), [["patch", { ...asked, layer, token }]], (frames) => {
+    by("patch").querySelector(".panels").replaceChildren(...frames.map((frame) => changeOf(frame, "of the second sentence without and with the patch")));
+  });
+}
+
+function closeTrace() {
+  chosen.trace = "";
+  refreshTrace();
+  by("trace-texts").focus();
 }
 
 // ---- The server --------------------------------------------------------------------------------------------
@@ -476,11 +532,18 @@ for (const radio of by("question").elements.weights) {
     refreshDetail();
   });
 }
-by("rollout").addEventListener("click", () => {
-  chosen.open = "rollout";
-  refreshDetail();
-  if (overviews.length) showFrames();
+for (const whole of Object.keys(WHOLE)) {
+  by(whole).addEventListener("click", () => {
+    chosen.open = whole;
+    refreshDetail();
+    if (overviews.length) showFrames();
+  });
+}
+by("trace-texts").addEventListener("click", () => {
+  chosen.trace ||= "open";
+  refreshTrace();
 });
+by("close-trace").addEventListener("click", closeTrace);
 by("silence").addEventListener("click", () => silence(chosen.open.layer, chosen.open.head));
 by("close").addEventListener("click", closeDetail);
 by("restore").addEventListener("click", () => {

@@ -43,7 +43,7 @@ export class Strip {
 export const named = (token, at) => (token === `${at}` ? `token ${at}` : `${token} (${at})`);
 
 export class Panel {
-  /** `on.move` is called when another cell is chosen; `on.npz`, if given, with the panel, to fetch the weights. */
+  /** Called with the panel: `on.move` when another cell is chosen, `on.pick` on a click on it or Enter; `on.npz`, if given, to fetch the weights. */
   constructor(parent, on = {}) {
     this.on = on;
     [this.row, this.column, this.span, this.from] = [0, 0, [0, 0], [0, 0]];
@@ -66,7 +66,8 @@ export class Panel {
     this.element.append(this.legend.element, this.strip.element, this.list);
     this.image = document.createElement("canvas");
     this.canvas.addEventListener("pointermove", (event) => this.#point(event));
-    this.canvas.addEventListener("pointerdown", (event) => { this.held = this.frame && this.#cellAt(event); });
+    this.canvas.addEventListener("pointerdown", (event) => { [this.held, this.dragged] = [this.frame && this.#cellAt(event), false]; });
+    this.canvas.addEventListener("click", () => this.frame && !this.dragged && on.pick?.(this));
     this.canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     this.canvas.addEventListener("keydown", (event) => this.#press(event));
     new ResizeObserver(() => this.frame && this.#draw()).observe(this.element);
@@ -102,6 +103,13 @@ export class Panel {
     return svgOf({ title, tokens, columns, share: (at) => this.#share(at), signed: this.signed, limits });
   }
 
+  /** Return a cell and its value in words. */
+  read(row, column) {
+    const { columnCount, map, scale, tokens, columns } = this.frame;
+    const value = map[row * columnCount + column] * scale;
+    return `${this.words.plain ? tokens[row] : named(tokens[row], row)} ${this.words.joined} ${named(columns[column], column)}: ${value.toFixed(4)}`;
+  }
+
   /** Return what a cell is on the scale of colours, the same in the map and the line of tokens. */
   #share(at) {
     const share = this.frame.map[at] / this.most;
@@ -132,7 +140,7 @@ export class Panel {
     const { tokens, columns, columnCount, map, scale } = this.frame;
     const rows = tokens.flatMap((token, query) =>
       columns.map((key, at) => [query, token, at, key, map[query * columnCount + at] * scale]));
-    this.#save("csv", csvOf([["query", "query_token", "key", "key_token", this.words.quantity], ...rows]), "text/csv");
+    this.#save("csv", csvOf([[...(this.words.columns ?? ["query", "query_token", "key", "key_token"]), this.words.quantity], ...rows]), "text/csv");
   }
 
   // ---- The part of the map that is shown ---------------------------------------------------------------------
@@ -218,10 +226,10 @@ export class Panel {
   #move(row, column, tell = true) {
     this.row = row;
     this.column = column;
-    const { columnCount, map, scale, tokens, columns, same } = this.frame;
+    const { columnCount, map, scale, columns, same } = this.frame;
     const first = row * columnCount;
     const value = (key) => map[first + key] * scale;
-    this.reading.textContent = `${named(tokens[row], row)} ${this.words.joined} ${named(columns[column], column)}: ${value(column).toFixed(4)}`;
+    this.reading.textContent = this.read(row, column);
     this.strip.colour((key) => this.#share(first + key), this.signed, same ? row : column);
     const strongest = [...columns.keys()].sort((one, other) => value(other) - value(one)).slice(0, STRONGEST);
     this.list.replaceChildren(...strongest.map((key) => element("li", `${named(columns[key], key)} ${value(key).toFixed(3)}`)));
@@ -240,8 +248,10 @@ export class Panel {
   #point(event) {
     if (!this.frame) return;
     const at = this.#cellAt(event);
-    if (event.buttons === 1 && this.#zoomed && this.held) this.#pan(this.from.map((from, axis) => from + this.held[axis] - at[axis]));
-    else if (at.every((one, axis) => one >= this.from[axis] && one < this.from[axis] + this.span[axis])) this.#moveWithin(...at);
+    if (event.buttons === 1 && this.#zoomed && this.held) {
+      this.dragged ||= at.some((one, axis) => one !== this.held[axis]);
+      this.#pan(this.from.map((from, axis) => from + this.held[axis] - at[axis]));
+    } else if (at.every((one, axis) => one >= this.from[axis] && one < this.from[axis] + this.span[axis])) this.#moveWithin(...at);
   }
 
   #wheel(event) {
@@ -258,6 +268,7 @@ export class Panel {
       const [down, right] = MOVES[event.key];
       this.#moveWithin(this.row + down, this.column + right);
     } else if (zoom) this.#zoom(zoom);
+    else if (event.key === "Enter") this.on.pick?.(this);
     else if (event.key === "Home") this.#move(0, 0);
     else if (event.key === "End") this.#move(this.frame.rows - 1, this.frame.columnCount - 1);
     else return;
