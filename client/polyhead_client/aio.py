@@ -114,6 +114,7 @@ class AsyncClient:
     rerank = _awaited(Operations.rerank)
     tag = _awaited(Operations.tag)
     maxsim = _awaited(Operations.maxsim)
+    chunks = _awaited(Operations.chunks)
     trace = _awaited(Operations.trace)
     direction = _awaited(Operations.direction)
     model = _awaited(Operations.model)

@@ -115,6 +115,7 @@ class Client:
     rerank = _blocking(Operations.rerank)
     tag = _blocking(Operations.tag)
     maxsim = _blocking(Operations.maxsim)
+    chunks = _blocking(Operations.chunks)
     trace = _blocking(Operations.trace)
     direction = _blocking(Operations.direction)
     model = _blocking(Operations.model)

@@ -10,9 +10,10 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import directions, request, tracing
+from polyhead_client import chunks, directions, request, tracing
 from polyhead_client.arguments import (
     check_count,
     check_flag,
@@ -564,6 +565,52 @@ class Operations:
         )
         tokens: Any = asked.tokens
         return matched(documents, found, tokens, top=most)
+
+    def chunks(
+        self,
+        text: str,
+        spans: Sequence[tuple[int, int]],
+        *,
+        prompt_name: str | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        timeout: Timeout = ...,
+    ) -> Operation[NDArray[np.float32]]:
+        """Compute vectors of parts of a text, each in the context of all of it (late chunking).
+
+        The text is encoded once. The vector of a span is the mean of the `output` of its tokens (Günther et
+        al. 2024, arXiv 2409.04701), of length 1 if that of pooled vectors is. Special tokens and those of a
+        prompt belong to no span; one at its edge belongs to both spans that it touches.
+
+        Args:
+            text: The text.
+            spans: The start and end of each of C parts, in characters; they may overlap. White space at the
+                ends of a part counts for nothing.
+            prompt_name: The prompt that the server puts before the text; see `encode`.
+            model: The family, which pools by the mean or not at all; None means the only one that takes
+                texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate a text that is too long, instead of raising an error. Only what is
+                left of a span counts.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            [C, D], in the order of the spans.
+
+        Raises:
+            InvalidRequest: The request is not valid, or a span has no token.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        deadline = self._deadline(timeout)
+        name = check_name(model) or (yield from self._models.family(deadline, TEXT))
+        info = yield from self._models.model(name, version, deadline)
+        options = {"prompt_name": prompt_name, "model": name, "version": version, "truncate": truncate}
+        return (
+            yield from chunks.chunks(
+                self.encode, info, text, spans, options=options | {"timeout": _left(deadline)}
+            )
+        )
 
     def trace(
         self,
