@@ -27,7 +27,7 @@ class TextToken:
 
 
 @dataclass(frozen=True)
-class TokenPair:
+class EvidencePair:
     """A token of the query and one of the text."""
 
     query: TextToken
@@ -36,7 +36,7 @@ class TokenPair:
     """0 to 1; see `Client.rerank`."""
 
 
-def evidence_of(encoding: Encoding, count: int) -> tuple[TokenPair, ...]:
+def evidence_of(encoding: Encoding, count: int) -> tuple[EvidencePair, ...]:
     """Return the pairs of tokens with the largest weights, of equal ones the earlier.
 
     Args:
@@ -52,7 +52,7 @@ def evidence_of(encoding: Encoding, count: int) -> tuple[TokenPair, ...]:
         return TextToken(at, str(tokens[at]), int(places[at, 0]), int(places[at, 1]))
 
     return tuple(
-        TokenPair(
+        EvidencePair(
             located(int(query[at // len(text)])), located(int(text[at % len(text)])), float(weights.flat[at])
         )
         for at in np.argsort(-weights, axis=None, kind="stable")[:count].tolist()
