@@ -105,6 +105,18 @@ def test_openai_s_package_gets_these_embeddings_too(
         close(got[name], over_grpc, roundings=TRAINED)
 
 
+def test_all_of_a_text_as_one_span_is_near_its_embedding(client: Client) -> None:
+    """Which also is a mean of special tokens."""
+    for text in (SENTENCES[0], SENTENCES[4]):
+        encoding: Any = client.encode(text)
+        expected = encoding.output[1:-1].mean(0)
+
+        (vector,) = client.chunks(text, [(0, len(text))])
+
+        np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=0, atol=1e-5)
+        assert vector @ encoding.pooled > 0.9
+
+
 def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transformer: Any) -> None:
     long = "one two three four five six seven eight nine ten " * 60
     with pytest.raises(InvalidRequest, match=r"text\[0\] must be at most 256 tokens, was 602"):

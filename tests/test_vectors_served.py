@@ -131,6 +131,16 @@ def test_vectors_that_have_any_length_are_only_cut_and_there_is_a_warning(
     assert not [record for record in caplog.records if "6 dimensions may" in record.message]  # said already
 
 
+def test_parts_of_texts_get_the_length_of_pooled_vectors(client: Client) -> None:
+    """Of which metadata says whether it is 1."""
+    raw, cut = (client.chunks(TEXTS[0], [(0, 7), (8, 22)], model=name) for name in ("raw", "cut"))
+
+    assert [client.model(name).outputs["pooled"].unit for name in ("raw", "cut")] == [False, True]
+    lengths = np.linalg.norm(raw, axis=1, keepdims=True)
+    assert (np.abs(lengths - 1) > 0.01).all()
+    np.testing.assert_allclose(cut, raw / lengths, rtol=0, atol=1e-6)
+
+
 def test_what_cannot_be_cut_so_is_refused(client: Client, web: OverHttp) -> None:
     with pytest.raises(InvalidRequest, match=r"^dimensions must be between 1 and 16, was 17$"):
         client.encode(TEXTS, model="cut", dimensions=17)

@@ -17,6 +17,8 @@ from .errors import ServerError as ServerError
 from .errors import TooLarge as TooLarge
 from .errors import Unavailable as Unavailable
 from .errors import Unsupported as Unsupported
+from .evidence import EvidencePair as EvidencePair
+from .evidence import TextToken as TextToken
 from .insight import HeadScores as HeadScores
 from .insight import TopKeys as TopKeys
 from .insight import norm_weighted as norm_weighted

@@ -115,6 +115,7 @@ class AsyncClient:
     tag = _awaited(Operations.tag)
     maxsim = _awaited(Operations.maxsim)
     compare = _awaited(Operations.compare)
+    chunks = _awaited(Operations.chunks)
     trace = _awaited(Operations.trace)
     direction = _awaited(Operations.direction)
     model = _awaited(Operations.model)

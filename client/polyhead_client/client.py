@@ -116,6 +116,7 @@ class Client:
     tag = _blocking(Operations.tag)
     maxsim = _blocking(Operations.maxsim)
     compare = _blocking(Operations.compare)
+    chunks = _blocking(Operations.chunks)
     trace = _blocking(Operations.trace)
     direction = _blocking(Operations.direction)
     model = _blocking(Operations.model)

@@ -51,6 +51,8 @@ class TensorInfo:
     """The names along the last axis."""
     matryoshka: tuple[int, ...] | None = None
     """The numbers of dimensions to which pooled vectors were trained to be cut; empty: any; None: none."""
+    unit: bool = False
+    """Whether pooled vectors have length 1; False if the server does not report it."""
     range: tuple[float, float] = (-math.inf, math.inf)
     """The least and the largest value of an input."""
 
@@ -364,6 +366,7 @@ def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mappi
         heads=tuple(map(int, described.get("heads") or ())),
         labels=tuple(map(str, described.get("labels") or ())),
         matryoshka=None if (widths := described.get("matryoshka")) is None else tuple(map(int, widths)),
+        unit=described.get("unit") is True,
         range=(
             -math.inf if least is None else float(least),
             math.inf if largest is None else float(largest),

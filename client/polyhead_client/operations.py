@@ -10,9 +10,10 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import directions, request, tracing
+from polyhead_client import chunks, directions, request, tracing
 from polyhead_client.arguments import (
     check_count,
     check_flag,
@@ -27,6 +28,7 @@ from polyhead_client.deadline import Deadline
 from polyhead_client.directions import Direction
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
+from polyhead_client.evidence import DEFAULT_PAIRS, evidence_of
 from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
 from polyhead_client.late import MatchedText, matched
 from polyhead_client.model_cache import ModelCache
@@ -41,10 +43,10 @@ from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check
 from polyhead_client.selection import (
     Indices,
     RequestedOutputs,
+    read_flag_or_count,
     read_indices,
     read_layers,
     read_options,
-    read_sparse,
 )
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_client.tagging import Entity, check_strategy, entities_of
@@ -387,6 +389,7 @@ class Operations:
         *,
         top: int | None = None,
         raw_scores: bool = False,
+        evidence: bool | int = False,
         model: str | None = None,
         version: int | str | None = None,
         truncate: bool = False,
@@ -395,11 +398,20 @@ class Operations:
     ) -> Operation[list[RankedText]]:
         """Sort texts by how well they answer a query.
 
+        `evidence` names the pairs of a token of the query and one of the text that attend to each other most,
+        in both directions. A weight is a mean over layers of the share that the one has in all that the other
+        gathers, where attention of all heads is norm-weighted (Kobayashi et al. 2020, arXiv 2004.10102). The
+        last layer of the graph is left out, unless it is the only one: most rerankers read one token of it.
+        So evidence says which tokens exchange most within the encoder, not how much the score depends on
+        them.
+
         Args:
             query: The query.
             texts: The texts, as many as you like.
             top: The most results, from the best on; None means all.
             raw_scores: Whether scores are logits. By default they are probabilities, the sigmoid of these.
+            evidence: Whether to fetch evidence of each result, or how many pairs; True means 8. It needs
+                `top`, since each result is encoded again, and the family's attention graph.
             model: The family, a reranker; None means the only one that takes texts.
             version: The version; None means the newest.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
@@ -413,19 +425,17 @@ class Operations:
             InvalidRequest: The request is not valid, or the model is no reranker.
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
-        most = check_scoring(top, raw_scores)
+        most, pairs = check_scoring(top, raw_scores), read_flag_or_count("evidence", evidence)
+        if pairs and most is None:
+            raise InvalidRequest("top must be given with evidence: each result is encoded again, was None")
         if not isinstance(query, str):
             raise InvalidRequest(f"query must be a text, was {query!r:.80}")
         if not (texts := check_texts("texts", texts)):
             return []
+        deadline = self._deadline(timeout)
+        options: dict[str, Any] = {"model": model, "version": version, "truncate": truncate}
         encoding = yield from self._with_logits(
-            [query] * len(texts),
-            text_pair=texts,
-            model=model,
-            version=version,
-            truncate=truncate,
-            progress=progress,
-            timeout=timeout,
+            [query] * len(texts), text_pair=texts, progress=progress, timeout=_left(deadline), **options
         )
         logits, labels = _logits_of(encoding, of_tokens=False)
         if len(labels) != 1:
@@ -433,7 +443,24 @@ class Operations:
                 f"model must be a reranker, with one label, {encoding.model} has {len(labels)}: "
                 f"{', '.join(labels)}"
             )
-        return ranked(logits, texts, top=most, raw_scores=raw_scores)
+        results = ranked(logits, texts, top=most, raw_scores=raw_scores)
+        for at, result in enumerate(results if pairs else ()):  # one by one: attention may be large
+            encoding = yield from self.encode(
+                query,
+                text_pair=result.text,
+                output=False,
+                pooled=False,
+                logits=False,
+                spans=True,
+                attention=True,
+                weighted=True,
+                dtype="FP16",
+                timeout=_left(deadline),
+                **options,
+            )
+            found = evidence_of(encoding, DEFAULT_PAIRS if pairs is True else pairs)
+            results[at] = replace(result, evidence=found)
+        return results
 
     def tag(
         self,
@@ -611,6 +638,52 @@ class Operations:
         )
         return asked, found
 
+    def chunks(
+        self,
+        text: str,
+        spans: Sequence[tuple[int, int]],
+        *,
+        prompt_name: str | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        timeout: Timeout = ...,
+    ) -> Operation[NDArray[np.float32]]:
+        """Compute vectors of parts of a text, each in the context of all of it (late chunking).
+
+        The text is encoded once. The vector of a span is the mean of the `output` of its tokens (Günther et
+        al. 2024, arXiv 2409.04701), of length 1 if that of pooled vectors is. Special tokens and those of a
+        prompt belong to no span; one at its edge belongs to both spans that it touches.
+
+        Args:
+            text: The text.
+            spans: The start and end of each of C parts, in characters; they may overlap. White space at the
+                ends of a part counts for nothing.
+            prompt_name: The prompt that the server puts before the text; see `encode`.
+            model: The family, which pools by the mean or not at all; None means the only one that takes
+                texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate a text that is too long, instead of raising an error. Only what is
+                left of a span counts.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            [C, D], in the order of the spans.
+
+        Raises:
+            InvalidRequest: The request is not valid, or a span has no token.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        deadline = self._deadline(timeout)
+        name = check_name(model) or (yield from self._models.family(deadline, TEXT))
+        info = yield from self._models.model(name, version, deadline)
+        options = {"prompt_name": prompt_name, "model": name, "version": version, "truncate": truncate}
+        return (
+            yield from chunks.chunks(
+                self.encode, info, text, spans, options=options | {"timeout": _left(deadline)}
+            )
+        )
+
     def trace(
         self,
         clean: Any,
@@ -747,7 +820,7 @@ class Operations:
             "cross_attention": read_layers,
             "top": check_count,
             "dimensions": check_count,
-            "sparse": read_sparse,
+            "sparse": read_flag_or_count,
             "layers": read_indices,
             "heads": read_indices,
             "queries": read_indices,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from polyhead_client.arguments import check_count, check_flag
 from polyhead_client.errors import InvalidRequest
+from polyhead_client.evidence import EvidencePair
 from polyhead_proto.probabilities import probabilities
 
 
@@ -30,6 +31,8 @@ class RankedText:
     score: float
     """The probability that it answers the query, or its logit."""
     text: str
+    evidence: tuple[EvidencePair, ...] | None = None
+    """The tokens of the query and of the text that attend to each other most; None unless asked for."""
 
 
 def check_texts(name: str, texts: object) -> list[str]:

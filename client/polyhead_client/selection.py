@@ -596,8 +596,8 @@ def read_layers(name: str, value: bool | int | Sequence[int] | None) -> tuple[in
     return layers
 
 
-def read_sparse(name: str, value: Any) -> bool | int:
-    """Read the argument `sparse`: True, False, or how many words.
+def read_flag_or_count(name: str, value: Any) -> bool | int:
+    """Read an argument that is True, False, or how many.
 
     Raises:
         InvalidRequest: It is anything else.

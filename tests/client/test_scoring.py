@@ -83,6 +83,12 @@ def test_the_page_shows_what_works(client: Client) -> None:
         ("rerank", {"query": 5, "texts": ["a"]}, "query must be a text, was 5"),
         ("rerank", {"query": "a", "texts": "b"}, "texts must be a list of texts"),
         ("rerank", {"query": "a", "texts": ["b"], "model": "sentiment"}, "model must be a reranker"),
+        ("rerank", {"query": "a", "texts": ["b"], "evidence": True}, "top must be given with evidence"),
+        (
+            "rerank",
+            {"query": "a", "texts": ["b"], "top": 1, "evidence": 0},
+            "evidence must be True, False or",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
@@ -97,3 +103,49 @@ def test_what_cannot_be_done_is_refused_by_name(
 def test_a_classifier_of_texts_is_none_of_tokens(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="of tokens, sentiment classifies texts, for classify"):
         client.tag(["a cat"], model="sentiment")
+
+
+def weight_of(client: Client, text: str, query: int, other: int) -> float:
+    """The share of two tokens in what the other gathers, by head and key; of two layers, in the first."""
+    encoding: Any = client.encode(
+        QUERY, text_pair=text, model="reranker", attention=[0], value_norms=True, output=False
+    )
+    shares = []
+    for row, key in ((query, other), (other, query)):
+        gathered = [
+            sum(float(weights[row, at] * norms[at]) for weights, norms in heads)
+            for at in range(encoding.lengths)
+            for heads in [list(zip(encoding.attention[0], encoding.value_norms[0], strict=True))]
+        ]
+        shares.append(gathered[key] / sum(gathered))
+    return sum(shares) / 2
+
+
+def test_evidence_is_what_tokens_exchange_most(client: Client) -> None:
+    plain = client.rerank(QUERY, TEXTS, model="reranker", top=2)
+
+    found = client.rerank(QUERY, TEXTS, model="reranker", top=2, evidence=100)
+    few = client.rerank(QUERY, TEXTS, model="reranker", top=1, evidence=3)
+
+    assert [(each.index, each.score) for each in found] == [(each.index, each.score) for each in plain]
+    assert all(each.evidence is None for each in plain)
+    for each in found:
+        tokens: Any = client.encode(QUERY, text_pair=each.text, model="reranker").tokens
+        pairs = each.evidence or ()
+        words = {(pair.query.index, pair.text.index) for pair in pairs}
+        first, last = tokens.index("[SEP]"), len(tokens) - 1
+        assert words == {(a, b) for a in range(1, first) for b in range(first + 1, last)}
+        assert [pair.weight for pair in pairs] == sorted((pair.weight for pair in pairs), reverse=True)
+        for pair in pairs:
+            expected = weight_of(client, each.text, pair.query.index, pair.text.index)
+            assert abs(pair.weight - expected) < 1e-3  # FP16 rounds weights by 2^-11 of themselves
+            for one, whole in ((pair.query, QUERY), (pair.text, each.text)):
+                assert one.token == tokens[one.index]
+                assert whole[one.start : one.end] == one.token.removeprefix("##")
+    assert few[0].evidence == (found[0].evidence or ())[:3]
+
+
+def test_an_empty_text_has_no_evidence(client: Client) -> None:
+    (result,) = client.rerank(QUERY, [""], model="reranker", top=1, evidence=True)
+
+    assert result.evidence == ()

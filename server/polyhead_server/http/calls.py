@@ -138,6 +138,8 @@ class InputSize(NamedTuple):
     """0 where only the tokeniser knows it."""
     text_bytes: int
     """Of all its texts; 0 of token ids."""
+    is_pair: bool = False
+    """A request has pairs alone, or none."""
 
 
 def text_bytes(text: str) -> int:
@@ -159,11 +161,11 @@ def parts_of(call: ApiCall, settings: Settings) -> list[range]:
     start = longest = total = 0
     for index, each in enumerate(sizes):
         longest, total, size = max(longest, each.tokens), total + each.text_bytes, index + 1 - start
-        if size > settings.max_batch_size or (
-            size > 1 and (size * longest > settings.max_request_tokens or total > settings.max_text_bytes)
-        ):
+        is_large = size * longest > settings.max_request_tokens or total > settings.max_text_bytes
+        is_other = each.is_pair is not sizes[start].is_pair
+        if size > settings.max_batch_size or (size > 1 and (is_large or is_other)):
             parts.append(range(start, index))
-            start, (longest, total) = index, each
+            start, longest, total = index, each.tokens, each.text_bytes
     return [*parts, range(start, len(sizes))]
 
 

@@ -46,8 +46,8 @@ class ScoringCall(ApiCall):
 
     texts: Sequence[str]
     """B texts."""
-    pairs: Sequence[str] | None
-    """B texts, each the second of a pair."""
+    pairs: Sequence[str | None]
+    """B texts, each the second of a pair; None where there is none."""
     raw_scores: bool
     is_single: bool = False
     """The call is for one text or pair, which is not in a list, and neither is its result."""
@@ -62,19 +62,22 @@ class ScoringCall(ApiCall):
         """The bytes of each text or pair."""
         count = len(self.texts)
         firsts = [text_bytes(self.texts[0])] * count if self.ranks else map(text_bytes, self.texts)
-        seconds = [0] * count if self.pairs is None else map(text_bytes, self.pairs)
-        return [InputSize(0, first + second) for first, second in zip(firsts, seconds, strict=True)]
+        return [
+            InputSize(0, first + text_bytes(second or ""), is_pair=second is not None)
+            for first, second in zip(firsts, self.pairs, strict=True)
+        ]
 
     @property
     def returned_bytes(self) -> int:
         """The bytes of the texts that were ranked, where they are wanted."""
-        return sum(map(text_bytes, self.pairs or ())) if self.returns_texts else 0
+        return sum(text_bytes(text or "") for text in self.pairs) if self.returns_texts else 0
 
     def check(self, signature: Signature) -> None:
         """Check that a model has logits and takes such texts; to rank them, that it has one logit."""
-        logits, wanted = output_of(signature, LOGITS), self._inputs(range(1))
-        if logits is None or not wanted.keys() <= signature.inputs.keys():
-            takes = "pairs of texts" if self.pairs else "texts"
+        has_pairs = any(second is not None for second in self.pairs)
+        logits, wanted = output_of(signature, LOGITS), {TEXT, TEXT_PAIR} if has_pairs else {TEXT}
+        if logits is None or not wanted <= signature.inputs.keys():
+            takes = "pairs of texts" if has_pairs else "texts"
             raise InvalidRequestError(
                 f"model must be a classifier or reranker that takes {takes}, "
                 f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
@@ -91,9 +94,10 @@ class ScoringCall(ApiCall):
         return request_of_texts(self.message(signature, LOGITS), self._inputs(part))
 
     def _inputs(self, part: range) -> Mapping[str, Sequence[str]]:
-        """Return the texts of a part, by the names of their tensors."""
-        inputs = {TEXT: self.texts} if self.pairs is None else {TEXT: self.texts, TEXT_PAIR: self.pairs}
-        return {name: texts[part.start : part.stop] for name, texts in inputs.items()}
+        """Return the texts of a part, all pairs or none, by the names of their tensors."""
+        texts = {TEXT: self.texts[part.start : part.stop]}
+        pairs = [text for text in self.pairs[part.start : part.stop] if text is not None]
+        return texts | {TEXT_PAIR: pairs} if pairs else texts
 
     def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return what the reply says of logits [B, C]."""
@@ -141,17 +145,11 @@ def _read_predict(
             raise InvalidRequestError(
                 f"{name} must be a text, or a list of one or two texts, was {shown(row)}"
             )
-        if len(row) != len(rows[0]):
-            raise InvalidRequestError(
-                f"inputs must be all texts, or all pairs of texts: {name} had {len(row)}, "
-                f"inputs[0] {len(rows[0])}"
-            )
-    texts, *pairs = zip(*rows, strict=True)
     return ScoringCall(
         model=signature.name,
         names=dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
-        texts=texts,
-        pairs=pairs[0] if pairs else None,
+        texts=[row[0] for row in rows],
+        pairs=[row[1] if len(row) == 2 else None for row in rows],
         parameters=_parameters(fields, given),
         raw_scores=fields.get("raw_scores", False),
         is_single=is_single,
@@ -217,7 +215,7 @@ def _ranked(call: ScoringCall, logits: NDArray[np.float32]) -> list[tuple[int, f
 
 
 def _write_tei(call: ScoringCall, _: Signature, __: int, logits: NDArray[np.float32]) -> Iterator[bytes]:
-    texts = call.pairs or ()
+    texts = call.pairs
     yield orjson.dumps(
         [
             {"index": index, "score": score} | ({"text": texts[index]} if call.returns_texts else {})
@@ -229,7 +227,7 @@ def _write_tei(call: ScoringCall, _: Signature, __: int, logits: NDArray[np.floa
 def _write_cohere(
     version: str, call: ScoringCall, _: Signature, tokens: int, logits: NDArray[np.float32]
 ) -> Iterator[bytes]:
-    texts = call.pairs or ()
+    texts = call.pairs
     results = [
         {"index": index, "relevance_score": score}
         | ({"document": {"text": texts[index]}} if call.returns_texts else {})

@@ -148,7 +148,7 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
         shape=tuple(shape),
         bytes=size,
         computed_bytes=computed,
-        normalises=spec.unit and is_cut,
+        normalises=spec.unit is True and is_cut,
         precision=output.precision,
         ranges=ranges,
     )

@@ -74,8 +74,8 @@ class TensorSpec:
     labels: tuple[str, ...] | None = None
     optional: bool = False
     """A request may leave it out."""
-    unit: bool = False
-    """Whether its vectors, which are pooled, have length 1."""
+    unit: bool | None = None
+    """Whether its vectors have length 1; None: they are not pooled."""
     matryoshka: tuple[int, ...] | None = None
     """The numbers of dimensions to which they were trained to be cut; empty: any; None: none."""
     ranges: Mapping[int, NDArray[np.float32]] = field(default_factory=dict, compare=False)

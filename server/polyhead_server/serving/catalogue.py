@@ -35,7 +35,10 @@ _LIMITS = (
 )
 """The settings that metadata shows, by their own names."""
 
-_OF_TENSORS = ("axes", "role", "fill", "below", "range", "layer", "layers", "heads", "labels", "matryoshka")
+_OF_TENSORS = (
+    *("axes", "role", "fill", "below", "range", "layer", "layers", "heads", "labels"),
+    *("unit", "matryoshka"),
+)
 """The fields of tensors that metadata shows."""
 
 _SAMPLE_SECONDS = 0.5

@@ -67,6 +67,18 @@ def test_predict_takes_pairs(scoring: OverHttp) -> None:
     assert listed == single
 
 
+def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
+    """In any order: a request for each run of one kind."""
+    a, b, c, d = TEXTS
+    given = [[a], [a, b], [c, a], [b, d], [d, c], [c], [a, a], [b]]
+
+    found = scoring.post("/predict", {"inputs": given, "model": "sentiment"}).json
+
+    for row, labels in zip(given, found, strict=True):
+        (expected,) = logits(scoring, "sentiment", row[:1], row[1:] or None)
+        np.testing.assert_allclose(as_mapping(labels), softmax(expected), atol=1e-6)
+
+
 def test_rerank_gives_the_best_first(scoring: OverHttp) -> None:
     """The one model that can do it need not be named."""
     raw = logits(scoring, "reranker", [QUERY] * len(TEXTS), TEXTS)[:, 0]
@@ -136,7 +148,7 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
             400,
             "inputs must be a text, or a list of one or two texts",
         ),
-        ("/predict", {"inputs": [["a"], ["b", "c"]]}, 400, "inputs must be all texts, or all pairs"),
+        ("/predict", {"inputs": [["a"], ["b", "mat " * 20]]}, 400, "inputs[1] must be at most 16 tokens"),
         ("/predict", {"inputs": [["a"], [5]]}, 400, "inputs[1] must be a text"),
         ("/predict", {"inputs": [["a"], 5]}, 400, "inputs[1] must be a text"),
         ("/predict", {"inputs": [["a"], ["mat " * 20]]}, 400, "inputs[1] must be at most 16 tokens"),
