@@ -25,9 +25,10 @@ from polyhead_client.calls import (
 )
 from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_aio_channel, open_stream
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.operations import Operations, refuse_copy
+from polyhead_client.operations import refuse_copy
 from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
+from polyhead_client.tasks import Tasks
 from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ _LARGE = 1 << 20
 
 
 def _awaited(
-    operation: Callable[Concatenate[Operations, P], Operation[T]],
+    operation: Callable[Concatenate[Tasks, P], Operation[T]],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]:
     """Make a coroutine method that runs an operation."""
 
@@ -95,7 +96,7 @@ class AsyncClient:
         check_flag("patient", patient)
         check_flag("coalesce", coalesce)
         self._target = target
-        self._operations = Operations(target, timeout, self._start if coalesce else None)
+        self._operations = Tasks(target, timeout, self._start if coalesce else None)
         self._background: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits = _Waits()
@@ -109,22 +110,22 @@ class AsyncClient:
 
     __reduce__ = refuse_copy
 
-    encode = _awaited(Operations.encode)
-    classify = _awaited(Operations.classify)
-    rerank = _awaited(Operations.rerank)
-    tag = _awaited(Operations.tag)
-    maxsim = _awaited(Operations.maxsim)
-    compare = _awaited(Operations.compare)
-    chunks = _awaited(Operations.chunks)
-    trace = _awaited(Operations.trace)
-    direction = _awaited(Operations.direction)
-    model = _awaited(Operations.model)
-    models = _awaited(Operations.models)
-    metadata = _awaited(Operations.metadata)
-    statistics = _awaited(Operations.statistics)
-    live = _awaited(Operations.live)
-    ready = _awaited(Operations.ready)
-    wait_until_ready = _awaited(Operations.wait_until_ready)
+    encode = _awaited(Tasks.encode)
+    classify = _awaited(Tasks.classify)
+    rerank = _awaited(Tasks.rerank)
+    tag = _awaited(Tasks.tag)
+    maxsim = _awaited(Tasks.maxsim)
+    compare = _awaited(Tasks.compare)
+    chunks = _awaited(Tasks.chunks)
+    trace = _awaited(Tasks.trace)
+    direction = _awaited(Tasks.direction)
+    model = _awaited(Tasks.model)
+    models = _awaited(Tasks.models)
+    metadata = _awaited(Tasks.metadata)
+    statistics = _awaited(Tasks.statistics)
+    live = _awaited(Tasks.live)
+    ready = _awaited(Tasks.ready)
+    wait_until_ready = _awaited(Tasks.wait_until_ready)
 
     async def close(self) -> None:
         """Close the connection, and cancel the calls in flight."""

@@ -28,9 +28,10 @@ from polyhead_client.calls import (
 )
 from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_channel, open_stream
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.operations import Operations, refuse_copy
+from polyhead_client.operations import refuse_copy
 from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
+from polyhead_client.tasks import Tasks
 from polyhead_proto.names import REQUEST_ID
 
 P = ParamSpec("P")
@@ -41,7 +42,7 @@ _MAX_BACKGROUND = 32
 
 
 def _blocking(
-    operation: Callable[Concatenate[Operations, P], Operation[T]],
+    operation: Callable[Concatenate[Tasks, P], Operation[T]],
 ) -> Callable[Concatenate["Client", P], T]:
     """Make a method that runs an operation."""
 
@@ -99,7 +100,7 @@ class Client:
         check_flag("patient", patient)
         check_flag("coalesce", coalesce)
         self._target = target
-        self._operations = Operations(target, timeout, self._start if coalesce else None)
+        self._operations = Tasks(target, timeout, self._start if coalesce else None)
         self._background = ThreadPoolExecutor(_MAX_BACKGROUND, thread_name_prefix="polyhead-client")
         self._patient = patient
         self._metadata = call_metadata(token)
@@ -110,22 +111,22 @@ class Client:
 
     __reduce__ = refuse_copy
 
-    encode = _blocking(Operations.encode)
-    classify = _blocking(Operations.classify)
-    rerank = _blocking(Operations.rerank)
-    tag = _blocking(Operations.tag)
-    maxsim = _blocking(Operations.maxsim)
-    compare = _blocking(Operations.compare)
-    chunks = _blocking(Operations.chunks)
-    trace = _blocking(Operations.trace)
-    direction = _blocking(Operations.direction)
-    model = _blocking(Operations.model)
-    models = _blocking(Operations.models)
-    metadata = _blocking(Operations.metadata)
-    statistics = _blocking(Operations.statistics)
-    live = _blocking(Operations.live)
-    ready = _blocking(Operations.ready)
-    wait_until_ready = _blocking(Operations.wait_until_ready)
+    encode = _blocking(Tasks.encode)
+    classify = _blocking(Tasks.classify)
+    rerank = _blocking(Tasks.rerank)
+    tag = _blocking(Tasks.tag)
+    maxsim = _blocking(Tasks.maxsim)
+    compare = _blocking(Tasks.compare)
+    chunks = _blocking(Tasks.chunks)
+    trace = _blocking(Tasks.trace)
+    direction = _blocking(Tasks.direction)
+    model = _blocking(Tasks.model)
+    models = _blocking(Tasks.models)
+    metadata = _blocking(Tasks.metadata)
+    statistics = _blocking(Tasks.statistics)
+    live = _blocking(Tasks.live)
+    ready = _blocking(Tasks.ready)
+    wait_until_ready = _blocking(Tasks.wait_until_ready)
 
     def close(self) -> None:
         """Close the connection, and cancel the calls in flight."""

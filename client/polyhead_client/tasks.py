@@ -1,0 +1,508 @@
+"""The operations that are made of encodings: ranking, labelling, comparing, tracing (see `operations`)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client import chunks, directions, tracing
+from polyhead_client.arguments import check_count, check_flag, check_name
+from polyhead_client.calls import Operation
+from polyhead_client.deadline import Deadline
+from polyhead_client.directions import Direction
+from polyhead_client.encoding import Encoding
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.evidence import DEFAULT_PAIRS, evidence_of
+from polyhead_client.late import MatchedText, matched
+from polyhead_client.models import ModelInfo
+from polyhead_client.operations import Operations, Progress, Timeout
+from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check_texts, labels_of, ranked
+from polyhead_client.selection import read_flag_or_count
+from polyhead_client.tagging import Entity, check_strategy, entities_of
+from polyhead_client.tracing import By, Metric, Trace
+from polyhead_proto.names import TEXT
+from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy
+
+
+class Tasks(Operations):
+    """All operations of one client."""
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        *,
+        text_pair: Sequence[str] | None = None,
+        top: int | None = None,
+        raw_scores: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[list[LabelScore]]]:
+        """Classify texts, or pairs of texts.
+
+        Args:
+            texts: The texts, as many as you like.
+            text_pair: The second texts of pairs, one for each of `texts`.
+            top: The most labels of each text, from the best on; None means all.
+            raw_scores: Whether scores are logits. By default they are probabilities: the softmax of the
+                logits, or the sigmoid of a single one.
+            model: The family, a classifier; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of texts that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The labels of each text with their scores, the best first.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the model is no classifier.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most = check_scoring(top, raw_scores)
+        if not (texts := check_texts("texts", texts)):
+            return []
+        encoding = yield from self._with_logits(
+            texts,
+            text_pair=None if text_pair is None else check_texts("text_pair", text_pair),
+            model=model,
+            version=version,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        logits, labels = _logits_of(encoding, of_tokens=False)
+        return labels_of(logits, labels, top=most, raw_scores=raw_scores)
+
+    def rerank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        top: int | None = None,
+        raw_scores: bool = False,
+        evidence: bool | int = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[RankedText]]:
+        """Sort texts by how well they answer a query.
+
+        `evidence` names the pairs of a token of the query and one of the text that attend to each other most,
+        in both directions. A weight is a mean over layers of the share that the one has in all that the other
+        gathers, where attention of all heads is norm-weighted (Kobayashi et al. 2020, arXiv 2004.10102). The
+        last layer of the graph is left out, unless it is the only one: most rerankers read one token of it.
+        So evidence says which tokens exchange most within the encoder, not how much the score depends on
+        them.
+
+        Args:
+            query: The query.
+            texts: The texts, as many as you like.
+            top: The most results, from the best on; None means all.
+            raw_scores: Whether scores are logits. By default they are probabilities, the sigmoid of these.
+            evidence: Whether to fetch evidence of each result, or how many pairs; True means 8. It needs
+                `top`, since each result is encoded again, and the family's attention graph.
+            model: The family, a reranker; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of texts that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The texts with their scores, the best first; of equal ones the earlier.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the model is no reranker.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most, pairs = check_scoring(top, raw_scores), read_flag_or_count("evidence", evidence)
+        if pairs and most is None:
+            raise InvalidRequest("top must be given with evidence: each result is encoded again, was None")
+        if not isinstance(query, str):
+            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
+        if not (texts := check_texts("texts", texts)):
+            return []
+        deadline = self._deadline(timeout)
+        options: dict[str, Any] = {"model": model, "version": version, "truncate": truncate}
+        encoding = yield from self._with_logits(
+            [query] * len(texts), text_pair=texts, progress=progress, timeout=_left(deadline), **options
+        )
+        logits, labels = _logits_of(encoding, of_tokens=False)
+        if len(labels) != 1:
+            raise InvalidRequest(
+                f"model must be a reranker, with one label, {encoding.model} has {len(labels)}: "
+                f"{', '.join(labels)}"
+            )
+        results = ranked(logits, texts, top=most, raw_scores=raw_scores)
+        for at, result in enumerate(results if pairs else ()):  # one by one: attention may be large
+            encoding = yield from self.encode(
+                query,
+                text_pair=result.text,
+                output=False,
+                pooled=False,
+                logits=False,
+                spans=True,
+                attention=True,
+                weighted=True,
+                dtype="FP16",
+                timeout=_left(deadline),
+                **options,
+            )
+            found = evidence_of(encoding, DEFAULT_PAIRS if pairs is True else pairs)
+            results[at] = replace(result, evidence=found)
+        return results
+
+    def tag(
+        self,
+        texts: Sequence[str],
+        *,
+        aggregation_strategy: AggregationStrategy = "simple",
+        ignore_labels: Sequence[str] = IGNORED_LABELS,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[list[Entity]]]:
+        """Find entities in texts: names, say, or what is personal, as the model has learned it.
+
+        Args:
+            texts: The texts, as many as you like.
+            aggregation_strategy: What gets one label, as in transformers' pipeline: each token ("none");
+                neighbours with the same label ("simple"); or words, and then neighbours, where the label of
+                a word is that of its first token ("first"), of the mean of its tokens ("average"), or of the
+                surest one ("max"). Special tokens get none. Of a tokenizer that marks the pieces of words,
+                words are its own, otherwise what spaces separate.
+            ignore_labels: The labels to leave out.
+            model: The family, a classifier of tokens; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of texts that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            What each text has, in its order.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the model is no classifier of tokens.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        check_strategy(aggregation_strategy)
+        ignored = check_texts("ignore_labels", ignore_labels)
+        if not (texts := check_texts("texts", texts)):
+            return []
+        encoding = yield from self._with_logits(
+            texts,
+            spans=True,
+            model=model,
+            version=version,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        logits, labels = _logits_of(encoding, of_tokens=True)
+        return entities_of(
+            texts,
+            logits,
+            encoding.spans or [],
+            labels,
+            aggregation_strategy=aggregation_strategy,
+            ignore_labels=ignored,
+        )
+
+    def maxsim(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        matches: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[MatchedText]]:
+        """Sort documents by late interaction with a query (ColBERT), on the server.
+
+        The query's vectors are fetched once, and sent with the documents, whose vectors stay on the server.
+
+        Args:
+            query: The query.
+            documents: The documents, as many as you like.
+            top: The most results, from the best on; None means all.
+            matches: Whether to say which token of a document each token of the query matches.
+            model: The family, exported with `--graphs maxsim`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of documents that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The documents with their scores, the best first; of equal ones the earlier.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the family has no such graph.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most = check_count("top", top)
+        check_flag("matches", matches)
+        if not (documents := check_texts("documents", documents)):
+            return []
+        asked, found = yield from self.compare(
+            query,
+            documents,
+            similarities=matches,
+            model=model,
+            version=version,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        tokens: Any = asked.tokens
+        return matched(documents, found, tokens, top=most)
+
+    def compare(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        similarities: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[tuple[Encoding, Encoding]]:
+        """Compare the tokens of documents with those of a query, by late interaction; `maxsim` sorts by it.
+
+        Both get their prompt, `query` or `document`, if the model has it.
+
+        Args:
+            query: The query.
+            documents: One or more documents.
+            similarities: Whether to fetch all similarities [S, T], and the documents' tokens.
+            model: The family, exported with `--graphs maxsim`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of documents that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The encoding of the query, with its `token_vectors` and tokens, and that of the documents, with
+            their `max_similarities`.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the family has no such graph.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        if not isinstance(query, str):
+            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
+        documents = check_texts("documents", documents)
+        deadline = self._deadline(timeout)
+        info = yield from self.model(model, version=version, takes=TEXT, timeout=_left(deadline))
+        options: dict[str, Any] = {
+            "model": info.family,
+            "version": version,
+            "output": False,
+            "pooled": False,
+            "logits": False,
+            "truncate": truncate,
+        }
+
+        def prompt(name: str) -> str | None:
+            return name if name in info.prompts else None
+
+        asked = yield from self.encode(
+            query, prompt_name=prompt("query"), token_vectors=True, timeout=_left(deadline), **options
+        )
+        found = yield from self.encode(
+            documents,
+            prompt_name=prompt("document"),
+            query_vectors=asked.token_vectors,
+            similarities=similarities,
+            tokens=similarities,
+            progress=progress,
+            timeout=_left(deadline),
+            **options,
+        )
+        return asked, found
+
+    def chunks(
+        self,
+        text: str,
+        spans: Sequence[tuple[int, int]],
+        *,
+        prompt_name: str | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        timeout: Timeout = ...,
+    ) -> Operation[NDArray[np.float32]]:
+        """Compute vectors of parts of a text, each in the context of all of it (late chunking).
+
+        The text is encoded once. The vector of a span is the mean of the `output` of its tokens (Günther et
+        al. 2024, arXiv 2409.04701), of length 1 if that of pooled vectors is. Special tokens and those of a
+        prompt belong to no span; one at its edge belongs to both spans that it touches.
+
+        Args:
+            text: The text.
+            spans: The start and end of each of C parts, in characters; they may overlap. White space at the
+                ends of a part counts for nothing.
+            prompt_name: The prompt that the server puts before the text; see `encode`.
+            model: The family, which pools by the mean or not at all; None means the only one that takes
+                texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate a text that is too long, instead of raising an error. Only what is
+                left of a span counts.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            [C, D], in the order of the spans.
+
+        Raises:
+            InvalidRequest: The request is not valid, or a span has no token.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        deadline = self._deadline(timeout)
+        name = check_name(model) or (yield from self._models.family(deadline, TEXT))
+        info = yield from self._models.model(name, version, deadline)
+        options = {"prompt_name": prompt_name, "model": name, "version": version, "truncate": truncate}
+        return (
+            yield from chunks.chunks(
+                self.encode, info, text, spans, options=options | {"timeout": _left(deadline)}
+            )
+        )
+
+    def trace(
+        self,
+        clean: Any,
+        corrupted: Any,
+        *,
+        metric: Metric = None,
+        by: By = "token",
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[Trace]:
+        """Find the places that carry what makes two inputs differ, by causal tracing.
+
+        For every layer and token, or layer and head, the value of the clean run is put into the corrupted
+        one. These runs share requests, as few as the server's limits allow.
+
+        Args:
+            clean: A text, a pair of texts as a tuple, or another single sequence that `encode` takes.
+            corrupted: Another, with as many tokens.
+            metric: What is to be recovered: the name of a label, for its logit; a vector [P], for the cosine
+                of the pooled vector with it; or a function of the `Encoding` of one sequence, which has the
+                output. None means a reranker's score, or else the cosine with the clean input's vector.
+            by: `token`, for [L + 1, T] shares of the stream; or `head`, for [L, H] of what heads give, each
+                at all tokens.
+            model: The family, exported with `--graphs stream`; None means the only one that takes the inputs.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of places that are done, and of all.
+            timeout: Seconds for each batch of runs; None means no limit, ... the client's default.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the metric does not tell the inputs apart.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        options = {"model": model, "version": version, "truncate": truncate, "timeout": timeout}
+
+        def model_of(name: str) -> Operation[ModelInfo]:
+            return self.model(name, version=version, timeout=timeout)
+
+        return (
+            yield from tracing.trace(
+                self.encode,
+                model_of,
+                clean,
+                corrupted,
+                metric=metric,
+                by=by,
+                progress=progress,
+                options=options,
+            )
+        )
+
+    def direction(
+        self,
+        positive: Sequence[str],
+        negative: Sequence[str],
+        *,
+        layer: int,
+        token: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[Direction]:
+        """Compute a steering vector: the mean of the stream for some texts less that for others.
+
+        Args:
+            positive: Texts that have something.
+            negative: Texts that lack it.
+            layer: Before which the stream is read, 0 to L - 1; L: after the last.
+            token: The position to read, such as 0 for the first; None means the mean of all of a text.
+            model: The family, exported with `--graphs stream`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each group of texts with the number of those that are done, and of all.
+            timeout: Seconds for each group; None means no limit, ... the client's default.
+
+        Returns:
+            The direction, whose `add()` and `project_out()` are edits for `encode`.
+
+        Raises:
+            InvalidRequest: The request is not valid.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        options = {"model": model, "version": version, "truncate": truncate, "timeout": timeout}
+        return (
+            yield from directions.direction(
+                self.encode,
+                positive,
+                negative,
+                layer=layer,
+                token=token,
+                progress=progress,
+                options=options,
+            )
+        )
+
+    def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:
+        """Encode texts for their logits; `options` are further arguments of `encode`."""
+        return (
+            yield from self.encode(texts, output=False, pooled=False, logits=True, tokens=False, **options)
+        )
+
+
+def _left(deadline: Deadline) -> float | None:
+    """Return the timeout of a call that must end by a deadline, above 0 even if that has passed."""
+    remaining = deadline.remaining()
+    return None if remaining is None else max(remaining, 1e-6)
+
+
+def _logits_of(encoding: Encoding, *, of_tokens: bool) -> tuple[Any, tuple[str, ...]]:
+    """Return the logits of a list of texts, [B, C], or of their tokens, B × [T, C], and the labels.
+
+    Raises:
+        InvalidRequest: They are the others.
+    """
+    logits: Any = encoding.logits  # there are some, since they were asked for
+    if isinstance(logits, list) is not of_tokens:
+        wanted, does, call = ("tokens", "texts", "classify") if of_tokens else ("texts", "tokens", "tag")
+        raise InvalidRequest(
+            f"model must be a classifier of {wanted}, {encoding.model} classifies {does}, for {call}"
+        )
+    return logits, encoding.labels or tuple(map(str, range(logits[0].shape[-1])))
