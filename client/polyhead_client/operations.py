@@ -1,7 +1,7 @@
 """The operations of both clients, as generators that do no input or output (see `polyhead_client.calls`).
 
-`Client` and `AsyncClient` have a method for each operation, with its name, arguments and documentation. What is
-made of encodings alone is in `polyhead_client.tasks`.
+`Client` and `AsyncClient` have a method for each operation, with its name, arguments and documentation. What
+is made of encodings alone is in `polyhead_client.tasks`.
 """
 
 import time
