@@ -23,8 +23,14 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
 from polyhead_client.command import main
-from polyhead_export import TokenizerFile, export_family
-from polyhead_model import load_checkpoint
+from polyhead_export import export_family
+from polyhead_export.sources import from_checkpoint
+from polyhead_server.engine.devices import on_cpu
+from polyhead_server.engine.engine import Engine
+from polyhead_server.repository import read_manifest
+from polyhead_server.repository.signature import signature_of
+from polyhead_server.serving.drift import measure_drift
+from polyhead_server.serving.tokeniser import open_tokeniser
 from polyhead_view import explain_similarity
 
 QUERY = "who sat"
@@ -42,18 +48,16 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any, Pat
 
 
 @pytest.fixture(scope="module")
-def client(theirs: tuple[Any, Any, Any, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def models(theirs: tuple[Any, Any, Any, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with the family; texts are documents by default."""
     models = tmp_path_factory.mktemp("models")
-    checkpoint = load_checkpoint(theirs[3])
-    assert checkpoint.tokenizer is not None
-    file = TokenizerFile(
-        path=checkpoint.tokenizer,
-        max_tokens=checkpoint.max_tokens,
-        prompts=checkpoint.prompts.texts,
-        forms=checkpoint.prompts.forms,
-        gives_token_types=checkpoint.gives_token_types,
-    )
-    export_family(checkpoint.encoder, "colbert", models, graphs=["maxsim"], tokenizer=file)
+    built = from_checkpoint(theirs[3], "colbert", prompt_name="document").build()
+    export_family(built.encoder, "colbert", models, graphs=["maxsim"], tokenizer=built.tokenizer)
+    return models
+
+
+@pytest.fixture(scope="module")
+def client(models: Path) -> Iterator[Client]:
     with serving(quick_settings(models, max_batch_size=2)) as server, Client(server.address) as client:
         yield client
 
@@ -173,7 +177,28 @@ def test_queries_and_documents_have_lengths_of_their_own(client: Client) -> None
         cut = client.encode(long, prompt_name=kind, truncate=True)
         assert cut.lengths == most
         assert (cut.tokens or [])[-1] == "[SEP]"
-    assert client.encode(long).lengths == 22  # without prefix
+    assert client.encode(long, prompt_name="").lengths == 22  # without prefix
+    assert client.encode(long, truncate=True).lengths == DOCUMENT_LENGTH  # the default
+
+
+def test_drift_is_measured_on_vectors_of_queries(models: Path) -> None:
+    folder = models / "colbert" / "1"
+    manifest = read_manifest(folder, family="colbert", version=1)
+    signature = signature_of(manifest, "maxsim")
+    engine = Engine(folder / "maxsim.onnx", signature=signature, device=on_cpu(""), threads=1)
+
+    class Twice:
+        def run(self, feeds: Any, outputs: Any) -> Any:
+            return {name: 2 * value for name, value in engine.run(feeds, outputs).items()}
+
+        def stop(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    drift = measure_drift(Twice(), engine, signature, open_tokeniser(folder, manifest))
+
+    assert drift.deviations["max_similarities"] > 0.1
+    assert drift.cosines["token_vectors"].least == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

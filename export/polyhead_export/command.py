@@ -128,7 +128,8 @@ def _describe(drift: "Drift") -> str:
     if drift.cosines is None:
         return f"{drift.worst:.1e}"
     outputs = next(iter(drift.cosines.values()))  # of the fast graph, unless that could not be verified
-    return f"cosine {outputs.get('pooled', outputs['output']).mean:.4f}"
+    judged = next(outputs[name] for name in ("token_vectors", "pooled", "output") if name in outputs)
+    return f"cosine {judged.mean:.4f}"
 
 
 def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None:

@@ -14,12 +14,13 @@ from polyhead_export.signature import GraphKind
 from polyhead_model.checkpoint_files import read_object
 
 
-def read_graphs(folder: Path, identity: Identity) -> Mapping[str, Any]:
+def read_graphs(folder: Path, identity: Identity, *, calibrated_on: int) -> Mapping[str, Any]:
     """Return the graphs of a version by name, as its manifest describes them.
 
     Args:
         folder: The version's.
-        identity: The version that the graphs must be of.
+        identity: The version that the graphs must be of; its calibration need not be measured yet.
+        calibrated_on: The number of texts of that; 0 = there will be none.
 
     Raises:
         ExportError: They are of another encoder, or exported otherwise.
@@ -29,6 +30,10 @@ def read_graphs(folder: Path, identity: Identity) -> Mapping[str, Any]:
         raise ExportError(f"{folder} has no {FILE}, so nothing can be added to it: replace it")
     manifest = read_object(folder / FILE)
     expected = _as_json(identity.describe())
+    if manifest.get("calibration") is None:
+        del expected["calibration"]  # one can be added
+    else:
+        expected["calibration"] = {"texts": calibrated_on}
     if different := [key for key in expected if _compared(manifest, key) != _compared(expected, key)]:
         raise ExportError(
             f"{folder} must be of the same encoder, exported in the same way, for graphs to be added to it; "
@@ -69,13 +74,16 @@ def _compared(manifest: Mapping[str, Any], key: str) -> Any:
     """Return what must be equal.
 
     Of what was pruned, the heads, and of a calibration, the number of texts, as measurements end in other
-    digits; of the encoder, what is not null, as an earlier release did not have every field.
+    digits; of the encoder and the tokenizer, what is not empty, as an earlier release did not have every
+    field. Where vectors may be cut does not change a graph, and an earlier release did not read it.
     """
     value = manifest.get(key)
     if not isinstance(value, Mapping):
         return value
-    if key == "encoder":
-        return {name: field for name, field in value.items() if field is not None}
+    if key in ("encoder", "tokenizer"):
+        return {
+            name: field for name, field in value.items() if field not in (None, {}) and name != "matryoshka"
+        }
     measured = {"pruning": "removed", "calibration": "texts"}.get(key)
     return value if measured is None else value.get(measured)
 

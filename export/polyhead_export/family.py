@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -168,15 +168,16 @@ def export_family(
         tokenizer=None if tokenizer is None else describe_tokenizer(tokenizer, encoder.config),
         left_out=left_out,
         pruning=pruning,
-        calibration=calibrate(encoder, tokenizer, sentences)
-        if sentences and tokenizer is not None and encoder.config.pooling is not None
-        else None,
+        calibration=None,
     )
+    calibrated_on = 0 if encoder.config.pooling is None else len(sentences)
     kept: Mapping[str, Path] = {}
     if if_exists == "add" and target.exists():
-        there = read_graphs(target, identity)
+        there = read_graphs(target, identity, calibrated_on=calibrated_on)
         kinds = kinds_of(encoder.config, {*graphs, *there}, attention_layers, classes)
         kept = check_graphs(there, kinds, target, identity)
+    if calibrated_on and tokenizer is not None:
+        identity = replace(identity, calibration=calibrate(encoder, tokenizer, sentences))
     with staged(repository) as folder:
         parity, failures = write_version(
             encoder,

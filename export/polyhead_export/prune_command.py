@@ -106,7 +106,7 @@ def _sentences(pruning: "Pruning", spared: "tuple[Head, ...]", heads: int) -> li
     sentences = [f"removes {len(removed)} of {heads} heads: {_spelled(sorted(removed))}"]
     if spared:
         sentences.append(f"keeps {_spelled(spared)}, though to be removed: each layer keeps one head")
-    vectors = {"logits": "logits", "pooled": "pooled vectors", "output": "token vectors"}[drift.output]
+    vectors = {"logits": "logits", "pooled": "pooled vectors", "output": "vectors of tokens"}[drift.output]
     sentences.append(
         f"on {pruning.inputs}, the {vectors} have a cosine with those before of at least "
         f"{drift.cosine.least:.4f}, {drift.cosine.mean:.4f} in the mean; single numbers differ by up to "

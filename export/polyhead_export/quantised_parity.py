@@ -53,7 +53,7 @@ Array = NDArray[Any]
 Vectors = NDArray[np.float32]
 
 LEAST_MEAN_COSINE = 0.99
-"""The lowest mean cosine with fp32 that is accepted: of pooled vectors, otherwise of those of tokens."""
+"""The lowest mean cosine with fp32 that is accepted: of pooled or token vectors, otherwise of the output."""
 
 TOLERANCE = 1e-5
 """The largest deviation of a step from what its own inputs give.
@@ -283,13 +283,16 @@ def _drift_inputs(
 
 
 def _holds_vectors(spec: ManifestTensor) -> bool:
-    return spec.datatype == "FP32" and spec.axes[-1] in ("D", "P")
+    return spec.datatype == "FP32" and spec.axes[-1] in ("D", "P", "V", "K")
 
 
 def _check_cosines(
     cosines: Mapping[str, Cosine], kind: GraphKind, config: EncoderConfig, inputs: str
 ) -> None:
-    what = "output" if config.pooling is None else "pooled"
+    if config.token_vectors is not None:
+        what = "token_vectors"
+    else:
+        what = "output" if config.pooling is None else "pooled"
     if what not in cosines:  # of a graph that gives nothing but logits
         return
     if not cosines[what].mean >= LEAST_MEAN_COSINE:

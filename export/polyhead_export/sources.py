@@ -163,6 +163,7 @@ def from_checkpoint(
                 prompt=checkpoint.prompts.default,
                 prompts=checkpoint.prompts.texts,
                 forms=checkpoint.prompts.forms,
+                form=checkpoint.prompts.form,
                 gives_token_types=checkpoint.gives_token_types,
             )
         return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)

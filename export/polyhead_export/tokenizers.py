@@ -27,6 +27,8 @@ class TokenizerFile:
     """What requests may have put before their texts instead, by name."""
     forms: Mapping[str, TextForm] = field(default_factory=dict)
     """What else some of these names do."""
+    form: TextForm | None = None
+    """What else is done to texts of requests that name none."""
     gives_token_types: bool | None = True
     """Whether the encoder gets the token types of the file's template; None if that is not known, so that
     pairs of texts, which alone have several, are not served."""
@@ -77,6 +79,7 @@ def describe_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> dict[
         "prompt": tokenizer.prompt,
         "prompts": dict(tokenizer.prompts),
         "forms": {name: asdict(form) for name, form in tokenizer.forms.items()},
+        "form": None if tokenizer.form is None else asdict(tokenizer.form),
         "types": tokenizer.gives_token_types is not False,
         "pairs": takes_pairs(tokenizer, config),
     }

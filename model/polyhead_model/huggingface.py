@@ -106,6 +106,7 @@ def read_checkpoint_info(
         positions -= padding_id + 1
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
+    width = modules.dense[-1].layer.width if modules.dense else integer(path, config, dialect.d_model)
     described: hf_fields.Fields = {
         "d_model": integer(path, config, dialect.d_model),
         "heads": integer(path, config, dialect.heads),
@@ -120,7 +121,7 @@ def read_checkpoint_info(
         "pooling": modules.pooling,
         "normalise": modules.normalise,
         ("dense" if modules.late is None else "token_vectors"): _dense_of(modules),
-        "matryoshka": None if modules.pooling is None else read_matryoshka(path, config),
+        "matryoshka": None if modules.pooling is None else read_matryoshka(path, config, width=width),
     }
     try:
         head = _head(path, config, modules, dialect)

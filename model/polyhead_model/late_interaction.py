@@ -53,6 +53,11 @@ class LateInteraction:
     """The token id that fills queries up, if no token attends to it."""
 
 
+def is_pylate(config: _Config) -> bool:
+    """Return whether PyLate wrote config_sentence_transformers.json: it stores all of its settings."""
+    return any(name in config for name in _PYLATE)
+
+
 def read_pylate(path: Path, config: _Config, transformer: Path) -> LateInteraction:
     """Read what PyLate stores, with its defaults.
 

@@ -1,6 +1,5 @@
 """Read whether a checkpoint says that its vectors may be cut (Matryoshka representations)."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,19 +10,22 @@ _CARD = "README.md"
 _CARD_BYTES = 2**20
 _TRAINED = re.compile(r"^- loss:Matryoshka(?:2d)?Loss\s*$", re.MULTILINE)
 """What sentence-transformers writes into the head of the card of a model that it trained so."""
-_WIDTHS = re.compile(r'"matryoshka_dims":\s*(\[[\d,\s]*\])')
+_WIDTHS = re.compile(r'"matryoshka_dims":\s*\[([\d,\s]*)\]')
 """What it says of the loss, further down."""
+_NUMBER = re.compile(r"\b\d{1,9}\b")
 
 
-def read_matryoshka(path: Path, config: Mapping[str, object]) -> tuple[int, ...] | None:
+def read_matryoshka(path: Path, config: Mapping[str, object], *, width: int) -> tuple[int, ...] | None:
     """Return the numbers of dimensions to which vectors were trained to be cut; none for any.
 
     config.json says so in `matryoshka_dimensions` or `is_matryoshka` (the names that vLLM reads), the model
-    card in what sentence-transformers writes there.
+    card in what sentence-transformers writes there. Cards are copied between models, so what cannot be of
+    this one does not count.
 
     Args:
         path: config.json.
         config: Its contents.
+        width: P, that of pooled vectors.
 
     Returns:
         None if nothing says so.
@@ -45,7 +47,10 @@ def read_matryoshka(path: Path, config: Mapping[str, object]) -> tuple[int, ...]
     if not _TRAINED.search(text):
         return None
     found = _WIDTHS.search(text)
-    return () if found is None else _widths(f"{card}: matryoshka_dims", json.loads(found[1]))
+    if found is None:
+        return ()
+    widths = tuple(int(number) for number in _NUMBER.findall(found[1]))
+    return tuple(each for each in widths if 1 <= each <= width) or None
 
 
 def _widths(name: str, given: object) -> tuple[int, ...]:

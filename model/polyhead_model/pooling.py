@@ -1,6 +1,7 @@
 """What follows the layers: pooling, dense layers on pooled vectors, vectors of tokens, and a classifier.
 
-Shape letters: B batch, T tokens, D d_model, P width of pooled vectors, V width of token vectors, C labels.
+Shape letters: B batch, T tokens, N any number of tokens, D d_model, P width of pooled vectors, V that of
+token vectors, C labels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -125,11 +126,11 @@ class Pooler(nn.Module):
         """Pool vectors.
 
         Args:
-            output: [B, T, D], zero in padding.
-            valid: Boolean [B, T], True = token; None = no padding.
+            output: [B, T, D], zero in padding; without pooling [N, D].
+            valid: Boolean [B, T], True = token; None = no padding, or no pooling.
 
         Returns:
-            [B, P], or [B, T, P] without pooling. A sequence without tokens, and padding, give what the dense
+            [B, P], or [N, P] without pooling. A sequence without tokens, and padding, give what the dense
             layers make of zeros.
         """
         x = output if self.pooling is None else pool(output, valid, self.pooling)
@@ -148,10 +149,10 @@ class TokenHead(nn.Module):
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
         """Map vectors [B, T, D] to [B, T, V], zero where `valid` [B, T] is false."""
-        x = output
+        x = output.flatten(0, 1)  # as rows, like pooled vectors, whose products no quantisation touches
         for layer in self.dense:
             x = layer(x)
-        x = F.normalize(x, dim=-1)
+        x = F.normalize(x, dim=-1).reshape(*output.shape[:2], x.shape[1])
         return x if valid is None else torch.where(valid[..., None], x, 0)
 
 
@@ -173,10 +174,12 @@ class ClassifierHead(nn.Module):
         Returns:
             [B, C]; of tokens [B, T, C], zero in padding.
         """
-        logits = apply_linear(self.pooler(output, valid), self.out)
-        if self.pooler.pooling is not None or valid is None:
-            return logits
-        return torch.where(valid[..., None], logits, 0)
+        if self.pooler.pooling is not None:
+            return apply_linear(self.pooler(output, valid), self.out)
+        # As rows, like pooled vectors, whose products no quantisation touches.
+        rows = apply_linear(self.pooler(output.flatten(0, 1), None), self.out)
+        logits = rows.reshape(*output.shape[:2], rows.shape[1])
+        return logits if valid is None else torch.where(valid[..., None], logits, 0)
 
 
 def apply_linear(x: Tensor, layer: nn.Linear) -> Tensor:

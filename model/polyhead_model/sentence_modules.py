@@ -1,13 +1,20 @@
 """Read what sentence-transformers adds to a checkpoint: pooling, dense layers, prompts, length limits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
 from polyhead_model.config import Dense, DenseActivation, Pooling, Splade
-from polyhead_model.late_interaction import LateInteraction, TextForm, read_multi_vector, read_pylate
+from polyhead_model.late_interaction import (
+    LateInteraction,
+    TextForm,
+    is_pylate,
+    read_multi_vector,
+    read_pylate,
+)
 from polyhead_model.tokenizer_files import TOKENIZER, lowercases
 
 _CONFIG = "config_sentence_transformers.json"
@@ -48,6 +55,8 @@ _ACTIVATIONS: Mapping[str, DenseActivation] = {
 }
 """Classes of torch.nn, which sentence-transformers makes without arguments → ours."""
 
+_NO_FORMS: Mapping[str, TextForm] = MappingProxyType({})
+
 _CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
 """The keys under which sentence-transformers stores extra arguments for tokenizers and configurations."""
 
@@ -79,6 +88,8 @@ class Prompts:
     """The text that is put before every text unless a request says otherwise; may be empty."""
     forms: Mapping[str, TextForm] = field(default_factory=dict)
     """What else some of their names do, by name."""
+    form: TextForm | None = None
+    """What else is done by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +123,9 @@ class SentenceModules:
         Raises:
             CheckpointError: The modules are not ones that polyhead supports, or there is no such prompt.
         """
-        prompts = _read_prompts(folder / _CONFIG, prompt_name)
-        path = folder / "modules.json"
+        path, settings = folder / "modules.json", folder / _CONFIG
         if not path.is_file():
-            return cls(transformer=folder, prompts=prompts)
+            return cls(transformer=folder, prompts=_read_prompts(settings, prompt_name))
         modules = read_json(path)
         if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
             raise CheckpointError(f"{path}: must be a list of modules")
@@ -123,8 +133,13 @@ class SentenceModules:
         kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
         if kinds in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
             folders = [inside(path, module.get("path", "")) for module in modules]
-            return cls._with_splade(path, folders, prompts)
-        of_tokens = kinds[1:2] and kinds[1] in _OF_TOKENS
+            return cls._with_splade(path, folders, _read_prompts(settings, prompt_name))
+        # Without a mask, only what PyLate writes tells them from modules whose pooling is missing.
+        of_tokens = (
+            bool(kinds[1:2])
+            and kinds[1] in _OF_TOKENS
+            and ("MultiVectorMask" in kinds or is_pylate(_settings(settings)))
+        )
         if (
             kinds[:1] != ["Transformer"]
             or (kinds[1:2] not in ([], ["Pooling"]) and not of_tokens)
@@ -132,7 +147,8 @@ class SentenceModules:
         ):
             raise CheckpointError(
                 f"{path}: modules must be Transformer, then (if wanted) Pooling, and after it any of "
-                f"{', '.join(_AFTER_POOLING)}; or for vectors of tokens any of {', '.join(_OF_TOKENS)}; or "
+                f"{', '.join(_AFTER_POOLING)}; or for vectors of tokens any of {', '.join(_OF_TOKENS)} "
+                f"(without a mask, PyLate's settings must be in {_CONFIG}); or "
                 "Transformer and SpladePooling; were "
                 f"{', '.join(kinds) or 'none'}"
             )
@@ -142,16 +158,17 @@ class SentenceModules:
             raise CheckpointError(
                 f"{path}: a transformer with the task 'fill-mask' must be followed by SpladePooling alone"
             )
-        if len(kinds) == 1:
-            return cls(transformer=folders[0], task=task, max_tokens=max_tokens, prompts=prompts)
-        if task != "feature-extraction":
+        if len(kinds) > 1 and task != "feature-extraction":
             raise CheckpointError(
                 f"{path}: a transformer with the task {task!r} must be the only module, "
                 f"were {', '.join(kinds)}"
             )
         after = list(zip(kinds, folders, strict=True))[1:]
         if of_tokens:
-            return cls._of_tokens(folder, folders[0], after, task=task, prompts=prompts)
+            return cls._of_tokens(folder, folders[0], after, task=task, prompt_name=prompt_name)
+        prompts = _read_prompts(settings, prompt_name)
+        if len(kinds) == 1:
+            return cls(transformer=folders[0], task=task, max_tokens=max_tokens, prompts=prompts)
         config_path = folders[1] / "config.json"
         config = read_object(config_path)
         left_out: tuple[str, ...] = ()
@@ -177,14 +194,14 @@ class SentenceModules:
         modules: Sequence[tuple[str, Path]],
         *,
         task: Task,
-        prompts: Prompts,
+        prompt_name: str | None,
     ) -> Self:
         """Read the modules of late interaction, behind the transformer.
 
         Their own lengths count: tokenizers that were saved have the limit of the last text.
         """
         path = folder / _CONFIG
-        config = read_object(path) if path.is_file() else {}
+        config = _settings(path)
         masks = [place for kind, place in modules if kind == "MultiVectorMask"]
         dense, normalise = _read_modules(modules, _TOKENS if masks else _BY_PYLATE)
         if masks and not normalise:
@@ -192,14 +209,13 @@ class SentenceModules:
                 f"{folder / 'modules.json'}: Normalize must follow the last Dense, does not"
             )
         late = read_multi_vector(transformer, masks[0]) if masks else read_pylate(path, config, transformer)
-        texts = dict.fromkeys(late.forms, "") | dict(prompts.texts)
         means = config.get("similarity_fn_name") == "meanmaxsim"
         return cls(
             transformer=transformer,
             task=task,
             dense=dense,
             late=late,
-            prompts=replace(prompts, texts=texts, forms=late.forms),
+            prompts=_read_prompts(path, prompt_name, late.forms),
             left_out=("scores are sums over the query's tokens, not their means",) if means else (),
         )
 
@@ -232,13 +248,17 @@ def _read_splade(path: Path) -> Splade:
         raise CheckpointError(f"{path}: pooling_strategy: {error}") from error
 
 
-def _read_prompts(path: Path, name: str | None) -> Prompts:
-    """Read the prompts, and choose the default one."""
-    config = read_object(path) if path.is_file() else {}
+def _settings(path: Path) -> Mapping[str, Any]:
+    return read_object(path) if path.is_file() else {}
+
+
+def _read_prompts(path: Path, name: str | None, forms: Mapping[str, TextForm] = _NO_FORMS) -> Prompts:
+    """Read the prompts, beside those that have forms, and choose the default one."""
+    config = _settings(path)
     given = config.get("prompts") or {}
     if not isinstance(given, dict) or not all(isinstance(text, str | None) for text in given.values()):
         raise CheckpointError(f"{path}: prompts must be texts by name, were {given!r}")
-    prompts = {name: text or "" for name, text in given.items()}
+    prompts = dict.fromkeys(forms, "") | {name: text or "" for name, text in given.items()}
     if "" in prompts:
         raise CheckpointError(f"{path}: a prompt's name must not be empty: that stands for no prompt")
     known = ", ".join(map(repr, prompts)) or "none"
@@ -247,7 +267,8 @@ def _read_prompts(path: Path, name: str | None) -> Prompts:
     if default is None and wanted not in (None, ""):
         what = "default_prompt_name" if name is None else "the prompt"
         raise CheckpointError(f"{path}: {what} must be one of prompts ({known}), was {wanted!r}")
-    return Prompts(texts=prompts, default=default or "")
+    form = forms.get(wanted) if isinstance(wanted, str) else None
+    return Prompts(texts=prompts, default=default or "", forms=dict(forms), form=form)
 
 
 def _without_pooled_prompts(path: Path, prompts: Prompts) -> tuple[Prompts, tuple[str, ...]]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.checkpoints import bert_tokenizer
 
-from polyhead_export import ExportError, IncompleteExportError, ParityError, export_family
+from polyhead_export import ExportError, IncompleteExportError, ParityError, TokenizerFile, export_family
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig
 
@@ -53,6 +54,29 @@ def test_what_is_missing_is_added(encoder: Encoder, folder: Path, tmp_path: Path
     assert set(manifest["graphs"]) == {"fast", "attention", "rows"}
     assert set(manifest["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
     assert {file: (folder / file).read_bytes() for file in there} == there
+
+
+def test_a_manifest_of_an_earlier_release_will_do(tmp_path: Path) -> None:
+    """It has no forms of texts, and does not say where vectors may be cut."""
+    tokenizer = TokenizerFile(path=tmp_path / "tokenizer.json", max_tokens=9)
+    bert_tokenizer().save(str(tokenizer.path))
+    encoder = Encoder(
+        EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=200, pooling="mean", matryoshka=(4,))
+    )
+    folder = export_family(encoder, "texts", tmp_path, tokenizer=tokenizer).folder
+    manifest = manifest_of(folder)
+    for part, names in (("tokenizer", ("forms", "form")), ("encoder", ("matryoshka", "token_vectors"))):
+        for name in names:
+            del manifest[part][name]
+    del manifest["calibration"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    added = export_family(
+        encoder, "texts", tmp_path, graphs=["rows"], tokenizer=tokenizer, sentences=["a b"], if_exists="add"
+    )
+
+    assert set(added.parity.outputs) == {"fast", "attention", "rows"}
+    assert manifest_of(folder)["calibration"]["texts"] == 1
 
 
 def test_an_incomplete_version_is_completed(encoder: Encoder, folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from onnx import TensorProto
 
 from polyhead_export import ExportError, ParityError, Precision, export_family
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import Encoder, EncoderConfig, TokenVectors
+from polyhead_model.config import Classifier, Dense
 
 CONFIGS = {
     # Separate projections, GELU, token ids, a table that is large enough; everything is served.
@@ -100,6 +101,29 @@ def test_weights_are_stored_once_in_8_bits(folders: Mapping[str, Path]) -> None:
     assert "embeddings.tokens.weight.int8" in dict(every[0])
     assert all(one == every[0] for one in every)
     assert (folders["tokens"] / "weights.bin").stat().st_size < 0.5 * LARGE_TABLE
+
+
+def test_what_follows_the_layers_stays_in_fp32(tmp_path: Path) -> None:
+    config = EncoderConfig(
+        d_model=16,
+        heads=2,
+        layers=1,
+        feed_forward=24,
+        vocabulary=30,
+        classifier=Classifier(labels=("in", "out"), pooling=None, dense=(Dense(width=16),)),
+        token_vectors=TokenVectors(dense=(Dense(width=12), Dense(width=8))),
+    )
+
+    exported = export_family(build(config), "heads", tmp_path, precision="int8")
+
+    manifest = manifest_of(exported.folder)
+    assert set(manifest["parity"]["drift"]["cosines"]["fast"]) == {"output", "token_vectors"}
+    for about in manifest["graphs"].values():
+        assert about["operators"]["MatMulIntegerToFloat"] == 6
+        graph = onnx.load(exported.folder / about["file"], load_external_data=False).graph
+        names = [each.name for each in graph.initializer if each.name.endswith(".int8")]
+        assert len(names) == 6
+        assert all(name.startswith("layers.") for name in names)
 
 
 def test_no_cpu_saturates_and_few_steps_are_lost() -> None:

@@ -80,6 +80,12 @@ def test_what_a_folder_says_of_cutting_its_vectors(sentence: Path) -> None:
     assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
     (sentence / "README.md").write_text(CARD.partition("```")[0])
     assert read_checkpoint_info(sentence).encoder.matryoshka == ()
+    (sentence / "README.md").write_text(CARD.replace("        4\n", "        4, \n"))
+    assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
+    (sentence / "README.md").write_text(CARD.replace("8,", f"{'9' * 5000}, 17, 16, 0,"))
+    assert read_checkpoint_info(sentence).encoder.matryoshka == (16, 4)
+    (sentence / "README.md").write_text(CARD.replace("8", "1024").replace("4", "512"))
+    assert read_checkpoint_info(sentence).encoder.matryoshka is None  # it is another model's
     (sentence / "README.md").write_text("- loss:CoSENTLoss\nCompare it with loss:MatryoshkaLoss.")
     assert read_checkpoint_info(sentence).encoder.matryoshka is None
     write(sentence / "config.json", BERT | {"is_matryoshka": True})

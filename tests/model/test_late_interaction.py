@@ -21,6 +21,7 @@ from tests.late_checkpoints import (
 )
 
 from polyhead_model import CheckpointError, Encoder, EncoderConfig, TokenVectors, load_checkpoint
+from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.late_interaction import TextForm
 
 MASK, QUERY_PREFIX, DOCUMENT_PREFIX = 4, 135, 136
@@ -115,6 +116,27 @@ def test_what_cannot_be_served_is_rejected(
         load_checkpoint(edited(copied(pylate, tmp_path), file, **changes))
 
 
+def test_a_prompt_that_texts_have_no_words_of_can_be_the_default(pylate: Path) -> None:
+    prompts = read_checkpoint_info(pylate, prompt_name="document").prompts
+
+    assert (prompts.default, prompts.form) == (
+        "",
+        TextForm(prefix_id=DOCUMENT_PREFIX, max_tokens=DOCUMENT_LENGTH),
+    )
+    assert read_checkpoint_info(pylate).prompts.form is None
+    assert read_checkpoint_info(pylate, prompt_name="").prompts.form is None
+    with pytest.raises(CheckpointError, match=r"must be one of prompts \('query', 'document'\), was 'other'"):
+        read_checkpoint_info(pylate, prompt_name="other")
+
+
+def test_modules_without_a_pooling_are_not_taken_for_those_of_pylate(pylate: Path, tmp_path: Path) -> None:
+    folder = copied(pylate, tmp_path)
+    (folder / "config_sentence_transformers.json").write_text('{"model_type": "SentenceTransformer"}')
+
+    with pytest.raises(CheckpointError, match=r"then \(if wanted\) Pooling.*were Transformer, Dense"):
+        read_checkpoint_info(folder)
+
+
 def write_multi_vector(
     folder: Path, mask: Mapping[str, Any] = MappingProxyType({}), **transformer: Any
 ) -> Path:
@@ -151,6 +173,11 @@ def test_a_folder_of_sentence_transformers_says_so_too(tmp_path: Path) -> None:
         "query": TextForm(max_tokens=12, fill_id=MASK, fill_to=12),
         "document": TextForm(max_tokens=20),
     }
+    assert checkpoint.prompts.form is None
+
+    edited(tmp_path, "config_sentence_transformers.json", default_prompt_name="query")
+    prompts = read_checkpoint_info(tmp_path).prompts
+    assert (prompts.default, prompts.form) == ("[Q] ", prompts.forms["query"])
 
 
 @pytest.mark.parametrize(

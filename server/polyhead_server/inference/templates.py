@@ -123,7 +123,7 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
             f"parameter {PROMPT_NAME} of the request goes with text: put a prompt's tokens before token ids"
         )
     if name is None:
-        return tokenizer.prompt, PLAIN
+        return tokenizer.prompt, tokenizer.form or PLAIN
     if name and name not in tokenizer.prompts:
         names = listed(sorted(tokenizer.prompts))
         must = f"be one of {names}; or empty for no prompt" if names else "be left out: this model has none"

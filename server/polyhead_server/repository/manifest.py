@@ -213,6 +213,8 @@ class ManifestTokenizer(_Model):
     """What requests may name."""
     forms: dict[str, ManifestForm] = {}
     """What else some of these names do."""
+    form: ManifestForm | None = None
+    """What else is done to texts of requests that name none."""
     types: bool = True
     """Whether its token types count; otherwise they are all 0."""
     pairs: bool = False

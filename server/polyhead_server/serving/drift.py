@@ -1,6 +1,7 @@
 """Measure how far another precision of computation moves the numbers of a graph, where they are computed.
 
-Shape letters: B batch, T tokens, D d_model, P behind dense layers, H heads.
+Shape letters: B batch, T tokens, D d_model, P behind dense layers, V width of token vectors, H heads, K head
+width.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from polyhead_proto.names import TOKENS, TOP_KEYS
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.repository.signature import Signature, TensorSpec
-from polyhead_server.serving.tokeniser import Tokeniser
+from polyhead_server.serving.tokeniser import PLAIN, Tokeniser
 
 Array = NDArray[Any]
 
@@ -113,7 +114,7 @@ class _Measured:
                 continue
             worst = _deviation(mine[exists], its[exists])
             self._deviations[spec.name] = max(self._deviations.get(spec.name, 0.0), worst)
-            if spec.axes[-1] in {"D", "P"}:
+            if spec.axes[-1] in {"D", "P", "V", "K"}:
                 vectors = exists[..., 0]
                 self._cosines.setdefault(spec.name, []).append(_cosines(mine[vectors], its[vectors]))
             elif spec.is_attention:
@@ -148,11 +149,12 @@ class _Measured:
 
 
 def _sentences(signature: Signature, tokeniser: Tokeniser) -> Iterator[Arrays]:
-    tokenizer = signature.manifest.tokenizer
+    tokenizer, random = signature.manifest.tokenizer, np.random.default_rng(0)
     for start in range(0, len(SENTENCES), _BATCH):
         made = tokeniser.encode(
             SENTENCES[start : start + _BATCH],
             prompt="" if tokenizer is None else tokenizer.prompt,
+            form=PLAIN if tokenizer is None else tokenizer.form or PLAIN,
             truncate=True,
             max_total=2**20,
             with_tokens=False,
@@ -161,8 +163,10 @@ def _sentences(signature: Signature, tokeniser: Tokeniser) -> Iterator[Arrays]:
         for spec in signature.feeds:
             if spec.role == TOKENS:
                 feeds[spec.name] = made.input_ids.astype(spec.dtype)
-        for spec in signature.lengths:
-            feeds[spec.name] = made.lengths.astype(spec.dtype)
+            elif spec in signature.lengths:
+                feeds[spec.name] = made.lengths.astype(spec.dtype)
+            elif spec.fill is None:  # such as the vectors of queries
+                feeds[spec.name] = _random_tensor(spec, feeds[spec.name].shape, random)
         yield feeds
 
 

@@ -299,7 +299,7 @@ def open_tokeniser(folder: Path, manifest: Manifest) -> Tokeniser | None:
         folder / file.file,
         max_tokens=manifest.text_max_tokens,
         pairs=file.pairs,
-        forms=list(file.forms.values()),
+        forms=[*file.forms.values(), file.form or PLAIN],
     )
 
 
