@@ -122,8 +122,8 @@ class Encoding(Picklable):
     max_similarities: NDArray[Any] | None = None
     """The largest cosine of each token of the query with one of the document, [S]: their sum is MaxSim."""
     similarities: Arrays | None = None
-    """The cosines of the query's tokens with those of the document, [S, T]; -1 for tokens that do not
-    count."""
+    """The cosines of the query's tokens with those of the document, [S, T]; -1 for tokens that are
+    not compared."""
     stream: Arrays | None = None
     """What was read of the residual stream, [R, D], in the order of `read`, edits included; for a batch whose
     sequences were read at different numbers of places a list."""

@@ -32,22 +32,27 @@ class Interventions:
         self._config = config
         lengths, tokens = inputs["lengths"], inputs[config.main_input].shape[1]
 
-        def exist(positions: Tensor) -> Tensor:
-            return positions < lengths[:, None]  # what lies behind a sequence's end is no place
+        def places(name: str) -> tuple[Tensor, Tensor]:
+            """Return tokens, and which of them exist; 0 for the others, which may lie behind T, too."""
+            positions = inputs[name]
+            exist = positions < lengths[:, None]
+            return torch.where(exist, positions, 0), exist
 
-        layers, tokens_of, modes = (inputs[f"edit_{each}"] for each in ("layers", "tokens", "modes"))
-        self._edits = _Edits(modes, inputs["edit_vectors"], tokens_of, exist(tokens_of))
+        layers, modes = (inputs[f"edit_{each}"] for each in ("layers", "modes"))
+        tokens_of, exist = places("edit_tokens")
+        self._edits = _Edits(modes, inputs["edit_vectors"], tokens_of, exist)
         self._edited = self._edits.by_place((layers, tokens_of), (config.layers + 1, tokens))
-        names = ("layers", "tokens", "heads", "modes")
-        layers, tokens_of, self._edited_heads, modes = (inputs[f"head_edit_{each}"] for each in names)
-        self._head_edits = _Edits(modes, inputs["head_edit_vectors"], tokens_of, exist(tokens_of))
+        names = ("layers", "heads", "modes")
+        layers, self._edited_heads, modes = (inputs[f"head_edit_{each}"] for each in names)
+        tokens_of, exist = places("head_edit_tokens")
+        self._head_edits = _Edits(modes, inputs["head_edit_vectors"], tokens_of, exist)
         self._edits_by_head = self._head_edits.by_place(
             (layers, tokens_of, self._edited_heads), (config.layers, tokens, config.heads)
         )
-        self._layers, self._tokens = inputs["read_layers"], inputs["read_tokens"]
-        self._there = exist(self._tokens)
-        self._head_places = [inputs[f"head_read_{each}"] for each in ("layers", "tokens", "heads")]
-        self._heads_there = exist(self._head_places[1])
+        self._layers = inputs["read_layers"]
+        self._tokens, self._there = places("read_tokens")
+        tokens_of, self._heads_there = places("head_read_tokens")
+        self._head_places = inputs["head_read_layers"], tokens_of, inputs["head_read_heads"]
         self.stream = torch.zeros(*self._layers.shape, config.d_model)
         """[B, R, D] in fp32: what was read of the stream, edits included; zero behind a sequence's end."""
         self.head_outputs = torch.zeros(*self._head_places[0].shape, config.head_size)

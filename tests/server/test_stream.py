@@ -1,7 +1,7 @@
 """What a request reads of the stream of its own sequences, and edits in it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,14 +22,16 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, dynamic_axes_of, measure
-from polyhead_server.scheduling.batch import asked_padding
+from polyhead_server.scheduling import DynamicAxes, Size, Work, dynamic_axes_of, measure
+from polyhead_server.scheduling.batch import asked_bytes
 from polyhead_server.scheduling.execution import execute, run_batch
 
 L, H, D, K = 2, 2, 16, 8
 CONFIG = EncoderConfig(
     d_model=D, heads=H, layers=L, feed_forward=24, vocabulary=32, positions=32, pooling="mean"
 )
+UNITS = {"Reads": 4 * D + 16, "Edits": 4 * D + 24, "HeadReads": 4 * K + 24, "HeadEdits": 4 * K + 32}
+"""The bytes of what may be asked, each once."""
 RANDOM = np.random.default_rng(5)
 IDS = RANDOM.integers(5, 32, (3, 7))
 LENGTHS = np.array([7, 4, 1], np.int32)
@@ -165,12 +167,10 @@ def test_too_much_is_refused_before_it_takes_memory(opened: Running) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_requests_with_other_edits_share_a_batch(
-    models: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = read_manifest(models / "open" / "1", family="open", version=1)
-    signature = signature_of(manifest, "stream")
+def direct(models: Path, device: str) -> tuple[Engine, DynamicAxes, Callable[..., Work]]:
+    """The engine, its dynamic axes, and what makes work of rows of `IDS` and what is asked of them."""
     folder = models / "open" / "1"
+    signature = signature_of(read_manifest(folder, family="open", version=1), "stream")
     engine = Engine(folder / "stream.onnx", signature=signature, device=choose_device(device), threads=1)
     dynamic = dynamic_axes_of(signature)
 
@@ -183,6 +183,13 @@ def test_requests_with_other_edits_share_a_batch(
         size, real_tokens = measure(feeds, dynamic)
         return Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
 
+    return engine, dynamic, work
+
+
+def test_requests_with_other_edits_share_a_batch(
+    models: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, dynamic, work = direct(models, device)
     many = reads(batch=2, layers=[1]) | edits(batch=2, count=3, tokens=[[0, 0, 1]], modes=[[2, 0, 3]])
     works = [work(np.s_[2:]), work(np.s_[:2], **many), work(np.s_[2:], **edits("head_", batch=1))]
     alone = [execute(engine, [each], dynamic).outputs[0] for each in works]
@@ -194,11 +201,38 @@ def test_requests_with_other_edits_share_a_batch(
     for found, expected in zip(together.outputs, alone, strict=True):
         for name, value in found.items():
             close(value, expected[name])
-    unit = 4 * D + 3 * 8  # of one edit
-    assert asked_padding(works, dynamic.sizes(works), dynamic) == 2 * 2 * unit
+    bytes_asked = 4 * (sum(UNITS.values()) + 2 * UNITS["Edits"])
+    assert asked_bytes(works, dynamic.sizes(works), dynamic) == bytes_asked
 
     # What one asks for is not made for any number of others.
     items = [SimpleNamespace(work=each) for each in works]
-    monkeypatch.setattr("polyhead_server.scheduling.execution._MOST_PADDING", 2 * unit)
+    monkeypatch.setattr("polyhead_server.scheduling.execution._MOST_ASKED", bytes_asked - 1)
     runs = [some for some, _ in run_batch(engine, items, dynamic, lambda some: some)]
     assert runs == [items[:1], items[1:]]
+
+
+def test_what_is_asked_counts_as_tokens(models: Path, device: str) -> None:
+    engine, dynamic, work = direct(models, device)
+    count = 500_000
+    reads_of = {f"read_{name}": np.zeros((1, count), np.int64) for name in ("layers", "tokens")}
+    few, many = work(np.s_[2:]), work(np.s_[2:], **reads_of)
+
+    assert few.size == Size.full(1, 1)
+    asked = sum(UNITS.values()) + (count - 1) * UNITS["Reads"]
+    assert many.size == Size(1, 1, 1 + asked // (8 * 4 * D))
+    # Each is more than may be joined, and so runs alone.
+    items = [SimpleNamespace(work=each) for each in (many, many)]
+    runs = list(run_batch(engine, items, dynamic, lambda some: some))
+    assert [some for some, _ in runs] == [items[:1], items[1:]]
+    for _, result in runs:
+        assert not isinstance(result, Exception)
+        assert result.execution.padded_tokens == 1
+        assert result.outputs[0]["stream"].shape == (1, count, D)
+
+
+def test_memory_is_planned_without_what_is_asked(models: Path) -> None:
+    """Of runs of several requests; those of one are known."""
+    manifest = read_manifest(models / "open" / "1", family="open", version=1)
+    signature = signature_of(manifest, "stream")
+
+    assert signature.working_bytes(2, 30) == signature.working_bytes(2, 30, signature.example_sizes(2, 30))

@@ -15,8 +15,8 @@ from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.signature import GraphKind, ManifestTensor
 from polyhead_model import EncoderConfig, masks
 
-_LOWEST = -1.0
-"""The cosine of opposite vectors, and of a query's token with one that is not compared."""
+_NOT_COMPARED = -1.0
+"""The similarity of opposite vectors, which stands for that with a token that is not compared."""
 
 
 class MaxSimGraph(GraphKind):
@@ -69,7 +69,10 @@ class MaxSimGraph(GraphKind):
     def compute(
         self, config: EncoderConfig, inputs: Mapping[str, Tensor], run: ForwardPass
     ) -> tuple[Tensor, ...]:
-        """Compare the vectors; a document without any token to compare is similar to nothing, 0."""
+        """Compare the vectors; a document without any token to compare is similar to nothing, 0.
+
+        Both outputs are 0 in padding.
+        """
         head = config.token_vectors
         if head is None or run.token_vectors is None:
             raise ValueError("config.token_vectors must be given for a graph of similarities, was None")
@@ -77,8 +80,11 @@ class MaxSimGraph(GraphKind):
         compared = run.valid
         for number in head.skipped_ids:
             compared = compared & (inputs[config.main_input] != number)
-        asked = masks.valid_tokens(inputs["query_lengths"], queries.shape[1])
-        asked = asked & compared.any(1, keepdim=True)  # [B, S]
-        similar = torch.where(compared[:, None], queries @ run.token_vectors.transpose(1, 2), _LOWEST)
-        similar = torch.where(asked[..., None], similar, _LOWEST)  # [B, S, T]
-        return torch.where(asked, similar.amax(-1), 0), similar
+        asked = masks.valid_tokens(inputs["query_lengths"], queries.shape[1])  # [B, S]
+        products = queries @ run.token_vectors.transpose(1, 2)  # [B, S, T]
+        # The query's vectors may be of any length, so that products may be less than -1.
+        lowest = torch.finfo(products.dtype).min
+        largest = torch.where(compared[:, None], products, lowest).amax(-1)
+        largest = torch.where(asked & compared.any(1, keepdim=True), largest, 0)
+        similar = torch.where(compared[:, None], products, _NOT_COMPARED)
+        return largest, torch.where(asked[..., None] & run.valid[:, None], similar, 0)

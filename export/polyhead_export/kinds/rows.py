@@ -64,14 +64,16 @@ class RowsGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Return the rows of each layer; from its weights where attention is explicit."""
         rows = inputs["rows"]  # [B, R]
+        exist = rows < run.lengths[:, None]
+        rows = torch.where(exist, rows, 0)  # a row that does not exist may lie behind T, too
         return tuple(
-            self._rows_of(config, attention, rows, run)
+            self._rows_of(config, attention, rows, exist)
             for attention in (run, run.cross)
             if attention is not None
         )
 
     def _rows_of(
-        self, config: EncoderConfig, attention: AttentionPass, rows: Tensor, run: ForwardPass
+        self, config: EncoderConfig, attention: AttentionPass, rows: Tensor, exist: Tensor
     ) -> Tensor:
         of_queries, of_keys = attention.layouts
         by_head = [
@@ -81,7 +83,7 @@ class RowsGraph(GraphKind):
         valid = masks.valid_tokens(attention.key_lengths, keys)
         mask = attention.mask
         visible = masks.combine(
-            (rows < run.lengths[:, None])[:, :, None] & valid[:, None, :],
+            exist[:, :, None] & valid[:, None, :],
             torch.arange(keys) <= rows[:, :, None] if attention.causal else None,
             None if mask is None else _take(mask, rows),
         )
@@ -90,7 +92,8 @@ class RowsGraph(GraphKind):
         kept = [config.heads_of(layer) for layer in layers]
         for layer, numbers in zip(layers, kept, strict=True):
             if (weights := attention.weights.get(layer)) is not None:
-                found.append(_take(weights, rows[:, None].expand(-1, len(numbers), -1)))
+                taken = _take(weights, rows[:, None].expand(-1, len(numbers), -1))
+                found.append(torch.where(exist[:, None, :, None], taken, 0))
                 continue
             queries = split_heads(_take(of_queries.pad(attention.queries[layer]), rows), len(numbers))
             window, bias = attention.windows[layer], attention.biases[layer]

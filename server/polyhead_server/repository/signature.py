@@ -199,6 +199,11 @@ class Signature:
             if letter not in needed
         }
 
+    @cached_property
+    def token_bytes(self) -> int:
+        """The bytes of the eight [D] values that a run holds of each token at once."""
+        return 8 * 4 * self.manifest.sizes.get("D", 1)
+
     def asked_bytes(self, letter: str) -> int:
         """Return the bytes that one index of such an axis has in all inputs and outputs of a sequence."""
         return sum(
@@ -255,18 +260,16 @@ class Signature:
         Args:
             batch: B.
             longest: T, or that of the longest sequences.
-            sizes: Of all axes that vary; without it, all are as long.
+            sizes: Of all axes that vary; without it, all are as long, and nothing is asked along `optional`
+                ones, whose bytes runs of several requests bound.
             tokens: N; without it, all B · T.
         """
-        outputs: int
-        if sizes is None:
-            outputs = sum(fixed * longest ** len(letters) for letters, fixed in self._output_bytes.items())
-        else:
-            outputs = sum(
-                fixed * math.prod(sizes.get(letter, longest) for letter in letters)
-                for letters, fixed in self._output_bytes.items()
-            )
-        maps, width = self.manifest.graphs[self.graph].maps, self.manifest.sizes.get("D", 1)
+        of = dict.fromkeys(self.optional, 1) if sizes is None else sizes
+        outputs = sum(
+            fixed * math.prod([of.get(letter, longest) for letter in letters])
+            for letters, fixed in self._output_bytes.items()
+        )
+        maps = self.manifest.graphs[self.graph].maps
         if maps is None:
             maps = 2 * self.manifest.sizes.get("H", 1)
         area = longest * longest
@@ -274,8 +277,8 @@ class Signature:
             axes = self.manifest.graphs[self.graph].map_axes or ((self.length, self.length),)
             area = max(sizes.get(first, longest) * sizes.get(second, longest) for first, second in axes)
         padded = batch * longest
-        values = 8 * padded if tokens is None or not self.packed else max(8 * tokens, 4 * padded)
-        return batch * (outputs + 4 * maps * area) + 4 * width * values
+        tokens = padded if tokens is None or not self.packed else max(tokens, -(-padded // 2))
+        return batch * (outputs + 4 * maps * area) + self.token_bytes * tokens
 
     @cached_property
     def _output_bytes(self) -> Mapping[tuple[str, ...], int]:

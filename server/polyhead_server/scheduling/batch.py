@@ -29,6 +29,8 @@ class DynamicAxes:
     """For each letter, an input and its axis from which the letter's size is read."""
     asked: tuple[tuple[int, int], ...] = ()
     """The indices of the letters of what requests may ask of a sequence, and the bytes of one such thing."""
+    token_bytes: int = 1
+    """The bytes of a token's values, by which what is asked counts as tokens."""
     lengths: tuple[tuple[str, int], ...] = ()
     """The inputs with the lengths of sequences without padding, and the index of each one's letter."""
     broadcasting: frozenset[str] = frozenset()
@@ -45,6 +47,14 @@ class DynamicAxes:
             return [(work.feeds[name].shape[axis],) for work in works]
         return [tuple([work.feeds[name].shape[axis] for name, axis in self.measures]) for work in works]
 
+    def asked_tokens(self, feeds: Arrays) -> int:
+        """Return how many tokens are as many bytes as what a request asks of each of its sequences."""
+        asked = 0
+        for letter, size in self.asked:
+            name, axis = self.measures[letter]
+            asked += size * feeds[name].shape[axis]
+        return asked // self.token_bytes
+
 
 def dynamic_axes_of(signature: Signature) -> DynamicAxes:
     """Return the dynamic axes of a served graph."""
@@ -54,6 +64,7 @@ def dynamic_axes_of(signature: Signature) -> DynamicAxes:
         outputs={spec.name: _axes(spec, letters) for spec in signature.results},
         measures=tuple(signature.measures.values()),
         asked=tuple((letters[letter], signature.asked_bytes(letter)) for letter in signature.optional),
+        token_bytes=signature.token_bytes,
         lengths=tuple((spec.name, letters[str(spec.fill)]) for spec in signature.lengths),
         broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
         packed=signature.packed,
@@ -68,7 +79,7 @@ def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
 
 
 def measure(feeds: Arrays, dynamic: DynamicAxes) -> tuple[Size, int]:
-    """Return the size of a request, and its tokens without padding."""
+    """Return the size of a request, what it asks counted as tokens, too, and its tokens without padding."""
     asked = {letter for letter, _ in dynamic.asked}
     rows = len(feeds[dynamic.measures[0][0]])
     longest = max(
@@ -80,6 +91,8 @@ def measure(feeds: Arrays, dynamic: DynamicAxes) -> tuple[Size, int]:
         real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
         if dynamic.packed:  # an empty sequence is computed as one token
             tokens = real + sum([each.count(0) for each in lengths])
+    if asked:
+        tokens += rows * dynamic.asked_tokens(feeds)
     return Size(rows, longest, tokens), real
 
 
@@ -105,13 +118,10 @@ def assemble(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes
     return feeds
 
 
-def asked_padding(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
-    """Return the bytes by which requests that run together pad what others ask for."""
-    rows, longest = [work.size.rows for work in works], longest_of(sizes)
-    return sum(
-        size * sum([count * (longest[letter] - own[letter]) for count, own in zip(rows, sizes, strict=True)])
-        for letter, size in dynamic.asked
-    )
+def asked_bytes(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
+    """Return the bytes of what requests that run together ask of their sequences, padding included."""
+    rows, longest = sum([work.size.rows for work in works]), longest_of(sizes)
+    return rows * sum([size * longest[letter] for letter, size in dynamic.asked])
 
 
 def longest_of(sizes: Sequence[Sizes]) -> Sizes:
@@ -192,7 +202,10 @@ def trim(axes: Axes, sizes: Sequence[int]) -> tuple[slice, ...]:
 def computed_tokens(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
     """Return how many tokens layers compute for requests that run together."""
     if dynamic.packed:
-        return sum([work.size.tokens for work in works])
+        tokens = sum([work.size.tokens for work in works])
+        if dynamic.asked:
+            tokens -= sum([work.size.rows * dynamic.asked_tokens(work.feeds) for work in works])
+        return tokens
     rows = sum([work.size.rows for work in works])
     if len(dynamic.lengths) < 2:
         return rows * max([work.size.longest for work in works])

@@ -24,7 +24,8 @@ class Size(NamedTuple):
     longest: int
     """T, padding included."""
     tokens: int
-    """N, the tokens that layers compute: all B·T, or in packed graphs those that exist."""
+    """N, the tokens that layers compute: all B·T, or in packed graphs those that exist. What requests ask of
+    their sequences counts as tokens of as many bytes."""
 
     @classmethod
     def full(cls, rows: int, longest: int) -> "Size":

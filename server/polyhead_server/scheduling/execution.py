@@ -12,7 +12,7 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import (
     DynamicAxes,
-    asked_padding,
+    asked_bytes,
     assemble,
     computed_tokens,
     outputs_of,
@@ -21,8 +21,8 @@ from polyhead_server.scheduling.batch import (
 from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
 
-_MOST_PADDING = 2**25
-"""The bytes by which a run may pad what its requests ask of their sequences."""
+_MOST_ASKED = 2**25
+"""The bytes of what several requests may ask of their sequences in one run, padding included."""
 
 
 class Item(Protocol):
@@ -53,7 +53,7 @@ def run_batch(
 
     A run that fails is repeated with each half of its requests, until only the requests that cause the
     failure fail: at most 2n - 1 runs for n requests. This helps against a lack of memory, too. Requests are
-    also halved where what one of them asks for would be padding in too many others.
+    also halved where they ask too much of their sequences together, or what one asks is padding in others.
 
     Args:
         engine: Runs the batch.
@@ -69,7 +69,7 @@ def run_batch(
         group = groups.pop()
         if len(group) > 1 and dynamic.asked:
             works = [item.work for item in group]
-            if asked_padding(works, dynamic.sizes(works), dynamic) > _MOST_PADDING:
+            if asked_bytes(works, dynamic.sizes(works), dynamic) > _MOST_ASKED:
                 groups += [group[len(group) // 2 :], group[: len(group) // 2]]
                 continue
         try:

@@ -9,6 +9,7 @@ TurboTransformers does it (Fang et al., PPoPP 2021).
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
+from operator import mul
 
 from polyhead_server.scheduling.costs import CostModel, Size
 
@@ -40,7 +41,7 @@ class Planner:
     def joint(self, sizes: Sequence[Size]) -> Size:
         """Return the size of a run of several requests."""
         rows, longest, tokens = zip(*sizes, strict=True)
-        return self._size(sum(rows), max(longest), sum(tokens))
+        return self._size(sum(rows), max(longest), sum(tokens), sum(map(mul, rows, longest)))
 
     def fits(self, size: Size, at_once: int) -> bool:
         """Return whether so many batches of this size may run at once; a single sequence always may."""
@@ -89,7 +90,12 @@ class Planner:
         for position in range(1, len(requests)):
             request, own = requests[position], alone[position]
             rows, longest, tokens = request
-            joined = self._size(size.rows + rows, max(size.longest, longest), size.tokens + tokens)
+            joined = self._size(
+                size.rows + rows,
+                max(size.longest, longest),
+                size.tokens + tokens,
+                size.rows * size.longest + rows * longest,
+            )
             together = costs.marginal(joined)
             left -= 1
             if (
@@ -106,8 +112,9 @@ class Planner:
             size, seconds = joined, together
         yield batch
 
-    def _size(self, rows: int, longest: int, tokens: int) -> Size:
-        return Size(rows, longest, tokens if self._packed else rows * longest)
+    def _size(self, rows: int, longest: int, tokens: int, places: int) -> Size:
+        """Return the size of a run of requests whose own tokens and B·T add up to these."""
+        return Size(rows, longest, tokens if self._packed else tokens + rows * longest - places)
 
     def _most_equal(self, size: Size, costs: CostModel, at_once: int) -> int:
         """Return how many sequences of this size may run together, and pay."""

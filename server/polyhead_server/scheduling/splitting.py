@@ -117,7 +117,8 @@ def split_request(work: Work, dynamic: DynamicAxes, dispatch: Dispatch) -> list[
     if not dynamic.packed or work.size.rows == 1 or not dynamic.nonzero_in_padding.isdisjoint(work.outputs):
         return []
     lengths = [np.maximum(1, work.feeds[name]).tolist() for name, _ in dynamic.lengths]
-    sequences = [Size(1, max(own), sum(own)) for own in zip(*lengths, strict=True)]
+    asked = dynamic.asked_tokens(work.feeds)
+    sequences = [Size(1, max(own), sum(own) + asked) for own in zip(*lengths, strict=True)]
     order = sorted(range(len(sequences)), key=lambda row: -sequences[row].longest)
     batches = dispatch.pieces([sequences[row] for row in order])
     if len(batches) == 1:

@@ -74,6 +74,10 @@ def test_everything_runs_alone_where_next_to_nothing_is_gained(requests: list[Re
     assert sorted(cut(requests, BY_TOKENS)) == [[0], [1], [2], [3]]
 
 
+def test_what_is_asked_of_sequences_is_not_padded() -> None:
+    assert Planner().joint([Size(1, 4, 4 + 10), Size(2, 6, 12 + 1)]) == Size(3, 6, 18 + 11)
+
+
 def test_a_batch_is_no_larger_than_pays() -> None:
     fixed, token = BETWEEN.fixed, BETWEEN.marginal(Size.full(1, 64)) / 64
 
