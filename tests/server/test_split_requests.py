@@ -95,7 +95,7 @@ def test_places_behind_the_end_of_a_piece(
 ) -> None:
     server = serve(models=architectures, threads=2, lanes=2)
     ids = np.random.default_rng(8).integers(4, 20, (len(LENGTHS), 30))
-    feeds = {"input_ids": ids, "lengths": LENGTHS, **PLACES[graph]}
+    feeds: dict[str, NDArray[Any]] = {"input_ids": ids, "lengths": LENGTHS, **PLACES[graph]}
 
     together = server.infer(graph, feeds)
 
