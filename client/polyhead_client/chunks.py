@@ -53,7 +53,7 @@ def chunks(
         chunk = text[start:end]
         first, last = end - len(chunk.lstrip()), start + len(chunk.rstrip())
         inside = (places[:, 0] < last) & (places[:, 1] > first)  # never tokens of no text, whose end is -1
-        if not inside.any():
+        if not inside.any() or not chunk.strip():
             raise InvalidRequest(f"spans[{at}] must have a token, {chunk!r:.80} has none, or was cut off")
         vectors[at] = output[inside].mean(0, dtype=np.float64)
     if any(tensor.unit for tensor in info.with_role(POOLED)):

@@ -296,7 +296,7 @@ class _Entry(Join):
         rest = reply_bytes(requested, size=0, tokens=tokens)
         limits = (
             (info.max_batch_size, 1),
-            (info.max_request_tokens, tokens),
+            (info.max_request_tokens, max(tokens, self.batch.memory_tokens or 0)),
             (min(largest, info.max_request_bytes or largest), request),
             (min(largest, info.max_reply_bytes or largest) - rest, reply),
         )

@@ -141,7 +141,7 @@ class Tasks(Operations):
             )
         results = ranked(logits, texts, top=most, raw_scores=raw_scores)
         for at, result in enumerate(results if pairs else ()):  # one by one: attention may be large
-            encoding = yield from self.encode(
+            attended = yield from self.encode(
                 query,
                 text_pair=result.text,
                 output=False,
@@ -152,9 +152,9 @@ class Tasks(Operations):
                 weighted=True,
                 dtype="FP16",
                 timeout=_left(deadline),
-                **options,
+                **options | {"version": encoding.version},  # another may be the newest by now
             )
-            found = evidence_of(encoding, DEFAULT_PAIRS if pairs is True else pairs)
+            found = evidence_of(attended, DEFAULT_PAIRS if pairs is True else pairs)
             results[at] = replace(result, evidence=found)
         return results
 
@@ -304,7 +304,8 @@ class Tasks(Operations):
         """
         if not isinstance(query, str):
             raise InvalidRequest(f"query must be a text, was {query!r:.80}")
-        documents = check_texts("documents", documents)
+        if not (documents := check_texts("documents", documents)):
+            raise InvalidRequest("documents must be one or more texts, were none")
         deadline = self._deadline(timeout)
         info = yield from self.model(model, version=version, takes=TEXT, timeout=_left(deadline))
         options: dict[str, Any] = {
@@ -330,7 +331,7 @@ class Tasks(Operations):
             tokens=similarities,
             progress=progress,
             timeout=_left(deadline),
-            **options,
+            **options | {"version": asked.version},  # another may be the newest by now
         )
         return asked, found
 

@@ -80,6 +80,7 @@ def test_the_page_shows_what_works(client: Client) -> None:
         ("classify", {"texts": ["a"], "top": 0}, "top must be an integer, 1 or more"),
         ("classify", {"texts": ["a"], "raw_scores": "no"}, "raw_scores must be True or False"),
         ("classify", {"texts": [LONG]}, "must be at most 16 tokens"),
+        ("compare", {"query": "a", "documents": []}, "documents must be one or more texts, were none"),
         ("rerank", {"query": 5, "texts": ["a"]}, "query must be a text, was 5"),
         ("rerank", {"query": "a", "texts": "b"}, "texts must be a list of texts"),
         ("rerank", {"query": "a", "texts": ["b"], "model": "sentiment"}, "model must be a reranker"),

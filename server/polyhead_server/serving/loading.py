@@ -83,6 +83,7 @@ class Loader:
         self._lanes = lanes
         self._lost = lost
         self._slots = threading.Semaphore(threads)
+        self._measuring = threading.Lock()  # one at a time, beside what is loaded and served
 
     def load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         """Load every graph of a version, one after the other. Blocks while it does.
@@ -173,20 +174,20 @@ class Loader:
 
     def _measure_drifts(self, folder: Path, loaded: Sequence[Loaded], copies: ExitStack) -> None:
         """Compare sessions with others that compute in fp32, which are closed again, as are the copies."""
-        with copies:
+        with copies, self._measuring:
             for one in loaded:
-                signature, engine = one.signature, one.lanes.engine
+                if one.drift is None:
+                    continue
+                signature = one.signature
                 path = folder / signature.manifest.graphs[signature.graph].file
                 try:
-                    with self._slots:
-                        drift = drift_on(self._device, path, engine, signature, one.tokeniser)
-                except Exception as error:  # such as: it is out of service again
+                    drift = drift_on(self._device, path, one.lanes.engine, signature, one.tokeniser)
+                except Exception as error:  # such as: it went out of service meanwhile
                     LOGGER.warning(
                         "%s: what its precision changes was not measured: %s", signature.name, error
                     )
                 else:
-                    if one.drift is not None:
-                        one.drift.set_result(drift)
+                    one.drift.set_result(drift)
 
 
 def drift_on(

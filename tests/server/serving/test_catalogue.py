@@ -105,7 +105,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
     tensors = json.loads(properties["tensors"])
     assert tensors["input_ids"] == {"axes": ["B", "T"], "role": "tokens", "below": 32}
     assert tensors["text"] == {"axes": ["B"]}
-    assert tensors["pooled"] == {"axes": ["B", "D"], "role": "pooled"}
+    assert tensors["pooled"] == {"axes": ["B", "D"], "role": "pooled", "unit": True}
     weights = {"axes": ["B", "H", "T", "T"], "role": "attention", "layer": 1}
     assert tensors.get("attention.1") == (weights if graph == "attention" else None)
 

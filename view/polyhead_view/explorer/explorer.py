@@ -7,7 +7,8 @@ import asyncio
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -171,7 +172,10 @@ class Explorer:
     async def trace(self, asked: Question) -> bytes:
         """Return what each place of the first sentence recovers in the run of the other, [L + 1, T]."""
         info = await self._traced(asked)
-        found = await self._client.trace(asked.text, asked.other, model=info.family, truncate=asked.truncate)
+        with _too_long_said(info.family):
+            found = await self._client.trace(
+                asked.text, asked.other, model=info.family, truncate=asked.truncate
+            )
         codes, scale = quantise(found.shares, signed=True)
         header = {
             "scale": scale,
@@ -276,18 +280,25 @@ class Explorer:
             TooManyTokens: A text is too long.
             PolyheadError: The call failed.
         """
-        try:
+        with _too_long_said(info.family):
             return await self._client.encode(**arguments, model=info.family)
-        except InvalidRequest as error:
-            if found := _TOO_LONG.search(str(error)):
-                most, count = found.groups()
-                raise TooManyTokens(info.family, int(most), None if count is None else int(count)) from error
-            raise
 
     async def _described(self, family: str) -> dict[str, Any]:
         info, graph = await self._client.model(family), f"{family}.attention"
         both = graph in info.models and (await self._client.model(graph)).with_role(CROSS_ATTENTION)
         return describe(info, cross=bool(both))
+
+
+@contextmanager
+def _too_long_said(family: str) -> Iterator[None]:
+    """Raise `TooManyTokens` for a text that the server finds too long."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if found := _TOO_LONG.search(str(error)):
+            most, count = found.groups()
+            raise TooManyTokens(family, int(most), None if count is None else int(count)) from error
+        raise
 
 
 class TooManyTokens(InvalidRequest):

@@ -517,6 +517,7 @@ for (const id of ["text", "other", "length"]) {
 by("question").addEventListener("submit", (event) => event.preventDefault());
 by("family").addEventListener("change", () => {
   chosen.silenced.clear();
+  chosen.trace = "";  // of another family it would take long, unasked
   if (chosen.open) closeDetail();
   refresh();
 });
