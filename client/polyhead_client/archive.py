@@ -50,6 +50,19 @@ def read_npz(path: Path | str) -> dict[str, Any]:
         raise ValueError(f"{path} must be an .npz file that polyhead wrote, and is none: {error}") from error
 
 
+def read_format(path: Path | str, what: str, *, key: str, number: int) -> dict[str, Any]:
+    """Read what `write_npz` wrote of one format, whose number stands under a key that is left out.
+
+    Raises:
+        ValueError: It is no such file, or of another format.
+        OSError: It cannot be read.
+    """
+    values = read_npz(path)
+    if values.pop(key, None) != number:
+        raise ValueError(f"{path} must be {what} of format {number}; update polyhead to read others")
+    return values
+
+
 def _take_out(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Return a value as JSON can hold it, in which arrays are named, and add these to `arrays`."""
     if isinstance(value, np.ndarray):

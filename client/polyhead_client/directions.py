@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client.archive import read_npz, write_npz
+from polyhead_client.archive import read_format, write_npz
 from polyhead_client.calls import Operation
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
@@ -64,12 +64,7 @@ class Direction(Picklable):
             ValueError: It is no such file, or of a later polyhead.
             OSError: It cannot be read.
         """
-        values = read_npz(path)
-        if values.pop("direction_format", None) != _FORMAT:
-            raise ValueError(
-                f"{path} must be a direction of format {_FORMAT}; update polyhead to read others"
-            )
-        return cls(**values)
+        return cls(**read_format(path, "a direction", key="direction_format", number=_FORMAT))
 
 
 def direction(

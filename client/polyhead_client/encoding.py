@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import labelled
-from polyhead_client.archive import read_npz, write_npz
+from polyhead_client.archive import read_format, write_npz
 from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
@@ -189,11 +189,7 @@ class Encoding(Picklable):
             ValueError: It is no such file, or of a later polyhead.
             OSError: It cannot be read.
         """
-        values = read_npz(path)
-        if values.pop("format", None) != _FORMAT:
-            raise ValueError(
-                f"{path} must be an encoding of format {_FORMAT}; update polyhead to read others"
-            )
+        values = read_format(path, "an encoding", key="format", number=_FORMAT)
         layers, weighted, scores = (
             values.pop(name) for name in ("score_layers", "weighted_scores", "scores")
         )

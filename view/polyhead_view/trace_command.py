@@ -63,26 +63,17 @@ def trace(
 
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
     from rich.table import Table
     from rich.text import Text
 
     from polyhead_view.command import check_kind
     from polyhead_view.figures import save
+    from polyhead_view.progress import progress_bar
     from polyhead_view.traces import draw_trace
 
     if out is not None:
         check_kind(out)
-    terminal = Console(stderr=True)
-    bar = Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=terminal,
-        transient=True,
-        disable=not terminal.is_terminal,
-    )
-    with connection.open() as client, bar:
+    with connection.open() as client, progress_bar() as bar:
         task = bar.add_task("", total=None)
         found = client.trace(
             text if text_pair is None else (text, text_pair),

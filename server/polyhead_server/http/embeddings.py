@@ -39,7 +39,7 @@ from polyhead_server.http.calls import (
 )
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters, pack
-from polyhead_server.inference.vectors import ranges_of
+from polyhead_server.inference.vectors import normalised, ranges_of
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
@@ -170,8 +170,7 @@ def _write_openai(
 
 def _write_tei(call: EmbeddingsCall, _: Signature, __: int, vectors: NDArray[np.float32]) -> Iterator[bytes]:
     if call.normalise:
-        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+        vectors = normalised(vectors)
     for index, vector in enumerate(vectors):
         yield (b"," if index else b"[") + _dumps(vector)
     yield b"]"

@@ -172,7 +172,7 @@ class Explorer:
     async def trace(self, asked: Question) -> bytes:
         """Return what each place of the first sentence recovers in the run of the other, [L + 1, T]."""
         info = await self._traced(asked)
-        with _too_long_said(info.family):
+        with _as_too_many_tokens(info.family):
             found = await self._client.trace(
                 asked.text, asked.other, model=info.family, truncate=asked.truncate
             )
@@ -280,7 +280,7 @@ class Explorer:
             TooManyTokens: A text is too long.
             PolyheadError: The call failed.
         """
-        with _too_long_said(info.family):
+        with _as_too_many_tokens(info.family):
             return await self._client.encode(**arguments, model=info.family)
 
     async def _described(self, family: str) -> dict[str, Any]:
@@ -290,7 +290,7 @@ class Explorer:
 
 
 @contextmanager
-def _too_long_said(family: str) -> Iterator[None]:
+def _as_too_many_tokens(family: str) -> Iterator[None]:
     """Raise `TooManyTokens` for a text that the server finds too long."""
     try:
         yield

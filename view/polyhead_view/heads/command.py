@@ -49,7 +49,6 @@ def heads(
         Also write a page with pictures to this file; it needs no other file and no network.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from polyhead_view.heads.ablation import ablate_heads
     from polyhead_view.heads.corpus import read_corpus
@@ -58,21 +57,13 @@ def heads(
     from polyhead_view.heads.page import as_page
     from polyhead_view.heads.survey import survey_heads
     from polyhead_view.heads.table import print_table
+    from polyhead_view.progress import progress_bar
 
     corpus = read_corpus(textfile)
     for path in (csv, html):
         if path is not None:
             path.touch()  # rather fail now than after the work
-    terminal = Console(stderr=True)
-    bar = Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=terminal,
-        transient=True,
-        disable=not terminal.is_terminal,
-    )
-    with connection.open() as client, bar:
+    with connection.open() as client, progress_bar() as bar:
         task = bar.add_task("", total=len(corpus.texts) * (1 + ablate))
         try:
             survey = survey_heads(
