@@ -182,7 +182,7 @@ class Endpoint:
         return bool(self.guards and self.procedure)
 
     def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
-        return self.log.request(caller) if self.log is not None and self.log.wanted else nullcontext()
+        return nullcontext() if self.log is None else self.log.request(caller)
 
     def _rejection(self, caller: Caller) -> Rejection | None:
         """Return why a request is rejected unread, or None if it is not."""

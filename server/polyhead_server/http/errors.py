@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
 from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.http.bodies import Reply
-from polyhead_server.observability.request_log import Context
+from polyhead_server.observability.request_log import Context, request_id
 from polyhead_server.observability.request_record import CURRENT
 from polyhead_server.transport.call import logged_reply
 
@@ -66,7 +66,7 @@ def error_reply(error: Exception, context: Context, body: ErrorBody) -> Reply:
         if (record := CURRENT.get()) is not None:
             record.code, record.message = _CODES.get(error.status_code, "INVALID_ARGUMENT"), error.detail
         return plain_reply(error.status_code, error.detail, body, error.headers)
-    rejected = logged_reply(context, error)
+    rejected = logged_reply(error, request_id(context))
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)
     trailers = dict(rejected.trailers)
     headers = {REQUEST_ID: trailers[REQUEST_ID]}

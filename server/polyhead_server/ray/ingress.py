@@ -89,7 +89,7 @@ class Ingress:
         try:
             reply = self._rejection(procedure, context) or await self._find(procedure)(request, context)
         except Exception as error:
-            reply = logged_reply(context, error)
+            reply = logged_reply(error, request_id(context))
         return _end(reply, context)
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[Message]:
@@ -112,7 +112,7 @@ class Ingress:
                 pass
             except Exception as error:
                 failed: asyncio.Queue[Answer | None] = asyncio.Queue(1)
-                failed.put_nowait(logged_reply(context, error))
+                failed.put_nowait(logged_reply(error, request_id(context)))
                 await begun.put(failed)
             await begun.put(None)  # not where this is cancelled: nobody takes it any more
 
@@ -151,7 +151,7 @@ class Ingress:
                 async for reply in handle.stream.remote(request, seconds, request_id(context)):
                     await put(reply)
         except Exception as error:
-            await put(logged_reply(context, _explained(error)))
+            await put(logged_reply(_explained(error), request_id(context)))
         await replies.put(None)
 
     def _model_of(self, request: bytes) -> str:

@@ -13,17 +13,19 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 
-from polyhead_server.errors import ErrorReply, InvalidRequestError, RequestError
+from polyhead_server.errors import InvalidRequestError, RequestError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.request_log import request_id
 from polyhead_server.transport.access import Guard, Rejection
-from polyhead_server.transport.call import CallContext, logged_reply
+from polyhead_server.transport.call import logged_reply
 from polyhead_server.transport.cygrpc import cygrpc
-from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader, RequestReader
+from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader
 
-Answer: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
+Answer: TypeAlias = Callable[[bytes, "AcceptedCall"], Awaitable[bytes]]
 
-_NO_DEADLINE = 1e11
-"""Deadlines are seconds since the epoch. gRPC gives a call without one a time beyond this."""
+
+class CallAbortedError(Exception):
+    """The call has its status; its handler has nothing more to do."""
 
 
 class CallQueue(Protocol):
@@ -42,7 +44,7 @@ class CallQueue(Protocol):
 
 
 class AcceptedCall:
-    """A call, as its handler sees it: see `CallContext`.
+    """A call.
 
     Args:
         queue: Has accepted it.
@@ -57,7 +59,6 @@ class AcceptedCall:
         "_call",
         "_callbacks",
         "_check",
-        "_deadline",
         "_ended",
         "_left",
         "_metadata",
@@ -66,6 +67,7 @@ class AcceptedCall:
         "_reading",
         "_started",
         "_task",
+        "deadline",
         "method",
     )
 
@@ -83,7 +85,10 @@ class AcceptedCall:
         self._check = check
         self._call = event.call
         self._metadata = event.invocation_metadata
-        self._deadline: float = event.call_details.deadline
+        # Once, and by the monotonic clock: gRPC derives it from the wall clock, which may be set meanwhile.
+        now = queue.loop.time()  # first, so that the result is never later than gRPC's own
+        self.deadline: float = now + event.call_details.deadline - time.time()
+        """When the caller stops waiting, in the event loop's time; in ages, if it waits forever."""
         self._began_ns = time.perf_counter_ns()
         self._reading: weakref.ref[Callable[[Any], None]] | None = None
         """The tag of the request that is waited for."""
@@ -101,22 +106,28 @@ class AcceptedCall:
         """Return what the caller has sent with the call."""
         return self._metadata
 
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the caller stops waiting, or None if it waits forever."""
-        return None if self._deadline > _NO_DEADLINE else max(self._deadline - time.time(), 0.0)
-
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call a function with this call when it has ended, and its reply has been sent if there is one."""
         self._callbacks.append(callback)
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
-        """End the call with a status.
+    def abort(self, error: Exception) -> NoReturn:
+        """End the call with the status of an error, as raising it does, but where the request's record is.
 
         Raises:
-            AbortError: Always.
+            CallAbortedError: Always.
         """
-        self._send_status(code, details, trailing_metadata)
-        raise grpc.aio.AbortError("Locally aborted.")
+        self._fail(error)
+        raise CallAbortedError from error
+
+    # ---- While a request is waited for -------------------------------------------------------------
+
+    def is_excused(self) -> bool:
+        """Return whether the caller is waiting for the server, so that the time does not count."""
+        return False
+
+    def give_up(self, reason: Exception) -> None:
+        """Wait no longer for a request, for this reason. Called on the event loop."""
+        raise NotImplementedError
 
     # ---- In the polling thread ---------------------------------------------------------------------
 
@@ -158,8 +169,8 @@ class AcceptedCall:
             self.lose(MemoryError())
 
     def lose(self, error: Exception) -> None:
-        """Let the handler know that a request cannot be read."""
-        raise NotImplementedError
+        """Let the event loop know that a request cannot be read."""
+        self._queue.hand_over(self, partial(self.give_up, error))
 
     def _close(self, event: Any) -> None:
         self._queue.forget(self)
@@ -194,7 +205,7 @@ class AcceptedCall:
         if self._ended and not self._left:
             return
         error = self._reader.too_large(or_else="cannot be decompressed")
-        logged_reply(self, error)
+        logged_reply(error, request_id(self))
         self._reader.count(self.method, error, self._began_ns)
 
     def _start(self) -> None:
@@ -207,7 +218,7 @@ class AcceptedCall:
         try:
             if not self._left:
                 await self._answer()
-        except grpc.aio.AbortError:
+        except CallAbortedError:
             pass
         except Exception as error:
             self._fail(error)
@@ -236,7 +247,7 @@ class AcceptedCall:
             self._task.cancel()
 
     def _fail(self, error: Exception) -> None:
-        reply: ErrorReply = logged_reply(self, error)
+        reply = logged_reply(error, request_id(self))
         self._send_status(reply.code, reply.message, reply.trailers)
 
     def _send_status(self, code: grpc.StatusCode, details: str = "", trailers: Any = ()) -> None:
@@ -313,7 +324,7 @@ class UnaryCall(AcceptedCall):
         event: Any,
         *,
         answer: Answer,
-        reader: RequestReader,
+        reader: BoundedReader,
         check: Callable[[bytes], None] | None = None,
     ) -> None:
         super().__init__(queue, method, event, reader, check)
@@ -323,33 +334,33 @@ class UnaryCall(AcceptedCall):
     # ---- In the polling thread ---------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._reader.begin(self._fail_read)
+        self._reader.begin(self)
         self._receive()
 
     def _take(self, event: Any) -> None:
-        self._reader.finish(self._fail_read)
+        self._reader.finish(self)
         request = self._read_message(event)
         if isinstance(request, RequestError):
-            self._queue.hand_over(self, partial(self._fail_read, request), waits=True)
+            self._queue.hand_over(self, partial(self.give_up, request), waits=True)
         else:
             self._request = request
             self._queue.hand_over(self, self._start, waits=True)
 
     def lose(self, error: Exception) -> None:
-        """Answer the call with the error: its handler has not started."""
-        self._queue.hand_over(self, partial(self._fail_read, error))
-        self._reader.finish(self._fail_read)
+        """Let the event loop know that the request cannot be read."""
+        super().lose(error)
+        self._reader.finish(self)
 
     # ---- On the event loop -------------------------------------------------------------------------
 
-    def _fail_read(self, error: Exception) -> None:
+    def give_up(self, reason: Exception) -> None:
         """Answer a call whose request cannot be read, unless it has come or its caller has left."""
         if self._ended or self._left or self._request is not None:
             return
         try:
-            self._reader.count(self.method, error, self._began_ns)
+            self._reader.count(self.method, reason, self._began_ns)
         finally:
-            self._fail(error)
+            self._fail(reason)
 
     def _refuse(self) -> None:
         super()._refuse()
@@ -360,7 +371,7 @@ class UnaryCall(AcceptedCall):
             self._request = None
         elif self._request is None:
             empty = InvalidRequestError(EMPTY_CALL)
-            self._queue.loop.call_later(OVER_SECONDS, self._fail_read, empty)
+            self._queue.loop.call_later(OVER_SECONDS, self.give_up, empty)
         else:
             super()._start()
 

@@ -19,7 +19,7 @@ from polyhead_server.transport.grpcio_check import check_grpcio
 from polyhead_server.transport.handlers import InferenceService, NotOffered
 from polyhead_server.transport.health import Health
 from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reading import RequestReader, stream_reader
+from polyhead_server.transport.reading import request_reader, stream_reader
 from polyhead_server.transport.reflection import Reflection
 from polyhead_server.transport.tls import server_credentials
 
@@ -55,7 +55,7 @@ class GrpcServer:
         self._tracer = open_tracer()
         self.request_log = RequestLog(self._tracer)
         self._guards = guards(settings, statistics)
-        requests, streams = RequestReader(settings, statistics), stream_reader(settings, statistics)
+        requests, streams = request_reader(settings, statistics), stream_reader(settings, statistics)
         self._methods = {
             **InferenceService(runtime, self.request_log).methods(requests, streams),
             **Health(runtime).methods(requests),

@@ -1,6 +1,7 @@
 """A call with any number of requests and replies, as `AcceptQueue` accepts it."""
 
 import asyncio
+import math
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -12,15 +13,14 @@ import grpc
 
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.transport.accepted_call import AcceptedCall, CallQueue
-from polyhead_server.transport.call import StreamContext
 from polyhead_server.transport.cygrpc import cygrpc
-from polyhead_server.transport.reading import MAX_IN_PROGRESS, BoundedReader, StreamRequests
+from polyhead_server.transport.reading import MAX_IN_PROGRESS, BoundedReader
 
-StreamAnswer: TypeAlias = Callable[[StreamRequests, StreamContext], Awaitable[None]]
+StreamAnswer: TypeAlias = Callable[["StreamCall"], Awaitable[None]]
 
 
 class StreamCall(AcceptedCall):
-    """A call with any number of requests and replies.
+    """A call with any number of requests and replies. Its handler iterates over the requests.
 
     Requests are read ahead of their answers, so that the handler gets all that have come. gRPC is asked for
     one at a time:
@@ -28,10 +28,11 @@ class StreamCall(AcceptedCall):
     | request   | event                      | thread     | then
     | --------- | -------------------------- | ---------- | -----------------------------------------
     | none      | the call has been accepted | polling    | asked for
-    | asked for | it has come                | polling    | it arrives; if there is room, asked for again
+    | asked for | it has come                | polling    | it arrives; if few are unanswered, asked for again
     | none      | one has been answered      | event loop | asked for, unless the call has ended
-    | asked for | there is none left         | polling    | EOF arrives
+    | asked for | there is none left         | polling    | the end arrives
     | asked for | it is lost                 | polling    | the error arrives
+    | asked for | the reader gives it up     | event loop | the error arrives
 
     Replies are sent one after the other, and last the status. The handler waits only if much is left to send:
 
@@ -56,16 +57,17 @@ class StreamCall(AcceptedCall):
     """
 
     __slots__ = (
+        "_ahead",
         "_closed",
         "_handler",
         "_has_initial_metadata",
         "_lock",
         "_requests",
-        "_room",
         "_sending",
         "_to_read",
         "_to_send",
         "_to_write",
+        "_unanswered",
         "_unsent",
         "_writing",
     )
@@ -83,8 +85,9 @@ class StreamCall(AcceptedCall):
     ) -> None:
         super().__init__(queue, method, event, reader, check)
         self._handler = answer
-        self._requests: deque[Any] = deque()
-        """Those that have come: messages, `grpc.aio.EOF`, or an error. Only the event loop changes it."""
+        self._ahead = ahead
+        self._requests: deque[bytes | Exception] = deque()
+        """Those that have come, and what ends them. Only the event loop changes it."""
         self._to_read: asyncio.Future[None] | None = None
         """Done when there is something to read."""
         self._to_write: asyncio.Future[None] | None = None
@@ -94,8 +97,8 @@ class StreamCall(AcceptedCall):
         """The call is over. Only the polling thread uses it."""
         self._lock = Lock()
         """For all that follows, which both threads change."""
-        self._room = ahead
-        """How many more requests may be read."""
+        self._unanswered = 0
+        """Requests that have been read, and not answered."""
         self._to_send: deque[bytes | tuple[Any, Callable[[Any], None]]] = deque()
         """Messages, and what ends the call with its tag, that wait for those before."""
         self._sending = False
@@ -107,30 +110,36 @@ class StreamCall(AcceptedCall):
 
     # ---- What handlers see -------------------------------------------------------------------------
 
-    @property
-    def has_come(self) -> bool:
-        """Whether there is something to read."""
-        return bool(self._requests)
+    def __aiter__(self) -> "StreamCall":
+        return self
 
-    async def read(self) -> Any:
-        """Return the next message, or `grpc.aio.EOF` when the caller sends no more.
+    async def __anext__(self) -> bytes:
+        """Return the next request.
 
         Raises:
+            UnavailableError: It is not prompt, and as many others as may be are not either.
+            ExpiredError: It has not come in time.
             MemoryError: It does not fit into memory.
         """
         if not self._requests:
             self._to_read = self._queue.loop.create_future()
+            self._reader.begin(self)
             try:
                 await self._to_read
             finally:
+                self._reader.finish(self)
                 self._to_read = None
         request = self._requests.popleft()
         if isinstance(request, Exception):
             raise request
         return request
 
-    async def write(self, message: bytes) -> None:
+    async def write(self, message: bytes, *, until: float = math.inf) -> None:
         """Send a message after those before it. Return when little waits to be sent: mostly at once.
+
+        Args:
+            message: What to send.
+            until: When the reader is cut off that has not taken enough, in the event loop's time.
 
         Raises:
             CancelledError: The caller has left, or the call has ended.
@@ -147,7 +156,29 @@ class StreamCall(AcceptedCall):
         if begins:
             self._send_next()
         if writable is not None:
-            await writable
+            timer = self._queue.loop.call_at(until, self._cancel)
+            try:
+                await writable
+            finally:
+                timer.cancel()
+
+    def answered(self) -> None:
+        """Note that a request has been answered, so that another may be read ahead."""
+        with self._lock:
+            self._unanswered -= 1
+            paused = self._unanswered == self._ahead - 1
+        if paused and not (self._ended or self._left or self._queue.closed):
+            self._receive()
+
+    # ---- While a request is waited for -------------------------------------------------------------
+
+    def is_excused(self) -> bool:
+        """Return whether an answer is due to the caller, and none waits to be read."""
+        return self._unanswered > 0 and not self._unsent
+
+    def give_up(self, reason: Exception) -> None:
+        """Let the handler get an error where it reads."""
+        self._arrive(reason)
 
     # ---- In the polling thread ---------------------------------------------------------------------
 
@@ -159,16 +190,14 @@ class StreamCall(AcceptedCall):
         message = self._read_message(event)
         if message is not None and not self._closed:
             with self._lock:
-                self._room -= 1
-                go_on = self._room > 0  # else `read_on` does
+                self._unanswered += 1
+                go_on = self._unanswered < self._ahead  # else `answered` does
             if go_on:
                 self._receive()
         # Last, since the event loop then waits for the interpreter's lock.
-        self._queue.hand_over(self, partial(self._arrive, grpc.aio.EOF if message is None else message))
-
-    def lose(self, error: Exception) -> None:
-        """Let the handler get the error where it reads."""
-        self._queue.hand_over(self, partial(self._arrive, error))
+        self._queue.hand_over(
+            self, partial(self._arrive, StopAsyncIteration() if message is None else message)
+        )
 
     def end_if_lost(self) -> None:
         """Answer the call if a request is lost. End it if word of a sent reply is: no other would be sent."""
@@ -229,21 +258,13 @@ class StreamCall(AcceptedCall):
         if self._writing is not None and self._writing() is None:
             self._call.cancel()
 
-    def _arrive(self, request: Any) -> None:
+    def _arrive(self, request: bytes | Exception) -> None:
         self._requests.append(request)
         if self._to_read is not None:
             _wake(self._to_read)
 
-    def read_on(self) -> None:
-        """Read another request ahead, since one has been answered."""
-        with self._lock:
-            self._room += 1
-            paused = self._room == 1
-        if paused and not (self._ended or self._left or self._queue.closed):
-            self._receive()
-
     async def _answer(self) -> None:
-        await self._handler(StreamRequests(self._reader, self), self)
+        await self._handler(self)
         self._send_status(grpc.StatusCode.OK)
 
     def _initial_metadata(self) -> tuple[Any, ...]:

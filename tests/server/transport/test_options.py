@@ -13,8 +13,7 @@ from tests.server import h2
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.transport import handlers
-from polyhead_server.transport.call import caller_deadline
+from polyhead_server.transport.handlers import InferenceService
 from polyhead_server.transport.options import DEFAULTS, server_options
 
 if TYPE_CHECKING:
@@ -137,11 +136,13 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The connections that inference requests came by."""
     seen: set[str] = set()
 
-    def deadline(context: Any) -> float:
-        seen.add(str((context if hasattr(context, "peer") else context._call).peer()))
-        return caller_deadline(context)
+    real = InferenceService._infer
 
-    monkeypatch.setattr(handlers, "caller_deadline", deadline)
+    async def infer(service: InferenceService, payload: bytes, call: Any) -> bytes:
+        seen.add(str(call._call.peer()))
+        return await real(service, payload, call)
+
+    monkeypatch.setattr(InferenceService, "_infer", infer)
     return seen
 
 

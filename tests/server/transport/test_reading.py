@@ -176,11 +176,19 @@ def test_a_fault_in_ending_one_read_leaves_the_others_bounded() -> None:
         reader = BoundedReader("it", limit=0, statistics=Statistics())
         ended = asyncio.Event()
 
-        def fail(_reason: Exception) -> None:
-            raise ValueError
+        class Faulty:
+            def is_excused(self) -> bool:
+                return False
 
-        reader.begin(fail)
-        reader.begin(lambda _reason: ended.set())
+            def give_up(self, reason: Exception) -> None:
+                raise ValueError
+
+        class Sound(Faulty):
+            def give_up(self, reason: Exception) -> None:
+                ended.set()
+
+        reader.begin(Faulty())
+        reader.begin(Sound())
         async with asyncio.timeout(60):
             await ended.wait()
 

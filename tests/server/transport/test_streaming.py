@@ -1,6 +1,5 @@
 """Requests of one stream."""
 
-import asyncio
 import queue
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from tests.numerics import close
 
 from polyhead_proto import RPCS
 from polyhead_server.transport.reading import MAX_IN_PROGRESS
-from polyhead_server.transport.streaming import ReplySlot
 
 if TYPE_CHECKING:
     from tests.server.conftest import Gate
@@ -141,19 +139,14 @@ def test_a_caller_that_leaves_does_not_disturb_the_others(server: Any) -> None:
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
 
 
-def test_nothing_is_written_after_what_ended_the_stream() -> None:
-    async def fail() -> None:
-        raise ValueError("this ends the stream")
-
-    async def test() -> None:
-        failing = asyncio.get_running_loop().create_task(fail())
-        with pytest.raises(asyncio.CancelledError):
-            await ReplySlot(failing).wait()  # which waits for it
-        assert isinstance(failing.exception(), ValueError)
-        with pytest.raises(asyncio.CancelledError):
-            await ReplySlot(failing).wait()  # which comes later
-
-    asyncio.run(test())
+def test_nothing_is_written_after_what_ended_the_stream(server: Any) -> None:
+    bad, good = server.request("tiny", {"y": X}, id="bad"), server.request("tiny", {"x": X}, id="good")
+    for requests in ([bad, good, good], [good, bad, good, good]):
+        replies = stream(server, iter(requests), metadata=(("triton_grpc_error", "true"),))
+        for _ in range(requests.index(bad)):
+            assert next(replies).infer_response.id == "good"
+        with pytest.raises(grpc.RpcError, match="input 'y' is not known"):
+            next(replies)
 
 
 @pytest.mark.parametrize("where", ["on the event loop", "in threads"])
