@@ -61,7 +61,7 @@ from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounte
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guards
+from polyhead_server.transport.access import Guard, guard_of
 
 _BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
@@ -391,7 +391,7 @@ def create_application(
         Endpoint,
         bodies=bodies,
         runtime=runtime,
-        guards=() if runtime is None else guards(settings, runtime.registry.unattributed),
+        guard=Guard() if runtime is None else guard_of(settings),
         origins=settings.http_origin,
         local_only=is_loopback(settings.http_host) and not protected,
     )

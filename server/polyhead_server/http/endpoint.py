@@ -127,10 +127,10 @@ class Endpoint:
     bodies: Bodies
     """Sends the reply."""
     procedure: str = ""
-    """What the path corresponds to in gRPC, for the guards; empty is open to everybody."""
+    """What the path corresponds to in gRPC, for the guard; empty is open to everybody."""
     runtime: ThreadsafeRuntime | None = None
-    guards: Sequence[Guard] = ()
-    """Reject callers without the right token."""
+    guard: Guard
+    """Rejects callers without the right token."""
     origins: Sequence[str] = ()
     """The web origins whose pages may call."""
     local_only: bool = False
@@ -179,7 +179,7 @@ class Endpoint:
     @property
     def guarded(self) -> bool:
         """Whether a token is needed."""
-        return bool(self.guards and self.procedure)
+        return bool(self.procedure) and self.guard.closes(RPCS[self.procedure].path)
 
     def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
         return nullcontext() if self.log is None else self.log.request(caller)
@@ -197,10 +197,9 @@ class Endpoint:
             return StatusCode.PERMISSION_DENIED, (
                 f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
             )
-        if not self.guarded:
+        if not self.procedure:
             return None
-        method, metadata = RPCS[self.procedure].path, caller.invocation_metadata()
-        return next(filter(None, (guard.rejection(method, metadata) for guard in self.guards)), None)
+        return self.guard.rejection(RPCS[self.procedure].path, caller.invocation_metadata())
 
     def _reject(self, caller: Caller, code: StatusCode, message: str) -> Reply:
         """Log and count a request that is rejected unread, and return its reply."""

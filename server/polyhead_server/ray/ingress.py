@@ -31,7 +31,7 @@ from polyhead_server.ray.replica import Answer, broadcast
 from polyhead_server.ray.services import CHECK, RETRY_MS, SECONDS
 from polyhead_server.serving.catalogue import server_metadata
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guards
+from polyhead_server.transport.access import guard_of
 from polyhead_server.transport.call import logged_reply
 from polyhead_server.transport.reading import MAX_IN_PROGRESS
 from polyhead_server.transport.streaming import failed_reply
@@ -69,7 +69,7 @@ class Ingress:
         configure(settings.log_level, settings.log_format)
         self._settings = settings
         self._families = families
-        self._guards = guards(settings)
+        self._guard = guard_of(settings)
         self._answers: Mapping[str, Callable[[bytes, Any], Awaitable[Answer]]] = {
             "Check": self._check,
             "ModelConfig": self._model_config,
@@ -271,12 +271,11 @@ class Ingress:
 
     def _rejection(self, procedure: str, context: Any) -> ErrorReply | None:
         """Return what a caller without the right token gets."""
-        for guard in self._guards:
-            rejection = guard.rejection(_PATHS[procedure], context.invocation_metadata())
-            if rejection is not None:
-                code, message = rejection
-                return ErrorReply(code=code, message=message, trailers=((REQUEST_ID, request_id(context)),))
-        return None
+        rejection = self._guard.rejection(_PATHS[procedure], context.invocation_metadata())
+        if rejection is None:
+            return None
+        code, message = rejection
+        return ErrorReply(code=code, message=message, trailers=((REQUEST_ID, request_id(context)),))
 
 
 def _method(procedure: str) -> Callable[..., Awaitable[Message]]:

@@ -57,16 +57,14 @@ class AcceptQueue:
     Args:
         server: The server that listens.
         methods: Make the calls of each method, by its full name, such as `/package.Service/Method`.
-        guards: Reject calls before their requests are read.
+        guard: Rejects calls before their requests are read.
 
     Raises:
         Exception: This grpcio lacks what is needed.
     """
 
-    def __init__(
-        self, server: grpc.aio.Server, methods: Mapping[str, Open], *, guards: Sequence[Guard]
-    ) -> None:
-        self.guards = guards
+    def __init__(self, server: grpc.aio.Server, methods: Mapping[str, Open], *, guard: Guard) -> None:
+        self.guard = guard
         self.loop = asyncio.get_running_loop()
         self.calls: set[AcceptedCall] = set()
         """The open calls. Only the polling thread changes it."""

@@ -7,7 +7,7 @@ handler. Both may send.
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -31,7 +31,7 @@ class CallAbortedError(Exception):
 class CallQueue(Protocol):
     """What a call needs of the queue that has accepted it: see `AcceptQueue`."""
 
-    guards: Sequence[Guard]
+    guard: Guard
     loop: asyncio.AbstractEventLoop
     running: "set[AcceptedCall]"
     closed: bool
@@ -134,12 +134,10 @@ class AcceptedCall:
     def open(self) -> None:
         """Begin with the call, unless a guard rejects it."""
         self._call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(0),), self._close)
-        for guard in self._queue.guards:
-            rejection = guard.rejection(self.method, self._metadata)
-            if rejection is not None:
-                self._queue.hand_over(self, partial(self._deny, guard, rejection))
-                return
-        self._begin()
+        if rejection := self._queue.guard.rejection(self.method, self._metadata):
+            self._queue.hand_over(self, partial(self._deny, rejection))
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         raise NotImplementedError
@@ -196,8 +194,8 @@ class AcceptedCall:
 
     # ---- On the event loop -------------------------------------------------------------------------
 
-    def _deny(self, guard: Guard, rejection: Rejection) -> None:
-        guard.count(self.method, rejection)
+    def _deny(self, rejection: Rejection) -> None:
+        self._queue.guard.count(self.method, rejection)
         self._send_status(*rejection)
 
     def _refuse(self) -> None:

@@ -1,7 +1,7 @@
 """Access control: bearer tokens, and separate ones for management.
 
-Without tokens nothing here runs. With them everything but health checks needs one: probes must work without a
-secret, and learn no more than the state of a name that they know already.
+Without tokens nothing is checked. With them everything but health checks needs one: probes must work without
+a secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
@@ -60,7 +60,10 @@ class Guard:
     """
 
     def __init__(
-        self, tokens: Iterable[bytes], management: Iterable[bytes], statistics: Statistics | None = None
+        self,
+        tokens: Iterable[bytes] = (),
+        management: Iterable[bytes] = (),
+        statistics: Statistics | None = None,
     ) -> None:
         self._statistics = statistics or Statistics()
         self._tokens = tuple(tokens)
@@ -73,6 +76,10 @@ class Guard:
             self._statistics.rejected(code.name)
         LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
 
+    def closes(self, method: str) -> bool:
+        """Return whether a call of a method, by its full name, needs a token."""
+        return bool(self._management if method in MANAGEMENT else self._tokens) and method not in OPEN
+
     def rejection(self, method: str, metadata: Any) -> Rejection | None:
         """Return why a call is rejected, or None if it is not. May be called in any thread.
 
@@ -80,9 +87,9 @@ class Guard:
             method: The full name of what is called.
             metadata: What the caller has sent with the call.
         """
-        manages = method in MANAGEMENT
-        if method in OPEN or not (self._management if manages else self._tokens):
+        if not self.closes(method):
             return None
+        manages = method in MANAGEMENT
         given = _bearer(metadata)
         if given is None:
             return (
@@ -98,8 +105,8 @@ class Guard:
         return grpc.StatusCode.PERMISSION_DENIED, wrong
 
 
-def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence[Guard]:
-    """Return the guards that the settings ask for; none if there are no tokens.
+def guard_of(settings: Settings, statistics: Statistics | None = None) -> Guard:
+    """Return the guard that the settings ask for.
 
     Args:
         settings: Name the files of tokens.
@@ -120,7 +127,7 @@ def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence
             ("--management-token-file", settings.management_token_file),
         )
     )
-    return [Guard(tokens, management, statistics)] if tokens or management else []
+    return Guard(tokens, management, statistics)
 
 
 def _bearer(metadata: Any) -> bytes | None:

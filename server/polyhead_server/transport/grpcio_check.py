@@ -13,6 +13,7 @@ from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
 from polyhead_server.transport.accept_queue import AcceptQueue
 from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
+from polyhead_server.transport.access import Guard
 from polyhead_server.transport.reading import MAX_IN_PROGRESS, request_reader, stream_reader
 from polyhead_server.transport.stream_call import StreamCall
 
@@ -68,7 +69,7 @@ async def _check() -> None:
     settings = Settings(models=Path())
     open_unary = partial(UnaryCall, answer=echo, reader=request_reader(settings, Statistics()))
     open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings, Statistics()))
-    queue = AcceptQueue(server, {unary: open_unary, stream: open_stream}, guards=())
+    queue = AcceptQueue(server, {unary: open_unary, stream: open_stream}, guard=Guard())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     queue.start()

@@ -13,7 +13,7 @@ from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
 from polyhead_server.transport.accept_queue import AcceptQueue
-from polyhead_server.transport.access import guards
+from polyhead_server.transport.access import guard_of
 from polyhead_server.transport.call import INFERENCE
 from polyhead_server.transport.grpcio_check import check_grpcio
 from polyhead_server.transport.handlers import InferenceService, NotOffered
@@ -54,7 +54,7 @@ class GrpcServer:
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
         self.request_log = RequestLog(self._tracer)
-        self._guards = guards(settings, statistics)
+        self._guard = guard_of(settings, statistics)
         requests, streams = request_reader(settings, statistics), stream_reader(settings, statistics)
         self._methods = {
             **InferenceService(runtime, self.request_log).methods(requests, streams),
@@ -130,7 +130,7 @@ class GrpcServer:
         await check_grpcio()
         for inference in (True, False):
             methods = {name: call for name, call in self._methods.items() if (name in INFERENCE) == inference}
-            self._queues.append(AcceptQueue(self._grpc, methods, guards=self._guards))
+            self._queues.append(AcceptQueue(self._grpc, methods, guard=self._guard))
         await self._grpc.start()
         for queue in self._queues:
             queue.start()

@@ -46,7 +46,7 @@ class Echo:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.reader = request_reader(Settings(models=Path()), Statistics())
-        self.guards: list[Guard] = []
+        self.guard = Guard()
 
     async def answer(self, request: bytes, call: AcceptedCall) -> bytes:
         call.add_done_callback(lambda _: self.ended.append(request))
@@ -88,7 +88,7 @@ class Echo:
         settings = Settings(models=Path())
         unary = partial(UnaryCall, answer=self.answer, reader=self.reader)
         stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings, Statistics()))
-        self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guards=self.guards)
+        self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guard=self.guard)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         self.queue.start()
@@ -216,7 +216,7 @@ def test_a_fault_around_a_handler_costs_its_own_call_only(where: str) -> None:
         if where == "reader":
             echo.reader.finish = fails_once(echo.reader.finish)  # type: ignore[method-assign]
         elif where == "guard":
-            echo.guards[0].count = fails_once(echo.guards[0].count)  # type: ignore[method-assign]
+            echo.guard.count = fails_once(echo.guard.count)  # type: ignore[method-assign]
         else:
             start_no_answer_once(asyncio.get_running_loop())
         if where == "task of a stream":
@@ -235,7 +235,7 @@ def test_a_fault_around_a_handler_costs_its_own_call_only(where: str) -> None:
 
     async def test() -> None:
         echo = Echo()
-        echo.guards.append(Guard([token], []))
+        echo.guard = Guard([token])
         await echo.run(use)
 
     asyncio.run(test())

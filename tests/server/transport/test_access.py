@@ -14,7 +14,7 @@ from polyhead_proto import FILE, SERVICE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.transport.access import MANAGEMENT, guards, read_tokens
+from polyhead_server.transport.access import MANAGEMENT, guard_of, read_tokens
 
 X = np.ones((1, 3, 16), np.float32)
 TOKEN, SECOND, ADMIN = (secrets.token_hex(16) for _ in range(3))
@@ -151,7 +151,9 @@ def test_reflection_is_closed_without_a_token(locked: Any) -> None:
 
 
 def test_without_tokens_nothing_stands_in_the_way() -> None:
-    assert guards(Settings(models=Path("models"))) == []
+    guard = guard_of(Settings(models=Path("models")))
+
+    assert not any(guard.rejection(method, ()) for method in every_method())
 
 
 @pytest.mark.parametrize(
