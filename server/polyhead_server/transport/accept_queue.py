@@ -129,35 +129,35 @@ class AcceptQueue:
     # ---- In the polling thread ---------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Take events until the queue is shut down and empty."""
+        """Take events until the queue is shut down and empty.
+
+        | steps arrived    | the queue        | then
+        | ---------------- | ---------------- | --------------------------------------------------------
+        | none             | has no event     | wait for one
+        | any              | has an event     | call its tag, which may add steps; at 64, wake the loop
+        | some             | has no event     | wake the loop
+        | none             | is shut down     | end
+        | any              | loses an event   | find out whose it was
+        """
         while True:
-            failed = False
             try:
-                if not self._take_event():
+                event = self._completions.poll(0 if self._arrived else None)
+                if event.tag is not None:
+                    event.tag(event)
+                elif not self._arrived:
                     return
-            except MemoryError:
+                if event.tag is None or len(self._arrived) >= _STEPS_PER_TURN:
+                    self._wake_loop()
+                failed = False
+            except Exception as error:
                 failed = True
-            except Exception:
-                LOGGER.exception("accepting a call failed")
-                failed = True
+                if not isinstance(error, MemoryError):
+                    LOGGER.exception("accepting a call failed")
+            event = None  # it may hold a large request, and the next may be long in coming
             if failed:  # here, where no traceback holds a tag any more
                 self._recover()
             if self._stopping:
                 self._tell_if_idle()
-
-    def _take_event(self) -> bool:
-        """Run what the next event's tag says, or hand over if there is none; return False at the end."""
-        event = self._completions.poll(0 if self._arrived else None)
-        if event.tag is None:
-            if not self._arrived:
-                return False
-            self._wake_loop()
-            return True
-        event.tag(event)
-        del event  # it may hold a large request, and the next may be long in coming
-        if len(self._arrived) >= _STEPS_PER_TURN:
-            self._wake_loop()
-        return True
 
     def _wake_loop(self) -> None:
         """Let the event loop take all steps. Wait until it has answered the small calls among them."""

@@ -54,23 +54,6 @@ class AcceptedCall:
         check: Raises an error for a request that is not kept until the event loop has time for it.
     """
 
-    __slots__ = (
-        "_began_ns",
-        "_call",
-        "_callbacks",
-        "_check",
-        "_ended",
-        "_left",
-        "_metadata",
-        "_queue",
-        "_reader",
-        "_reading",
-        "_started",
-        "_task",
-        "deadline",
-        "method",
-    )
-
     def __init__(
         self,
         queue: CallQueue,
@@ -312,8 +295,6 @@ class UnaryCall(AcceptedCall):
         reader: Bounds how many requests are waited for, and how long.
         check: See `AcceptedCall`.
     """
-
-    __slots__ = ("_handler", "_request")
 
     def __init__(
         self,

@@ -56,22 +56,6 @@ class StreamCall(AcceptedCall):
         ahead: How many requests are read and not answered, at most.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_closed",
-        "_handler",
-        "_has_initial_metadata",
-        "_lock",
-        "_requests",
-        "_sending",
-        "_to_read",
-        "_to_send",
-        "_to_write",
-        "_unanswered",
-        "_unsent",
-        "_writing",
-    )
-
     def __init__(
         self,
         queue: CallQueue,
