@@ -3,9 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -30,9 +30,10 @@ from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, scoring, sparse
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, cheapest, halves, named_or_only, parts_of
+from polyhead_server.http.calls import ApiCall, CallForm, cheapest, chunks_of, halves, named_or_only
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
+    INFERENCE,
     JSON_BYTES,
     PRIORITY,
     TIMEOUT,
@@ -87,8 +88,7 @@ class Inferences:
         self._bodies = bodies
         self._created = int(time.time())
 
-    @asynccontextmanager
-    async def infer(self, caller: Caller) -> AsyncIterator[Reply]:
+    async def infer(self, caller: Caller) -> Reply:
         """Answer `/v2/models/NAME/infer`."""
         model, version = _named(caller)
 
@@ -101,31 +101,27 @@ class Inferences:
             request, is_binary = read_request(body, size, model=model, version=version, given=given)
             return request.size, (request, is_binary)
 
-        with self._runtime.reserve() as held:
-            (request, is_binary), deadline = await self._read(
-                caller, translate, held, types=[_BINARY], work_bytes=work_bytes
-            )
-            async with until_left(caller.request.receive):
-                reply = await self._runtime.infer(request, deadline=deadline, held=held)
-                del request  # before the reply is translated and sent
-                written = write_reply(reply, is_binary)
-                cost = _BYTES_PER_NUMBER * written.elements
-                if not written.raw and written.elements > NUMBERS_AT_ONCE:
-                    yield Reply(content=written.json, work_bytes=cost)
-                    return
-                text: bytes = await self._bodies.run(cost, b"".join, written.json)
-                if not written.raw:
-                    yield Reply.of(text)
-                    return
-                size = len(text) + sum(map(len, written.raw))
-                headers = {JSON_BYTES.name: str(len(text))}
-                yield Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
+        held = caller.until_sent.enter_context(self._runtime.reserve())
+        (request, is_binary), deadline = await self._read(
+            caller, translate, held, types=[_BINARY], work_bytes=work_bytes
+        )
+        reply = await self._runtime.infer(request, deadline=deadline, held=held)
+        del request  # before the reply is translated
+        written = write_reply(reply, is_binary)
+        cost = _BYTES_PER_NUMBER * written.elements
+        if not written.raw and written.elements > NUMBERS_AT_ONCE:
+            return Reply(content=written.json, work_bytes=cost)
+        text: bytes = await self._bodies.run(cost, b"".join, written.json)
+        if not written.raw:
+            return Reply.of(text)
+        size = len(text) + sum(map(len, written.raw))
+        headers = {JSON_BYTES.name: str(len(text))}
+        return Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
 
     def call(self, form: CallForm) -> Answer:
         """Return what answers calls of a form, which become inference requests."""
 
-        @asynccontextmanager
-        async def answer(caller: Caller) -> AsyncIterator[Reply]:
+        async def answer(caller: Caller) -> Reply:
             models = [signature.name for signature in self._models(form)]
 
             def translate(
@@ -138,72 +134,63 @@ class Inferences:
                 graphs = (model.signature for model in registry.models())
                 signature = cheapest(named, graphs, form.role)
                 call.check(signature)
-                return len(body), (call, signature, parts_of(call, self._runtime.settings))
+                return len(body), (call, signature, chunks_of(call, self._runtime.settings))
 
-            with self._runtime.reserve() as held:
-                (call, signature, parts), deadline = await self._read(caller, translate, held)
-                async with until_left(caller.request.receive):
-                    replies = await self._infer_parts(call, signature, parts, deadline, held)
-                    values, tokens = call.values(replies)
-                    content = form.write(call, signature, tokens, *values)
-                    numbers = sum(np.size(content) for reply in replies for content in reply.contents)
-                    cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
-                    yield Reply.of(await self._bodies.run(cost, b"".join, content))
+            held = caller.until_sent.enter_context(self._runtime.reserve())
+            (call, signature, chunks), deadline = await self._read(caller, translate, held)
+            replies = await self._infer_chunks(call, signature, chunks, deadline, held)
+            values, tokens = call.values(replies)
+            content = form.write(call, signature, tokens, *values)
+            numbers = sum(np.size(content) for reply in replies for content in reply.contents)
+            cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
+            return Reply.of(await self._bodies.run(cost, b"".join, content))
 
         return answer
 
-    async def _infer_parts(
+    async def _infer_chunks(
         self,
         call: ApiCall,
         signature: Signature,
-        parts: Iterable[range],
+        chunks: Iterable[range],
         deadline: float,
         held: Reservation,
     ) -> list[InferReply]:
-        """Return the replies to the parts of a call, each made when its turn comes.
+        """Return the replies to the chunks of a call, each made when its turn comes.
 
         One that is too large is sent in halves.
         """
         replies = []
-        for part in parts:
+        for chunk in chunks:
             try:
-                with call.located(part):
-                    reply = await self._infer_part(call, signature, part, deadline, held)
+                with call.located(chunk):
+                    replies.append(await self._infer_chunk(call, signature, chunk, deadline, held))
             except TooLargeError:
-                if len(part) == 1:
+                if len(chunk) == 1:
                     raise
-                replies += await self._infer_parts(call, signature, halves(part), deadline, held)
-            else:
-                replies.append(reply)
+                replies += await self._infer_chunks(call, signature, halves(chunk), deadline, held)
         return replies
 
-    async def _infer_part(
-        self, call: ApiCall, signature: Signature, part: range, deadline: float, held: Reservation
+    async def _infer_chunk(
+        self, call: ApiCall, signature: Signature, chunk: range, deadline: float, held: Reservation
     ) -> InferReply:
-        began_ns, settings = time.perf_counter_ns(), self._runtime.settings
-        try:
-            size = sum(each.text_bytes + each.tokens for each in call.sizes[part.start : part.stop])
-            request = await self._bodies.run(size, call.request, signature, settings, part)
+        with self._counted():
+            size = sum(each.text_bytes + each.tokens for each in call.sizes[chunk.start : chunk.stop])
+            request = await self._bodies.run(size, call.request, signature, self._runtime.settings, chunk)
             held.add(request.size)
-        except (Exception, asyncio.CancelledError) as error:
-            self._count(error, time.perf_counter_ns() - began_ns)
-            raise
         try:
             return await self._runtime.infer(request, deadline=deadline, held=held)
         finally:
             held.add(-request.size)
 
-    @asynccontextmanager
-    async def models(self, _: Caller) -> AsyncIterator[Reply]:
+    async def models(self, _: Caller) -> Reply:
         """Answer `/v1/models`."""
         listed = [embed.listed_model(one.name, self._created) for one in self._models(embed.OPENAI)]
-        yield _json({"object": "list", "data": listed})
+        return _json({"object": "list", "data": listed})
 
-    @asynccontextmanager
-    async def model(self, caller: Caller) -> AsyncIterator[Reply]:
+    async def model(self, caller: Caller) -> Reply:
         """Answer `/v1/models/NAME`."""
         signature = self._runtime.registry.find(_named(caller)[0]).signature
-        yield _json(embed.listed_model(signature.name, self._created))
+        return _json(embed.listed_model(signature.name, self._created))
 
     def _models(self, form: CallForm) -> list[Signature]:
         """Return the models that calls of a form are for."""
@@ -219,7 +206,7 @@ class Inferences:
         types: Sequence[str] = (),
         work_bytes: Callable[[memoryview], int] = len,
     ) -> tuple[T, float]:
-        """Read and translate an inference; count one that is rejected here.
+        """Read and translate an inference; count one that is rejected here. Then the client may leave.
 
         Args:
             caller: Has sent it.
@@ -232,8 +219,8 @@ class Inferences:
         Returns:
             What it stands for, and its deadline.
         """
-        began_ns, began = time.perf_counter_ns(), time.monotonic()
-        try:
+        began = time.monotonic()
+        with self._counted():
             seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
             given = {} if priority is None else {"priority": priority}
             caller.check_type(*types)
@@ -241,19 +228,24 @@ class Inferences:
             size, translated = await self._bodies.run(work_bytes(body), translate, body, given)
             del body
             held.add(size - held.bytes)
-            return translated, math.inf if seconds is None else began + seconds
+        await caller.until_sent.enter_async_context(until_left(caller.request.receive))
+        return translated, math.inf if seconds is None else began + seconds
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count an inference that ends in the block, before the runtime has it."""
+        began_ns = time.perf_counter_ns()
+        try:
+            yield
         except (Exception, asyncio.CancelledError) as error:
-            self._count(error, time.perf_counter_ns() - began_ns)
+            # A variable of ours would refer to the error, and its traceback to the caller and the body.
+            count = partial(
+                self._runtime.registry.unattributed.failed,
+                total_ns=time.perf_counter_ns() - began_ns,
+                error=InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error,
+            )
+            self._runtime.soon(count)
             raise
-
-    def _count(self, error: BaseException, total_ns: int) -> None:
-        """Count an inference that is rejected here.
-
-        A variable of the caller's would refer to the error, and its traceback to the caller and the body.
-        """
-        counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
-        count = self._runtime.registry.unattributed.failed
-        self._runtime.soon(partial(count, total_ns=total_ns, error=counted))
 
 
 class HttpProcedures:
@@ -268,24 +260,21 @@ class HttpProcedures:
         self._runtime = runtime
         self._bodies = bodies
 
-    @asynccontextmanager
-    async def live(self, _: Caller) -> AsyncIterator[Reply]:
+    async def live(self, _: Caller) -> Reply:
         """Answer `/v2/health/live`."""
-        yield _json({"live": True})
+        return _json({"live": True})
 
-    @asynccontextmanager
-    async def ready(self, _: Caller) -> AsyncIterator[Reply]:
+    async def ready(self, _: Caller) -> Reply:
         """Answer `/v2/health/ready`."""
         ready = bool(self._runtime.serving())
-        yield _json({"ready": ready}, 200 if ready else 503)
+        return _json({"ready": ready}, 200 if ready else 503)
 
-    @asynccontextmanager
-    async def model_ready(self, caller: Caller) -> AsyncIterator[Reply]:
+    async def model_ready(self, caller: Caller) -> Reply:
         """Answer `/v2/models/NAME/ready`."""
         name, version = _named(caller)
         self._runtime.registry.slot(name, version)
         response = await self._runtime.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
-        yield _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
+        return _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
 
     def call(self, procedure: str, field: str = "", form: Fields | None = None) -> Answer:
         """Return what answers with the response of a procedure, or with one field of it.
@@ -297,8 +286,7 @@ class HttpProcedures:
         """
         rpc = RPCS[procedure]
 
-        @asynccontextmanager
-        async def answer(caller: Caller) -> AsyncIterator[Reply]:
+        async def answer(caller: Caller) -> Reply:
             fields = caller.request.path_params
             if form is not None:
                 caller.check_type(_BINARY)
@@ -306,7 +294,7 @@ class HttpProcedures:
                     body = await self._bodies.read(caller.request, held)
                     fields = fields | form.read(read_json(body) if body else {}, "the request")
             response = to_json(await self._runtime.call(procedure, rpc.request(**fields)))
-            yield _json(response[field] if field else response)
+            return _json(response[field] if field else response)
 
         return answer
 
@@ -327,34 +315,29 @@ class Observations:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(Metrics(counters))
 
-    @asynccontextmanager
-    async def metrics(self, caller: Caller) -> AsyncIterator[Reply]:
+    async def metrics(self, caller: Caller) -> Reply:
         """Answer `/metrics`."""
         try:
             encoder, media_type = choose_encoder(caller.request.headers.get("accept", ""))
         except TypeError:  # the version that is asked for is none
             encoder, media_type = choose_encoder("")
         text: bytes = await self._bodies.run(LARGE, encoder, self._registry)
-        yield Reply.of(text, media_type=media_type)
+        return Reply.of(text, media_type=media_type)
 
-    @asynccontextmanager
-    async def live(self, _: Caller) -> AsyncIterator[Reply]:
+    async def live(self, _: Caller) -> Reply:
         """Answer `/healthz`."""
-        yield Reply.of(b"ok\n", media_type=_PLAIN)
+        return Reply.of(b"ok\n", media_type=_PLAIN)
 
-    @asynccontextmanager
-    async def ready(self, _: Caller) -> AsyncIterator[Reply]:
+    async def ready(self, _: Caller) -> Reply:
         """Answer `/readyz`."""
         if self._counters.total(*NO_MODEL)[slots.SERVING] > 0:
-            yield Reply.of(b"ok\n", media_type=_PLAIN)
-        else:
-            text = b"not ready: loading, draining, or without a model\n"
-            yield Reply.of(text, status=503, media_type=_PLAIN)
+            return Reply.of(b"ok\n", media_type=_PLAIN)
+        text = b"not ready: loading, draining, or without a model\n"
+        return Reply.of(text, status=503, media_type=_PLAIN)
 
-    @asynccontextmanager
-    async def document(self, _: Caller) -> AsyncIterator[Reply]:
+    async def document(self, _: Caller) -> Reply:
         """Answer `/openapi.json`."""
-        yield Reply.of(self._document)
+        return Reply.of(self._document)
 
     @cached_property
     def _document(self) -> bytes:
@@ -394,6 +377,7 @@ def create_application(
         guard=Guard() if runtime is None else guard_of(settings),
         origins=settings.http_origin,
         local_only=is_loopback(settings.http_host) and not protected,
+        log=log,
     )
 
     def route(path: str, answer: Answer, summary: str, reply: Any, **options: Any) -> Route:
@@ -403,8 +387,8 @@ def create_application(
     routes: list[Route] = []
     if runtime is not None:
         inferences = Inferences(runtime, bodies)
-        routes += _open_inference_routes(route, HttpProcedures(runtime, bodies), inferences, log)
-        routes += _call_routes(route, inferences, log)
+        routes += _open_inference_routes(route, HttpProcedures(runtime, bodies), inferences)
+        routes += _call_routes(route, inferences)
     routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(
         _CrossOrigin,
@@ -434,7 +418,7 @@ class _CrossOrigin(CORSMiddleware):
 
 
 def _open_inference_routes(
-    route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
+    route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences
 ) -> Iterator[Route]:
     def call(path: str, procedure: str, summary: str, field: str = "", form: Fields | None = None) -> Route:
         answer = procedures.call(procedure, field, form)
@@ -443,8 +427,7 @@ def _open_inference_routes(
         return route(path, answer, summary, reply, procedure=procedure, request=form)
 
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-    headers = [TIMEOUT, PRIORITY, JSON_BYTES]
-    infer = {"request": REQUEST, "headers": headers, "procedure": "ModelInfer", "log": log}
+    infer = {"request": REQUEST, "headers": [TIMEOUT, PRIORITY, JSON_BYTES], "procedure": INFERENCE}
     for model in models:  # first, since routes are tried in order
         summary = "Infer: tensors in, tensors out"
         yield route(f"{model}/infer", inferences.infer, summary, like(SAMPLE), **infer)
@@ -463,9 +446,9 @@ def _open_inference_routes(
         yield route(f"{model}/ready", procedures.model_ready, "Whether a model is ready", ready, **options)
 
 
-def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
+def _call_routes(route: _MakeRoute, inferences: Inferences) -> Iterator[Route]:
     def call(path: str, form: CallForm, body: errors.ErrorBody, summary: str, reply: Any) -> Route:
-        options = {"headers": [TIMEOUT, PRIORITY], "procedure": "ModelInfer", "log": log}
+        options = {"headers": [TIMEOUT, PRIORITY], "procedure": INFERENCE}
         return route(path, inferences.call(form), summary, reply, request=form.fields, body=body, **options)
 
     reply: Any = {"anyOf": [like(sample) for sample in embed.SAMPLES]}

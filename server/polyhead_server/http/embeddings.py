@@ -93,14 +93,14 @@ class EmbeddingsCall(ApiCall):
                 f"{self.names[TEXT].removesuffix('[]')} must be token ids: {signature.name} has no tokenizer"
             )
 
-    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the request for vectors of a part."""
+    def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
+        """Return the request for vectors of a chunk."""
         message = self.message(signature, *self.roles)
         if self.dimensions is not None:
             message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
         if self.precision is not None:
             message.outputs[0].parameters[PRECISION].string_param = self.precision
-        inputs, batch = self.inputs[part.start : part.stop], len(part)
+        inputs, batch = self.inputs[chunk.start : chunk.stop], len(chunk)
         if isinstance(inputs[0], str):
             return request_of_texts(message, {TEXT: inputs})
         names = [signature.feed(role) for role in (TOKENS, LENGTHS)]

@@ -2,13 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    nullcontext,
-)
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -32,6 +27,9 @@ from polyhead_server.observability.statistics import PROTOCOL
 from polyhead_server.transport.access import Guard, Rejection
 
 N = TypeVar("N", int, float)
+
+INFERENCE = "ModelInfer"
+"""The procedure of paths that are recorded and counted as inference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +95,8 @@ class Caller:
         self._metadata = [(name, value) for name, value in request.headers.items()]
         self.id = request_id(self)
         self._metadata.append((REQUEST_ID, self.id))
+        self.until_sent = AsyncExitStack()
+        """What is to end when the reply has been sent."""
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers."""
@@ -115,8 +115,8 @@ class Caller:
             )
 
 
-Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
-"""Answers a request. The block ends when the reply has been sent."""
+Answer = Callable[[Caller], Awaitable[Reply]]
+"""Answers a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class Endpoint:
     local_only: bool = False
     """`Host` must be an IP address or a local name."""
     log: RequestLog | None = None
-    """Records inferences; None: this is none."""
+    """Records inferences."""
     body: errors.ErrorBody = errors.open_inference
     """Writes errors."""
 
@@ -159,13 +159,14 @@ class Endpoint:
         PROTOCOL.set(slots.HTTP)
         caller = Caller(Request(scope, receive, send))
         try:
-            async with AsyncExitStack() as stack:
+            async with caller.until_sent:
                 if (rejection := self._rejection(caller)) is not None:
                     reply = self._reject(caller, *rejection)
                 else:
-                    with self._recorded(caller):
+                    is_recorded = self.log is not None and self.procedure == INFERENCE
+                    with self.log.request(caller) if is_recorded else nullcontext():
                         try:
-                            reply = await stack.enter_async_context(self.answer(caller))
+                            reply = await self.answer(caller)
                         except Exception as error:
                             reply = errors.error_reply(error, caller, self.body)
                 reply.headers.setdefault(REQUEST_ID, caller.id)
@@ -180,9 +181,6 @@ class Endpoint:
     def guarded(self) -> bool:
         """Whether a token is needed."""
         return bool(self.procedure) and self.guard.closes(RPCS[self.procedure].path)
-
-    def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
-        return nullcontext() if self.log is None else self.log.request(caller)
 
     def _rejection(self, caller: Caller) -> Rejection | None:
         """Return why a request is rejected unread, or None if it is not."""
@@ -205,6 +203,6 @@ class Endpoint:
         """Log and count a request that is rejected unread, and return its reply."""
         path, extra = shorten(caller.request.scope["path"]), {"request_id": caller.id}
         LOGGER.debug("call of %s rejected: %s: %s", path, code.name, message, extra=extra)
-        if self.procedure == "ModelInfer" and self.runtime is not None:
+        if self.procedure == INFERENCE and self.runtime is not None:
             self.runtime.soon(partial(self.runtime.registry.unattributed.rejected, code.name))
         return errors.plain_reply(errors.STATUS[code], message, self.body)

@@ -5,11 +5,11 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polyhead_server.address import explain, format_address, listen
 from polyhead_server.errors import StartError
@@ -69,18 +69,12 @@ def serve_http(
         yield None
         return
     with listening:
-        stopping = Event()
-        limit = min(MAX_CONNECTIONS[runtime is not None], _descriptors() // 2)
         context = tls_context(settings) if runtime is not None else None
-
-        def application(workers: Executor) -> Any:
-            from polyhead_server.http.application import create_application
-
-            return create_application(settings, counters, workers, runtime=runtime, log=log)
+        stopping = Event()
 
         def run() -> None:
             try:
-                _serve(application, settings, listening, limit=limit, context=context, stopping=stopping)
+                _serve(settings, counters, runtime, log, listening, context=context, stopping=stopping)
             except BaseException:  # SystemExit, too, which would end a thread without a word
                 LOGGER.exception("HTTP has failed")
             if not stopping.is_set():
@@ -96,22 +90,24 @@ def serve_http(
 
 
 def _serve(
-    application: Callable[[Executor], Any],
     settings: Settings,
+    counters: SharedCounters,
+    runtime: "ThreadsafeRuntime | None",
+    log: "RequestLog | None",
     listening: socket.socket,
     *,
-    limit: int,
     context: Callable[[], ssl.SSLContext] | None,
     stopping: Event,
 ) -> None:
     """Serve until it is to stop. Libraries of HTTP are imported here, in the thread, while models load."""
     import uvicorn
 
+    from polyhead_server.http.application import create_application
     from polyhead_server.http.connections import BoundedServer, HttpProtocol
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
         config = uvicorn.Config(
-            application(workers),
+            create_application(settings, counters, workers, runtime=runtime, log=log),
             http=partial(HttpProtocol, stall_seconds=settings.max_request_seconds),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
@@ -123,6 +119,7 @@ def _serve(
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
         )
+        limit = min(MAX_CONNECTIONS[runtime is not None], _descriptors() // 2)
         server = BoundedServer(config, limit=limit, context=context, stopping=stopping)
         asyncio.run(server.serve(sockets=[listening]))
 
