@@ -85,10 +85,11 @@ class AcceptQueue:
         """Steps for the event loop. Only the polling thread changes it."""
         self._waits = False
         self._go_on = Semaphore(0)
-        # A tag for each accept, until it has come. Nothing but gRPC holds one that is outstanding.
+        # A tag for each outstanding accept, until its call is known. Nothing but gRPC holds it, so that it is
+        # gone from here, too, if its event is lost.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
-        self._withheld: list[partial[None]] = []
-        self._outstanding = 0
+        self._withheld: list[str] = []
+        """The methods of accepts that wait until calls have ended."""
         self._stopping = False
         self._lock = Lock()
         self._idle = asyncio.Event()
@@ -176,7 +177,6 @@ class AcceptQueue:
             try:
                 for call in self.calls.copy():
                     call.end_if_lost()
-                self._outstanding = len(self._tags) - len(self._withheld)
                 self._add_accepts()
             except MemoryError:
                 continue
@@ -186,27 +186,23 @@ class AcceptQueue:
 
     def _add_accepts(self) -> None:
         for method in self._methods:
-            for _ in range(ACCEPTS - sum(tag.args == (method,) for tag in self._tags)):
+            known = self._withheld.count(method) + sum(tag.args == (method,) for tag in self._tags)
+            for _ in range(ACCEPTS - known):
                 self._add_accept(method)
 
     def _add_accept(self, method: str) -> None:
-        tag = partial(self._accept, method)
-        self._tags.add(tag)
-        self._request(tag)
-
-    def _request(self, tag: "partial[None]") -> None:
         """Ask gRPC for a call."""
         if len(self.calls) >= MAX_CALLS and not self._stopping:
-            self._withheld.append(tag)
+            self._withheld.append(method)
             return
+        tag = partial(self._accept, method)
         with self._lock, suppress(ValueError):  # the server has been stopped
             if not self._stopping:
-                self._core.request_registered_call(self._completions, self._completions, *tag.args, tag)
-                self._outstanding += 1
+                self._core.request_registered_call(self._completions, self._completions, method, tag)
+                self._tags.add(tag)
 
     def _accept(self, method: str, event: Any) -> None:
         """Take the call that has come, and ask for another."""
-        self._tags.discard(event.tag)  # the traceback of an error may hold it
         try:
             if event.success:  # else the server stops
                 call = self._methods[method](self, method, event)
@@ -218,7 +214,8 @@ class AcceptQueue:
                     event.call.cancel()
                     raise
         finally:
-            self._outstanding -= 1  # not before it is known as a call, for `_tell_if_idle`
+            # Not before it is known as a call, for `_tell_if_idle`. The traceback of an error may hold it.
+            self._tags.discard(event.tag)
             if event.success:
                 self._add_accept(method)
 
@@ -226,7 +223,7 @@ class AcceptQueue:
         """Forget a call that has ended."""
         self.calls.discard(call)
         if self._withheld:
-            self._request(self._withheld.pop())
+            self._add_accept(self._withheld.pop())
 
     def hand_over(self, call: AcceptedCall, step: Callable[[], None], *, waits: bool = False) -> None:
         """Let the event loop take a step of a call, after those before it.
@@ -240,7 +237,7 @@ class AcceptQueue:
         self._waits |= waits
 
     def _tell_if_idle(self) -> None:
-        if not self._outstanding and not self.calls:
+        if not self._tags and not self.calls:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._idle.set)
 

@@ -133,14 +133,15 @@ class AcceptedCall:
 
     def _received(self, event: Any) -> None:
         """Take a request, or let the handler know that it cannot be read."""
+        self._reading = None
         try:
-            self._take(event)
+            self._take(self._read_message(event))
         except Exception as error:
             self.lose(error)
             raise
 
-    def _take(self, event: Any) -> None:
-        """Take a request."""
+    def _take(self, request: bytes | RequestError | None) -> None:
+        """Take a request, or why it is not taken, or that there is none."""
         raise NotImplementedError
 
     def end_if_lost(self) -> None:
@@ -159,12 +160,11 @@ class AcceptedCall:
             self._left = True
             self._queue.hand_over(self, self._cancel)
 
-    def _read_message(self, event: Any) -> Any:
+    def _read_message(self, event: Any) -> bytes | RequestError | None:
         """Return the request that an event brings, or why it is not taken; None if it brings none."""
-        self._reading = None
         if not event.success:  # others come without a message
             self._queue.hand_over(self, self._refuse)
-        message = event.batch_operations[0].message()
+        message: bytes | None = event.batch_operations[0].message()
         if message is not None and self._check is not None:
             try:
                 self._check(message)
@@ -316,24 +316,19 @@ class UnaryCall(AcceptedCall):
         self._reader.begin(self)
         self._receive()
 
-    def _take(self, event: Any) -> None:
+    def _take(self, request: bytes | RequestError | None) -> None:
         self._reader.finish(self)
-        request = self._read_message(event)
         if isinstance(request, RequestError):
             self._queue.hand_over(self, partial(self.give_up, request), waits=True)
         else:
             self._request = request
             self._queue.hand_over(self, self._start, waits=True)
 
-    def lose(self, error: Exception) -> None:
-        """Let the event loop know that the request cannot be read."""
-        super().lose(error)
-        self._reader.finish(self)
-
     # ---- On the event loop -------------------------------------------------------------------------
 
     def give_up(self, reason: Exception) -> None:
         """Answer a call whose request cannot be read, unless it has come or its caller has left."""
+        self._reader.finish(self)
         if self._ended or self._left or self._request is not None:
             return
         try:

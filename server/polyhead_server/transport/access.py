@@ -32,12 +32,16 @@ _SHORTEST_TOKEN = 16
 Rejection: TypeAlias = tuple[grpc.StatusCode, str]
 
 
-def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
+def read_tokens(flag: str, path: Path | None) -> tuple[bytes, ...]:
     """Read a file of tokens, one per line. Two allow a token to be replaced while both are in use.
+
+    Without a file there are none.
 
     Raises:
         StartError: The file cannot be read, or holds something that cannot be a token.
     """
+    if path is None:
+        return ()
     tokens = tuple(line.strip() for line in read_file(flag, path).splitlines() if line.strip())
     if not tokens:
         raise StartError(f"{flag} must hold a token, {path} is empty")
@@ -120,14 +124,11 @@ def guard_of(settings: Settings, statistics: Statistics | None = None) -> Guard:
             "--repository-mode explicit must come with --management-token-file: "
             "loading and unloading models needs a token"
         )
-    tokens, management = (
-        () if path is None else read_tokens(flag, path)
-        for flag, path in (
-            ("--token-file", settings.token_file),
-            ("--management-token-file", settings.management_token_file),
-        )
+    return Guard(
+        read_tokens("--token-file", settings.token_file),
+        read_tokens("--management-token-file", settings.management_token_file),
+        statistics,
     )
-    return Guard(tokens, management, statistics)
 
 
 def _bearer(metadata: Any) -> bytes | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from polyhead_server.errors import RequestError
 from polyhead_server.inference.wire import LARGE
 from polyhead_server.transport.accepted_call import AcceptedCall, CallQueue
 from polyhead_server.transport.cygrpc import cygrpc
@@ -170,9 +171,8 @@ class StreamCall(AcceptedCall):
         self._queue.hand_over(self, self._start)
         self._receive()
 
-    def _take(self, event: Any) -> None:
-        message = self._read_message(event)
-        if message is not None and not self._closed:
+    def _take(self, request: bytes | RequestError | None) -> None:
+        if request is not None and not self._closed:
             with self._lock:
                 self._unanswered += 1
                 go_on = self._unanswered < self._ahead  # else `answered` does
@@ -180,7 +180,7 @@ class StreamCall(AcceptedCall):
                 self._receive()
         # Last, since the event loop then waits for the interpreter's lock.
         self._queue.hand_over(
-            self, partial(self._arrive, StopAsyncIteration() if message is None else message)
+            self, partial(self._arrive, StopAsyncIteration() if request is None else request)
         )
 
     def end_if_lost(self) -> None:
