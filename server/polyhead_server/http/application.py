@@ -238,13 +238,14 @@ class Inferences:
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:
-            # A variable of ours would refer to the error, and its traceback to the caller and the body.
-            count = partial(
-                self._runtime.registry.unattributed.failed,
-                total_ns=time.perf_counter_ns() - began_ns,
-                error=InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error,
+            # No variable of ours may refer to the error, whose traceback refers to the caller and the body.
+            self._runtime.soon(
+                partial(
+                    self._runtime.registry.unattributed.failed,
+                    total_ns=time.perf_counter_ns() - began_ns,
+                    error=InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error,
+                )
             )
-            self._runtime.soon(count)
             raise
 
 
@@ -276,23 +277,23 @@ class HttpProcedures:
         response = await self._runtime.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
         return _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
 
-    def call(self, procedure: str, field: str = "", form: Fields | None = None) -> Answer:
+    def call(self, procedure: str, field: str = "", body: Fields | None = None) -> Answer:
         """Return what answers with the response of a procedure, or with one field of it.
 
         Args:
             procedure: Its name. The path has fields of its request.
             field: The field; empty for all.
-            form: The fields of its request that the body has.
+            body: The fields of its request that the body has.
         """
         rpc = RPCS[procedure]
 
         async def answer(caller: Caller) -> Reply:
             fields = caller.request.path_params
-            if form is not None:
+            if body is not None:
                 caller.check_type(_BINARY)
                 with self._runtime.reserve() as held:
-                    body = await self._bodies.read(caller.request, held)
-                    fields = fields | form.read(read_json(body) if body else {}, "the request")
+                    text = await self._bodies.read(caller.request, held)
+                    fields = fields | body.read(read_json(text) if text else {}, "the request")
             response = to_json(await self._runtime.call(procedure, rpc.request(**fields)))
             return _json(response[field] if field else response)
 
@@ -420,11 +421,11 @@ class _CrossOrigin(CORSMiddleware):
 def _open_inference_routes(
     route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences
 ) -> Iterator[Route]:
-    def call(path: str, procedure: str, summary: str, field: str = "", form: Fields | None = None) -> Route:
-        answer = procedures.call(procedure, field, form)
+    def call(path: str, procedure: str, summary: str, field: str = "", body: Fields | None = None) -> Route:
+        answer = procedures.call(procedure, field, body)
         schema = json_form(RPCS[procedure].response).schema
         reply = schema["properties"][field] if field else schema
-        return route(path, answer, summary, reply, procedure=procedure, request=form)
+        return route(path, answer, summary, reply, procedure=procedure, request=body)
 
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
     infer = {"request": REQUEST, "headers": [TIMEOUT, PRIORITY, JSON_BYTES], "procedure": INFERENCE}

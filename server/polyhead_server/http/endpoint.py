@@ -168,7 +168,7 @@ class Endpoint:
                         try:
                             reply = await self.answer(caller)
                         except Exception as error:
-                            reply = errors.error_reply(error, caller, self.body)
+                            reply = errors.error_reply(error, caller.id, self.body)
                 reply.headers.setdefault(REQUEST_ID, caller.id)
                 await send_reply(reply, scope, send, self.bodies)
         except asyncio.CancelledError:
