@@ -199,10 +199,10 @@ class AcceptedCall:
         try:
             if not self._left:
                 await self._answer()
-        except CallAbortedError:
+        except* CallAbortedError:
             pass
-        except Exception as error:
-            self._fail(error)
+        except* Exception as errors:
+            self._fail(errors.exceptions[0])
         finally:
             self._task = None  # its error may refer to this call
             self._queue.running.discard(self)

@@ -44,15 +44,13 @@ class InferStream:
 
         Raises:
             DrainingError: The server drains. Every request accepted before is answered.
+            ExceptionGroup: An error is to end the stream.
         """
         draining = asyncio.ensure_future(self._runtime.lifecycle.draining.wait())
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(self._read(tasks))
-                draining.add_done_callback(lambda _: reading.cancel())
-                reading.add_done_callback(lambda _: draining.cancel())
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(self._read(tasks))
+            draining.add_done_callback(lambda _: reading.cancel())
+            reading.add_done_callback(lambda _: draining.cancel())
         if reading.cancelled():
             raise DrainingError
 
