@@ -63,7 +63,6 @@ def serve_http(
     """
     from polyhead_server.transport.tls import tls_context
 
-    check(settings)
     listening = open_port(settings, partial(listen, reuse_port=reuse_port))
     if listening is None:
         yield None
@@ -124,16 +123,6 @@ def _serve(
         asyncio.run(server.serve(sockets=[listening]))
 
 
-def check(settings: Settings) -> None:
-    """Check settings about HTTP against each other.
-
-    Raises:
-        StartError: They contradict each other.
-    """
-    if settings.http and settings.http_port == "off":
-        raise StartError("--http must come with a port: --http-port must not be off")
-
-
 def open_port(settings: Settings, function: Callable[[str, int], socket.socket]) -> socket.socket | None:
     """Open the port for HTTP.
 
@@ -145,9 +134,11 @@ def open_port(settings: Settings, function: Callable[[str, int], socket.socket])
         What the function returned; None: there is to be no HTTP.
 
     Raises:
-        StartError: The port is taken, or the address is not this machine's.
+        StartError: The port is taken, the address is not this machine's, or there must be a port.
     """
     if settings.http_port == "off":
+        if settings.http:
+            raise StartError("--http must come with a port: --http-port must not be off")
         return None
     host, number = settings.http_host, DEFAULT_PORT if settings.http_port == "auto" else settings.http_port
     try:
