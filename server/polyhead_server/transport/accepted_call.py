@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import grpc
 
@@ -20,8 +20,6 @@ from polyhead_server.transport.access import Guard, Rejection
 from polyhead_server.transport.call import logged_reply
 from polyhead_server.transport.cygrpc import cygrpc
 from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader
-
-Answer: TypeAlias = Callable[[bytes, "AcceptedCall"], Awaitable[bytes]]
 
 
 class CallAbortedError(Exception):
@@ -44,13 +42,14 @@ class CallQueue(Protocol):
 
 
 class AcceptedCall:
-    """A call.
+    """A call: see `UnaryCall` and `StreamCall`.
 
     Args:
         queue: Has accepted it.
         method: The method's full name.
         event: Has brought it.
-        reader: Bounds how many requests are waited for.
+        answer: Its handler.
+        reader: Bounds how many requests are waited for, and how long.
         check: Raises an error for a request that is not kept until the event loop has time for it.
     """
 
@@ -59,11 +58,14 @@ class AcceptedCall:
         queue: CallQueue,
         method: str,
         event: Any,
+        *,
+        answer: Callable[..., Awaitable[Any]],
         reader: BoundedReader,
-        check: Callable[[bytes], None] | None,
+        check: Callable[[bytes], None] | None = None,
     ) -> None:
         self.method = method
         self._queue = queue
+        self._handler = answer
         self._reader = reader
         self._check = check
         self._call = event.call
@@ -274,7 +276,7 @@ class AcceptedCall:
 
 
 class UnaryCall(AcceptedCall):
-    """A call with one request, which is read before its handler starts.
+    """A call with one request, which is read before its handler starts. This returns the reply to it.
 
     | the call | event                                       | thread     | then
     | -------- | ------------------------------------------- | ---------- | ---------------------------------
@@ -286,29 +288,9 @@ class UnaryCall(AcceptedCall):
     | reads    | there is none, and no word of a caller gone | event loop | ended, with an error's status
     | runs     | the handler returns or fails                | event loop | ended, with its reply or status
     | any      | its caller leaves, or its deadline passes   | event loop | ended, and its handler cancelled
-
-    Args:
-        queue: Has accepted it.
-        method: The method's full name.
-        event: Has brought it.
-        answer: Returns the reply to a request.
-        reader: Bounds how many requests are waited for, and how long.
-        check: See `AcceptedCall`.
     """
 
-    def __init__(
-        self,
-        queue: CallQueue,
-        method: str,
-        event: Any,
-        *,
-        answer: Answer,
-        reader: BoundedReader,
-        check: Callable[[bytes], None] | None = None,
-    ) -> None:
-        super().__init__(queue, method, event, reader, check)
-        self._handler = answer
-        self._request: bytes | None = None
+    _request: bytes | None = None
 
     # ---- In the polling thread ---------------------------------------------------------------------
 
@@ -354,7 +336,7 @@ class UnaryCall(AcceptedCall):
         assert request is not None  # noqa: S101 - see `_start`
         answer = self._handler(request, self)
         del request  # the handler holds it as long as it needs it
-        reply = await answer
+        reply: bytes = await answer
         self._send(
             *self._initial_metadata(),
             cygrpc.SendMessageOperation(reply, 0),

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 
@@ -16,8 +16,6 @@ from polyhead_server.inference.wire import LARGE
 from polyhead_server.transport.accepted_call import AcceptedCall, CallQueue
 from polyhead_server.transport.cygrpc import cygrpc
 from polyhead_server.transport.reading import MAX_IN_PROGRESS, BoundedReader
-
-StreamAnswer: TypeAlias = Callable[["StreamCall"], Awaitable[None]]
 
 
 class StreamCall(AcceptedCall):
@@ -51,9 +49,9 @@ class StreamCall(AcceptedCall):
         queue: Has accepted it.
         method: The method's full name.
         event: Has brought it.
-        answer: Answers the requests.
+        answer: Its handler.
         reader: Bounds how many streams are waited for.
-        check: See `AcceptedCall`.
+        check: Raises an error for a request that is not kept.
         ahead: How many requests are read and not answered, at most.
     """
 
@@ -63,13 +61,12 @@ class StreamCall(AcceptedCall):
         method: str,
         event: Any,
         *,
-        answer: StreamAnswer,
+        answer: Callable[["StreamCall"], Awaitable[None]],
         reader: BoundedReader,
         check: Callable[[bytes], None] | None = None,
         ahead: int = MAX_IN_PROGRESS,
     ) -> None:
-        super().__init__(queue, method, event, reader, check)
-        self._handler = answer
+        super().__init__(queue, method, event, answer=answer, reader=reader, check=check)
         self._ahead = ahead
         self._requests: deque[bytes | Exception] = deque()
         """Those that have come, and what ends them. Only the event loop changes it."""
