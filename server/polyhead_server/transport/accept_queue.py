@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.access import Guard
 from polyhead_server.transport.cygrpc import cygrpc
@@ -58,13 +59,22 @@ class AcceptQueue:
         server: The server that listens.
         methods: Make the calls of each method, by its full name, such as `/package.Service/Method`.
         guard: Rejects calls before their requests are read.
+        statistics: Counts inferences that are rejected, or whose requests cannot be read.
 
     Raises:
         Exception: This grpcio lacks what is needed.
     """
 
-    def __init__(self, server: grpc.aio.Server, methods: Mapping[str, Open], *, guard: Guard) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        methods: Mapping[str, Open],
+        *,
+        guard: Guard,
+        statistics: Statistics,
+    ) -> None:
         self.guard = guard
+        self.statistics = statistics
         self.loop = asyncio.get_running_loop()
         self.calls: set[AcceptedCall] = set()
         """The open calls. Only the polling thread changes it."""

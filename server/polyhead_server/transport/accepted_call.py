@@ -13,11 +13,13 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 
-from polyhead_server.errors import InvalidRequestError, RequestError
+from polyhead_server.errors import InvalidRequestError, RequestError, UnavailableError, shorten
+from polyhead_server.observability.counter_slots import MEMORY
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import request_id
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.access import Guard, Rejection
-from polyhead_server.transport.call import logged_reply
+from polyhead_server.transport.call import INFERENCE, logged_reply
 from polyhead_server.transport.cygrpc import cygrpc
 from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader
 
@@ -30,6 +32,7 @@ class CallQueue(Protocol):
     """What a call needs of the queue that has accepted it: see `AcceptQueue`."""
 
     guard: Guard
+    statistics: Statistics
     loop: asyncio.AbstractEventLoop
     running: "set[AcceptedCall]"
     closed: bool
@@ -180,8 +183,11 @@ class AcceptedCall:
     # ---- On the event loop -------------------------------------------------------------------------
 
     def _deny(self, rejection: Rejection) -> None:
-        self._queue.guard.count(self.method, rejection)
-        self._send_status(*rejection)
+        code, message = rejection
+        if self.method in INFERENCE:
+            self._queue.statistics.rejected(code.name)
+        LOGGER.debug("call of %s rejected: %s: %s", shorten(self.method), code.name, message)
+        self._send_status(code, message)
 
     def _refuse(self) -> None:
         """Count a request that gRPC refuses. It has told the caller, and ends the call: maybe before this."""
@@ -189,7 +195,15 @@ class AcceptedCall:
             return
         error = self._reader.too_large(or_else="cannot be decompressed")
         logged_reply(error, request_id(self))
-        self._reader.count(self.method, error, self._began_ns)
+        self._count(error)
+
+    def _count(self, error: Exception) -> None:
+        """Count a request that cannot be read, if it is one of inference."""
+        if self.method not in INFERENCE:
+            return
+        if isinstance(error, UnavailableError):
+            self._queue.statistics.on_drop(MEMORY)
+        self._queue.statistics.failed(total_ns=time.perf_counter_ns() - self._began_ns, error=error)
 
     def _start(self) -> None:
         """Let the handler answer."""
@@ -314,7 +328,7 @@ class UnaryCall(AcceptedCall):
         if self._ended or self._left or self._request is not None:
             return
         try:
-            self._reader.count(self.method, reason, self._began_ns)
+            self._count(reason)
         finally:
             self._fail(reason)
 

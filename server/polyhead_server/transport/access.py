@@ -12,11 +12,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_proto import RPCS
-from polyhead_server.errors import StartError, shorten
-from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.statistics import Statistics
+from polyhead_server.errors import StartError
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import HEALTH, INFERENCE
+from polyhead_server.transport.call import HEALTH
 from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
@@ -60,25 +58,11 @@ class Guard:
     Args:
         tokens: Open everything but management. If there are none, no token is needed for that.
         management: Open everything. If there are none, no token is needed for management.
-        statistics: Counts rejected inferences.
     """
 
-    def __init__(
-        self,
-        tokens: Iterable[bytes] = (),
-        management: Iterable[bytes] = (),
-        statistics: Statistics | None = None,
-    ) -> None:
-        self._statistics = statistics or Statistics()
+    def __init__(self, tokens: Iterable[bytes] = (), management: Iterable[bytes] = ()) -> None:
         self._tokens = tuple(tokens)
         self._management = tuple(management)
-
-    def count(self, method: str, rejection: Rejection) -> None:
-        """Count and log a rejected call."""
-        code, message = rejection
-        if method in INFERENCE:
-            self._statistics.rejected(code.name)
-        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
 
     def closes(self, method: str) -> bool:
         """Return whether a call of a method, by its full name, needs a token."""
@@ -109,12 +93,8 @@ class Guard:
         return grpc.StatusCode.PERMISSION_DENIED, wrong
 
 
-def guard_of(settings: Settings, statistics: Statistics | None = None) -> Guard:
+def guard_of(settings: Settings) -> Guard:
     """Return the guard that the settings ask for.
-
-    Args:
-        settings: Name the files of tokens.
-        statistics: Counts rejected inferences.
 
     Raises:
         StartError: A file of tokens cannot be used, or callers could manage models without a token.
@@ -127,7 +107,6 @@ def guard_of(settings: Settings, statistics: Statistics | None = None) -> Guard:
     return Guard(
         read_tokens("--token-file", settings.token_file),
         read_tokens("--management-token-file", settings.management_token_file),
-        statistics,
     )
 
 

@@ -67,9 +67,11 @@ async def _check() -> None:
 
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     settings = Settings(models=Path())
-    open_unary = partial(UnaryCall, answer=echo, reader=request_reader(settings, Statistics()))
-    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings, Statistics()))
-    queue = AcceptQueue(server, {unary: open_unary, stream: open_stream}, guard=Guard())
+    open_unary = partial(UnaryCall, answer=echo, reader=request_reader(settings))
+    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings))
+    queue = AcceptQueue(
+        server, {unary: open_unary, stream: open_stream}, guard=Guard(), statistics=Statistics()
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     queue.start()

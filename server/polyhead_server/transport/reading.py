@@ -7,7 +7,6 @@ within `PROMPT_SECONDS` is rejected: within that time, the network bounds how mu
 
 import asyncio
 import math
-import time
 from typing import Protocol
 
 from polyhead_server.errors import (
@@ -16,10 +15,7 @@ from polyhead_server.errors import (
     UnavailableError,
     scattered_retry_ms,
 )
-from polyhead_server.observability.counter_slots import MEMORY
-from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFERENCE
 
 PROMPT_SECONDS = 1.0
 """A message that comes within this time is never rejected for the time it takes."""
@@ -56,7 +52,6 @@ class BoundedReader:
         limit: How many may take longer than `PROMPT_SECONDS` at once. The first ones to wait may.
         seconds: The longest that any may take.
         largest: The most bytes of a message, which gRPC enforces.
-        statistics: Counts inference requests that are not read.
     """
 
     def __init__(
@@ -66,13 +61,11 @@ class BoundedReader:
         limit: int,
         seconds: float = math.inf,
         largest: int = 0,
-        statistics: Statistics,
     ) -> None:
         self._what = what
         self._limit = limit
         self._seconds = seconds
         self._largest = largest
-        self._statistics = statistics
         # For each call the check since which it waits, the longest first. Checks are counted, not seconds: if
         # the event loop was held up, messages have come meanwhile that nothing had time to see.
         self._waiting: dict[Waiting, int] = {}
@@ -94,20 +87,6 @@ class BoundedReader:
     def finish(self, call: Waiting) -> None:
         """Note that a message has come, or will not. May be called in any thread."""
         self._waiting.pop(call, None)
-
-    def count(self, method: str, error: Exception, began_ns: int) -> None:
-        """Count a request that could not be read, if it is one of inference.
-
-        Args:
-            method: The full name of what is called.
-            error: The reason.
-            began_ns: When its call came, by `time.perf_counter_ns`.
-        """
-        if method not in INFERENCE:
-            return
-        if isinstance(error, UnavailableError):
-            self._statistics.on_drop(MEMORY)
-        self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
 
     def too_large(self, *, or_else: str) -> TooLargeError:
         """Return the reason why gRPC has ended a call by itself.
@@ -160,34 +139,22 @@ class BoundedReader:
                 slow += 1
 
 
-def request_reader(settings: Settings, statistics: Statistics) -> BoundedReader:
-    """Return what reads the only request of each call.
-
-    Args:
-        settings: The limits.
-        statistics: Counts inference requests that are not waited for.
-    """
+def request_reader(settings: Settings) -> BoundedReader:
+    """Return what reads the only request of each call."""
     return BoundedReader(
         "the request",
         limit=_largest_requests(settings),
         seconds=settings.max_request_seconds,
         largest=settings.max_request_bytes,
-        statistics=statistics,
     )
 
 
-def stream_reader(settings: Settings, statistics: Statistics) -> BoundedReader:
-    """Return what reads the next request of each stream.
-
-    Args:
-        settings: The limits.
-        statistics: Counts requests that are too large.
-    """
+def stream_reader(settings: Settings) -> BoundedReader:
+    """Return what reads the next request of each stream."""
     return BoundedReader(
         "the stream's next request",
         limit=_STREAMS_PER_REQUEST * _largest_requests(settings),
         largest=settings.max_request_bytes,
-        statistics=statistics,
     )
 
 

@@ -47,15 +47,14 @@ class GrpcServer:
         self, runtime: Runtime, *, reuse_port: bool = False, listen_when_loaded: bool = False
     ) -> None:
         settings = runtime.settings
-        statistics = runtime.registry.unattributed
         self.runtime = runtime
         self.port = settings.port
         self._host = settings.host
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
         self.request_log = RequestLog(self._tracer)
-        self._guard = guard_of(settings, statistics)
-        requests, streams = request_reader(settings, statistics), stream_reader(settings, statistics)
+        self._guard = guard_of(settings)
+        requests, streams = request_reader(settings), stream_reader(settings)
         self._methods = {
             **InferenceService(runtime, self.request_log).methods(requests, streams),
             **Health(runtime).methods(requests),
@@ -130,7 +129,8 @@ class GrpcServer:
         await check_grpcio()
         for inference in (True, False):
             methods = {name: call for name, call in self._methods.items() if (name in INFERENCE) == inference}
-            self._queues.append(AcceptQueue(self._grpc, methods, guard=self._guard))
+            statistics = self.runtime.registry.unattributed
+            self._queues.append(AcceptQueue(self._grpc, methods, guard=self._guard, statistics=statistics))
         await self._grpc.start()
         for queue in self._queues:
             queue.start()

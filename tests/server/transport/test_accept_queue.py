@@ -13,8 +13,9 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from tests.server.transport.conftest import accept_threads
 
 from polyhead_server import Settings
-from polyhead_server.errors import InvalidRequestError
+from polyhead_server.errors import InvalidRequestError, shorten
 from polyhead_server.observability.statistics import Statistics
+from polyhead_server.transport import accepted_call
 from polyhead_server.transport.accept_queue import AcceptQueue
 from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
 from polyhead_server.transport.access import Guard
@@ -45,8 +46,9 @@ class Echo:
         self.written = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
-        self.reader = request_reader(Settings(models=Path()), Statistics())
+        self.reader = request_reader(Settings(models=Path()))
         self.guard = Guard()
+        self.statistics = Statistics()
 
     async def answer(self, request: bytes, call: AcceptedCall) -> bytes:
         call.add_done_callback(lambda _: self.ended.append(request))
@@ -87,8 +89,10 @@ class Echo:
         server = grpc.aio.server()
         settings = Settings(models=Path())
         unary = partial(UnaryCall, answer=self.answer, reader=self.reader)
-        stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings, Statistics()))
-        self.queue = AcceptQueue(server, {ECHO: unary, STREAM: stream}, guard=self.guard)
+        stream = partial(StreamCall, answer=self.answer_stream, reader=stream_reader(settings))
+        self.queue = AcceptQueue(
+            server, {ECHO: unary, STREAM: stream}, guard=self.guard, statistics=self.statistics
+        )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         self.queue.start()
@@ -208,7 +212,9 @@ def start_no_answer_once(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @pytest.mark.parametrize("where", ["reader", "guard", "task", "task of a stream"])
-def test_a_fault_around_a_handler_costs_its_own_call_only(where: str) -> None:
+def test_a_fault_around_a_handler_costs_its_own_call_only(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     token = b"token-of-this-test"
 
     async def use(echo: Echo) -> None:
@@ -216,7 +222,7 @@ def test_a_fault_around_a_handler_costs_its_own_call_only(where: str) -> None:
         if where == "reader":
             echo.reader.finish = fails_once(echo.reader.finish)  # type: ignore[method-assign]
         elif where == "guard":
-            echo.guard.count = fails_once(echo.guard.count)  # type: ignore[method-assign]
+            monkeypatch.setattr(accepted_call, "shorten", fails_once(shorten))
         else:
             start_no_answer_once(asyncio.get_running_loop())
         if where == "task of a stream":

@@ -18,7 +18,6 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.reading import BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
 
@@ -173,7 +172,7 @@ def test_a_call_that_ends_without_a_request_is_answered(silent: Any, path: str) 
 
 def test_a_fault_in_ending_one_read_leaves_the_others_bounded() -> None:
     async def test() -> None:
-        reader = BoundedReader("it", limit=0, statistics=Statistics())
+        reader = BoundedReader("it", limit=0)
         ended = asyncio.Event()
 
         class Faulty:
