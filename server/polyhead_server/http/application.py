@@ -1,15 +1,11 @@
 """The ASGI application: what each path answers, and to whom."""
 
-import asyncio
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import orjson
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -26,13 +22,14 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
-from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
+from polyhead_server.errors import shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, scoring, sparse
-from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, cheapest, chunks_of, halves, named_or_only
+from polyhead_server.http.bodies import Bodies, Reply
+from polyhead_server.http.calls import CallForm
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
+    BINARY,
     INFERENCE,
     JSON_BYTES,
     PRIORITY,
@@ -41,42 +38,25 @@ from polyhead_server.http.endpoint import (
     Caller,
     Endpoint,
 )
+from polyhead_server.http.inferences import Inferences
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
-from polyhead_server.http.tensors import (
-    NUMBERS_AT_ONCE,
-    REQUEST,
-    SAMPLE,
-    IsBinary,
-    Parameters,
-    read_request,
-    write_reply,
-)
+from polyhead_server.http.tensors import REQUEST, SAMPLE
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
-from polyhead_server.inference.reply import InferReply
-from polyhead_server.inference.wire import LARGE, InferRequest
+from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
-from polyhead_server.repository.signature import Signature
-from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
 from polyhead_server.transport.access import Guard, guard_of
 
-_BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
 _INDEX = Fields({"ready": Field("Whether to leave out what is not ready", [bool])}, example={"ready": True})
-_BYTES_PER_NUMBER = 12
-_COPIED_PER_PARSED = 64
-"""Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
-
-T = TypeVar("T")
-_Translate = Callable[[memoryview, Parameters], tuple[int, T]]
 
 
-class Inferences:
-    """Answer inference requests: of the Open Inference Protocol, and calls of other APIs.
+class HttpProcedures:
+    """Answer what is not inference: health, metadata, configuration, statistics, lists of models.
 
     Args:
         runtime: The runtime.
@@ -87,179 +67,6 @@ class Inferences:
         self._runtime = runtime
         self._bodies = bodies
         self._created = int(time.time())
-
-    async def infer(self, caller: Caller) -> Reply:
-        """Answer `/v2/models/NAME/infer`."""
-        model, version = _named(caller)
-
-        def work_bytes(body: memoryview) -> int:
-            size = JSON_BYTES.read(caller.request)
-            return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
-
-        def translate(body: memoryview, given: Parameters) -> tuple[int, tuple[InferRequest, IsBinary]]:
-            size = JSON_BYTES.read(caller.request)
-            request, is_binary = read_request(body, size, model=model, version=version, given=given)
-            return request.size, (request, is_binary)
-
-        held = caller.until_sent.enter_context(self._runtime.reserve())
-        (request, is_binary), deadline = await self._read(
-            caller, translate, held, types=[_BINARY], work_bytes=work_bytes
-        )
-        reply = await self._runtime.infer(request, deadline=deadline, held=held)
-        del request  # before the reply is translated
-        written = write_reply(reply, is_binary)
-        cost = _BYTES_PER_NUMBER * written.elements
-        if not written.raw and written.elements > NUMBERS_AT_ONCE:
-            return Reply(content=written.json, work_bytes=cost)
-        text: bytes = await self._bodies.run(cost, b"".join, written.json)
-        if not written.raw:
-            return Reply.of(text)
-        size = len(text) + sum(map(len, written.raw))
-        headers = {JSON_BYTES.name: str(len(text))}
-        return Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
-
-    def call(self, form: CallForm) -> Answer:
-        """Return what answers calls of a form, which become inference requests."""
-
-        async def answer(caller: Caller) -> Reply:
-            models = [signature.name for signature in self._models(form)]
-
-            def translate(
-                body: memoryview, given: Parameters
-            ) -> tuple[int, tuple[ApiCall, Signature, list[range]]]:
-                fields = form.fields.read(read_json(body), "the request")
-                registry = self._runtime.registry
-                named = registry.find(named_or_only(fields, models, form.does)).signature
-                call = form.read(fields, named, given)
-                graphs = (model.signature for model in registry.models())
-                signature = cheapest(named, graphs, form.role)
-                call.check(signature)
-                return len(body), (call, signature, chunks_of(call, self._runtime.settings))
-
-            held = caller.until_sent.enter_context(self._runtime.reserve())
-            (call, signature, chunks), deadline = await self._read(caller, translate, held)
-            replies = await self._infer_chunks(call, signature, chunks, deadline, held)
-            values, tokens = call.values(replies)
-            content = form.write(call, signature, tokens, *values)
-            numbers = sum(np.size(content) for reply in replies for content in reply.contents)
-            cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
-            return Reply.of(await self._bodies.run(cost, b"".join, content))
-
-        return answer
-
-    async def _infer_chunks(
-        self,
-        call: ApiCall,
-        signature: Signature,
-        chunks: Iterable[range],
-        deadline: float,
-        held: Reservation,
-    ) -> list[InferReply]:
-        """Return the replies to the chunks of a call, each made when its turn comes.
-
-        One that is too large is sent in halves.
-        """
-        replies = []
-        for chunk in chunks:
-            try:
-                with call.located(chunk):
-                    replies.append(await self._infer_chunk(call, signature, chunk, deadline, held))
-            except TooLargeError:
-                if len(chunk) == 1:
-                    raise
-                replies += await self._infer_chunks(call, signature, halves(chunk), deadline, held)
-        return replies
-
-    async def _infer_chunk(
-        self, call: ApiCall, signature: Signature, chunk: range, deadline: float, held: Reservation
-    ) -> InferReply:
-        with self._counted():
-            size = sum(each.text_bytes + each.tokens for each in call.sizes[chunk.start : chunk.stop])
-            request = await self._bodies.run(size, call.request, signature, self._runtime.settings, chunk)
-            held.add(request.size)
-        try:
-            return await self._runtime.infer(request, deadline=deadline, held=held)
-        finally:
-            held.add(-request.size)
-
-    async def models(self, _: Caller) -> Reply:
-        """Answer `/v1/models`."""
-        listed = [embed.listed_model(one.name, self._created) for one in self._models(embed.OPENAI)]
-        return _json({"object": "list", "data": listed})
-
-    async def model(self, caller: Caller) -> Reply:
-        """Answer `/v1/models/NAME`."""
-        signature = self._runtime.registry.find(_named(caller)[0]).signature
-        return _json(embed.listed_model(signature.name, self._created))
-
-    def _models(self, form: CallForm) -> list[Signature]:
-        """Return the models that calls of a form are for."""
-        signatures = {model.signature.name: model.signature for model in self._runtime.registry.models()}
-        return [signature for signature in signatures.values() if form.serves(signature)]
-
-    async def _read(
-        self,
-        caller: Caller,
-        translate: _Translate[T],
-        held: Reservation,
-        *,
-        types: Sequence[str] = (),
-        work_bytes: Callable[[memoryview], int] = len,
-    ) -> tuple[T, float]:
-        """Read and translate an inference; count one that is rejected here. Then the client may leave.
-
-        Args:
-            caller: Has sent it.
-            translate: Returns what a body and the parameters that headers give stand for, and the bytes that
-                this keeps in memory.
-            held: Has the bytes.
-            types: Media types that the body may have, beside JSON.
-            work_bytes: Returns what it costs to translate a body, in bytes of JSON.
-
-        Returns:
-            What it stands for, and its deadline.
-        """
-        began = time.monotonic()
-        with self._counted():
-            seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
-            given = {} if priority is None else {"priority": priority}
-            caller.check_type(*types)
-            body = await self._bodies.read(caller.request, held)
-            size, translated = await self._bodies.run(work_bytes(body), translate, body, given)
-            del body
-            held.add(size - held.bytes)
-        await caller.until_sent.enter_async_context(until_left(caller.request.receive))
-        return translated, math.inf if seconds is None else began + seconds
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Count an inference that ends in the block, before the runtime has it."""
-        began_ns = time.perf_counter_ns()
-        try:
-            yield
-        except (Exception, asyncio.CancelledError) as error:
-            # No variable of ours may refer to the error, whose traceback refers to the caller and the body.
-            self._runtime.soon(
-                partial(
-                    self._runtime.registry.unattributed.failed,
-                    total_ns=time.perf_counter_ns() - began_ns,
-                    error=InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error,
-                )
-            )
-            raise
-
-
-class HttpProcedures:
-    """Answer what is not inference: health, metadata, configuration, statistics, the index.
-
-    Args:
-        runtime: The runtime.
-        bodies: Reads requests.
-    """
-
-    def __init__(self, runtime: ThreadsafeRuntime, bodies: Bodies) -> None:
-        self._runtime = runtime
-        self._bodies = bodies
 
     async def live(self, _: Caller) -> Reply:
         """Answer `/v2/health/live`."""
@@ -272,10 +79,21 @@ class HttpProcedures:
 
     async def model_ready(self, caller: Caller) -> Reply:
         """Answer `/v2/models/NAME/ready`."""
-        name, version = _named(caller)
+        name, version = caller.model
         self._runtime.registry.slot(name, version)
         response = await self._runtime.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
         return _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
+
+    async def models(self, _: Caller) -> Reply:
+        """Answer `/v1/models`."""
+        served = embed.OPENAI.served(self._runtime.registry)
+        listed = [embed.listed_model(one.name, self._created) for one in served]
+        return _json({"object": "list", "data": listed})
+
+    async def model(self, caller: Caller) -> Reply:
+        """Answer `/v1/models/NAME`."""
+        signature = self._runtime.registry.find(caller.model[0]).signature
+        return _json(embed.listed_model(signature.name, self._created))
 
     def call(self, procedure: str, field: str = "", body: Fields | None = None) -> Answer:
         """Return what answers with the response of a procedure, or with one field of it.
@@ -290,7 +108,7 @@ class HttpProcedures:
         async def answer(caller: Caller) -> Reply:
             fields = caller.request.path_params
             if body is not None:
-                caller.check_type(_BINARY)
+                caller.check_type(BINARY)
                 with self._runtime.reserve() as held:
                     text = await self._bodies.read(caller.request, held)
                     fields = fields | body.read(read_json(text) if text else {}, "the request")
@@ -387,9 +205,9 @@ def create_application(
 
     routes: list[Route] = []
     if runtime is not None:
-        inferences = Inferences(runtime, bodies)
-        routes += _open_inference_routes(route, HttpProcedures(runtime, bodies), inferences)
-        routes += _call_routes(route, inferences)
+        procedures, inferences = HttpProcedures(runtime, bodies), Inferences(runtime, bodies)
+        routes += _open_inference_routes(route, procedures, inferences)
+        routes += _call_routes(route, procedures, inferences)
     routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(
         _CrossOrigin,
@@ -447,7 +265,7 @@ def _open_inference_routes(
         yield route(f"{model}/ready", procedures.model_ready, "Whether a model is ready", ready, **options)
 
 
-def _call_routes(route: _MakeRoute, inferences: Inferences) -> Iterator[Route]:
+def _call_routes(route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences) -> Iterator[Route]:
     def call(path: str, form: CallForm, body: errors.ErrorBody, summary: str, reply: Any) -> Route:
         options = {"headers": [TIMEOUT, PRIORITY], "procedure": INFERENCE}
         return route(path, inferences.call(form), summary, reply, request=form.fields, body=body, **options)
@@ -470,8 +288,8 @@ def _call_routes(route: _MakeRoute, inferences: Inferences) -> Iterator[Route]:
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
     model = embed.listed_model("", 0)
     models = like({"object": "list", "data": [model]})
-    yield index("/v1/models", inferences.models, "The models that embed", models)
-    yield index("/v1/models/{name}", inferences.model, "A model that embeds", like(model))
+    yield index("/v1/models", procedures.models, "The models that embed", models)
+    yield index("/v1/models/{name}", procedures.model, "A model that embeds", like(model))
 
 
 def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route]:
@@ -490,12 +308,6 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     body = errors.openai if path.startswith("/v1/") else errors.open_inference
     headers = {**(error.headers or {}), REQUEST_ID: Caller(request).id}
     return JSONResponse(body(error.status_code, message), error.status_code, headers)
-
-
-def _named(caller: Caller) -> tuple[str, str]:
-    """Return the model and the version that the path names; empty where it does not."""
-    parameters = caller.request.path_params
-    return parameters.get("name", ""), parameters.get("version", "")
 
 
 def _json(value: object, status: int = 200) -> Reply:

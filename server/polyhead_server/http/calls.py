@@ -20,6 +20,7 @@ from polyhead_server.http.tensors import Parameters, pack, write_parameters
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
+from polyhead_server.serving.registry import Registry
 from polyhead_server.settings import Settings
 
 MOST_INPUTS = 2048
@@ -129,6 +130,11 @@ class CallForm:
     """Of the output that it asks for, or of the first."""
     write: Callable[..., Iterator[bytes]]
     """Writes the reply: of the call, the graph, the number of tokens and each of its `values`."""
+
+    def served(self, registry: Registry) -> list[Signature]:
+        """Return the models that such calls are for."""
+        signatures = {model.signature.name: model.signature for model in registry.models()}
+        return [signature for signature in signatures.values() if self.serves(signature)]
 
 
 class InputSize(NamedTuple):

@@ -79,6 +79,7 @@ JSON_BYTES = Header(
     meaning="How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
 )
 
+BINARY = "application/octet-stream"
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
 _LOCAL = re.compile(
     r"((([\w.-]+\.)?localhost(\.localdomain)?|[\w.-]+\.internal)\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
@@ -101,6 +102,12 @@ class Caller:
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers."""
         return self._metadata
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """The model and the version that the path names; empty where it does not."""
+        parameters = self.request.path_params
+        return parameters.get("name", ""), parameters.get("version", "")
 
     def check_type(self, *also: str) -> None:
         """Check that the body is said to be JSON, or nothing is said of it.

@@ -12,10 +12,11 @@ from polyhead_server.errors import InvalidRequestError, StartError
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
 from polyhead_server.transport.accept_queue import AcceptQueue
-from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
+from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.access import Guard
 from polyhead_server.transport.reading import MAX_IN_PROGRESS, request_reader, stream_reader
 from polyhead_server.transport.stream_call import StreamCall
+from polyhead_server.transport.unary_call import UnaryCall
 
 TESTED_GRPCIO = ("1.72.1", "1.85.1")
 """The oldest and the newest release that the tests were run with."""

@@ -12,11 +12,12 @@ from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
 from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
+from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.call import INFER, STREAM_INFER
 from polyhead_server.transport.reading import BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
 from polyhead_server.transport.streaming import InferStream
+from polyhead_server.transport.unary_call import UnaryCall
 
 
 class InferenceService:

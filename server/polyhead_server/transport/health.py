@@ -15,10 +15,11 @@ from polyhead_server.errors import InvalidRequestError, UnknownModelError, quote
 from polyhead_server.inference.wire import check_small, parse_small
 from polyhead_server.runtime import Runtime
 from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
+from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.call import HEALTH
 from polyhead_server.transport.reading import EMPTY_CALL, BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
+from polyhead_server.transport.unary_call import UnaryCall
 
 _STATUS = {
     True: health_pb2.HealthCheckResponse.SERVING,

@@ -408,7 +408,7 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr("polyhead_server.http.application.write_reply", fail)
+    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", fail)
 
     answered = web.post(INFER, GOOD, {"x-request-id": "abc-7"})
 
@@ -426,7 +426,7 @@ def test_a_reply_that_fails_on_the_way_is_cut_short_and_logged(
         raise ZeroDivisionError("a fault")
 
     failing = Written(json=pieces(), elements=10**6, raw=())
-    monkeypatch.setattr("polyhead_server.http.application.write_reply", lambda *_: failing)
+    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", lambda *_: failing)
 
     with pytest.raises(http.client.IncompleteRead):
         web.post(INFER, GOOD, {"x-request-id": "abc-8"})

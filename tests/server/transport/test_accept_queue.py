@@ -17,10 +17,11 @@ from polyhead_server.errors import InvalidRequestError, shorten
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport import accepted_call
 from polyhead_server.transport.accept_queue import AcceptQueue
-from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
+from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.access import Guard
 from polyhead_server.transport.reading import MAX_IN_PROGRESS, request_reader, stream_reader
 from polyhead_server.transport.stream_call import StreamCall
+from polyhead_server.transport.unary_call import UnaryCall
 
 ECHO, STREAM = "/test.Service/Echo", "/test.Service/Stream"
 MIB = 2**20

@@ -20,7 +20,7 @@ from tests.servers import Callers
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.errors import StartError
-from polyhead_server.transport import accept_queue, accepted_call, grpcio_check, stream_call
+from polyhead_server.transport import accept_queue, accepted_call, grpcio_check, stream_call, unary_call
 from polyhead_server.transport.accept_queue import AcceptQueue
 from polyhead_server.transport.accepted_call import AcceptedCall
 
@@ -84,7 +84,7 @@ def test_without_a_name_that_they_need_the_server_does_not_start_and_says_why(
 ) -> None:
     real = vars(cygrpc)
     without = SimpleNamespace(**{key: value for key, value in real.items() if key != name})
-    for module in (accept_queue, accepted_call, stream_call):
+    for module in (accept_queue, accepted_call, stream_call, unary_call):
         monkeypatch.setattr(module, "cygrpc", without)
     monkeypatch.setattr(grpcio_check, "_CHECK_SECONDS", 0.5)
 

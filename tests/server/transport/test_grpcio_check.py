@@ -7,8 +7,9 @@ import pytest
 from tests.server.transport.conftest import accept_threads
 
 from polyhead_server.errors import StartError
-from polyhead_server.transport.accepted_call import AcceptedCall, UnaryCall
+from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.grpcio_check import TESTED_GRPCIO, check_grpcio
+from polyhead_server.transport.unary_call import UnaryCall
 
 
 def test_it_works_with_this_grpcio() -> None:
