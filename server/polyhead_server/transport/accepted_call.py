@@ -193,7 +193,7 @@ class AcceptedCall:
         """Count a request that gRPC refuses. It has told the caller, and ends the call: maybe before this."""
         if self._ended and not self._left:
             return
-        error = self._reader.too_large(or_else="cannot be decompressed")
+        error = self._reader.too_large()
         logged_reply(error, request_id(self))
         self._count(error)
 

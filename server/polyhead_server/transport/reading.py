@@ -88,15 +88,11 @@ class BoundedReader:
         """Note that a message has come, or will not. May be called in any thread."""
         self._waiting.pop(call, None)
 
-    def too_large(self, *, or_else: str) -> TooLargeError:
-        """Return the reason why gRPC has ended a call by itself.
-
-        Args:
-            or_else: What else it may have been: gRPC tells its caller, not us.
-        """
+    def too_large(self) -> TooLargeError:
+        """Return the likely reason why gRPC has ended a call by itself: it tells the caller, not us."""
         return TooLargeError(
             f"{self._what} must have at most {self._largest} bytes, also when decompressed; gRPC has ended "
-            f"the call because it had more, or {or_else}"
+            "the call because it had more, or cannot be decompressed"
         )
 
     def _check(self) -> None:
