@@ -68,10 +68,8 @@ class StreamCall(AcceptedCall):
     ) -> None:
         super().__init__(queue, method, event, answer=answer, reader=reader, check=check)
         self._ahead = ahead
-        self._requests: deque[bytes | Exception] = deque()
+        self._requests: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         """Those that have come, and what ends them. Only the event loop changes it."""
-        self._to_read: asyncio.Future[None] | None = None
-        """Done when there is something to read."""
         self._to_write: asyncio.Future[None] | None = None
         """Done when more may be written."""
         self._has_initial_metadata = False
@@ -103,15 +101,14 @@ class StreamCall(AcceptedCall):
             ExpiredError: It has not come in time.
             MemoryError: It does not fit into memory.
         """
-        if not self._requests:
-            self._to_read = self._queue.loop.create_future()
+        if self._requests.empty():
             self._reader.begin(self)
             try:
-                await self._to_read
+                request = await self._requests.get()
             finally:
                 self._reader.finish(self)
-                self._to_read = None
-        request = self._requests.popleft()
+        else:
+            request = self._requests.get_nowait()
         if isinstance(request, Exception):
             raise request
         return request
@@ -160,7 +157,7 @@ class StreamCall(AcceptedCall):
 
     def give_up(self, reason: Exception) -> None:
         """Let the handler get an error where it reads."""
-        self._arrive(reason)
+        self._requests.put_nowait(reason)
 
     # ---- In the polling thread ---------------------------------------------------------------------
 
@@ -176,9 +173,8 @@ class StreamCall(AcceptedCall):
             if go_on:
                 self._receive()
         # Last, since the event loop then waits for the interpreter's lock.
-        self._queue.hand_over(
-            self, partial(self._arrive, StopAsyncIteration() if request is None else request)
-        )
+        arrived = StopAsyncIteration() if request is None else request
+        self._queue.hand_over(self, partial(self._requests.put_nowait, arrived))
 
     def end_if_lost(self) -> None:
         """Answer the call if a request is lost. End it if word of a sent reply is: no other would be sent."""
@@ -238,11 +234,6 @@ class StreamCall(AcceptedCall):
         """End the call if it waits for a message to be sent, and word of that is lost."""
         if self._writing is not None and self._writing() is None:
             self._call.cancel()
-
-    def _arrive(self, request: bytes | Exception) -> None:
-        self._requests.append(request)
-        if self._to_read is not None:
-            _wake(self._to_read)
 
     async def _answer(self) -> None:
         await self._handler(self)

@@ -345,7 +345,7 @@ def test_a_stream_that_fails_ends_after_the_replies_before(last: bytes, code: An
         async def answer_stream(self, call: StreamCall) -> None:
             async for request in call:
                 if request == last:  # else the client's next write may fail before it knows the status
-                    await reached(lambda: call._requests)
+                    await reached(call._requests.qsize)
                 await call.write(await self.answer(request, call))
                 call.answered()
 
