@@ -79,14 +79,14 @@ class StreamCall(AcceptedCall):
         """For all that follows, which both threads change."""
         self._unanswered = 0
         """Requests that have been read, and not answered."""
-        self._to_send: deque[bytes | tuple[Any, Callable[[Any], None]]] = deque()
-        """Messages, and what ends the call with its tag, that wait for those before."""
+        self._to_send: deque[tuple[Any, Callable[[Any], None]]] = deque()
+        """Operations with their tags: messages, and what ends the call, that wait for those before."""
         self._sending = False
         """Something is being sent."""
         self._unsent = 0
         """Bytes of the messages that have not been sent."""
         self._writing: weakref.ref[Callable[[Any], None]] | None = None
-        """The tag of the message that is being sent."""
+        """The tag of what is being sent."""
 
     # ---- What handlers see -------------------------------------------------------------------------
 
@@ -125,21 +125,22 @@ class StreamCall(AcceptedCall):
         """
         if self._ended or self._left or self._queue.closed:
             raise asyncio.CancelledError
-        writable = None
+        tag = partial(self._written, len(message))
+        operations = (*self._initial_metadata(), cygrpc.SendMessageOperation(message, 0))
         with self._lock:
             self._unsent += len(message)
-            begins = self._append(message)
-            if not self._is_writable():
-                writable = self._to_write = self._queue.loop.create_future()
         del message
-        if begins:
-            self._send_next()
-        if writable is not None:
-            timer = self._queue.loop.call_at(until, self._cancel)
-            try:
-                await writable
-            finally:
-                timer.cancel()
+        self._start_sending(operations, tag)
+        del operations, tag  # which only gRPC may hold
+        with self._lock:
+            if self._is_writable():
+                return
+            writable = self._to_write = self._queue.loop.create_future()
+        timer = self._queue.loop.call_at(until, self._cancel)
+        try:
+            await writable
+        finally:
+            timer.cancel()
 
     def answered(self) -> None:
         """Note that a request has been answered, so that another may be read ahead."""
@@ -182,6 +183,10 @@ class StreamCall(AcceptedCall):
         # Not here: the event loop may be about to return from sending, with the tag.
         self._queue.hand_over(self, self._end_if_stuck)
 
+    def _sent(self, event: Any) -> None:
+        self._writing = None
+        super()._sent(event)
+
     def _written(self, size: int, _event: Any) -> None:
         """Send what waits behind a message that has been sent, or cannot be."""
         self._writing = None
@@ -200,16 +205,10 @@ class StreamCall(AcceptedCall):
             if not self._to_send:
                 self._sending = False
                 return
-            following = self._to_send.popleft()
+            operations, tag = self._to_send.popleft()
+        self._writing = weakref.ref(tag)
         try:
-            if isinstance(following, bytes):
-                tag = partial(self._written, len(following))
-                self._writing = weakref.ref(tag)
-                super()._start_sending(
-                    (*self._initial_metadata(), cygrpc.SendMessageOperation(following, 0)), tag
-                )
-            else:
-                super()._start_sending(*following)
+            super()._start_sending(operations, tag)
         except Exception:
             self._call.cancel()  # nothing would be sent after it
             raise
@@ -220,12 +219,6 @@ class StreamCall(AcceptedCall):
         self._queue.hand_over(self, self._call_back)
 
     # ---- On the event loop -------------------------------------------------------------------------
-
-    def _append(self, following: bytes | tuple[Any, Callable[[Any], None]]) -> bool:
-        """Put something behind all that is to be sent; return whether sending begins with it."""
-        self._to_send.append(following)
-        begins, self._sending = not self._sending, True
-        return begins
 
     def _is_writable(self) -> bool:
         return self._unsent < LARGE and len(self._to_send) < MAX_IN_PROGRESS
@@ -248,7 +241,8 @@ class StreamCall(AcceptedCall):
     def _start_sending(self, operations: Any, tag: Callable[[Any], None]) -> None:
         """Send now, or behind what is being sent."""
         with self._lock:
-            begins = self._append((operations, tag))
+            self._to_send.append((operations, tag))
+            begins, self._sending = not self._sending, True
         if begins:
             self._send_next()
 
