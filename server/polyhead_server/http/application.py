@@ -95,7 +95,7 @@ class HttpProcedures:
         signature = self._runtime.registry.find(caller.model[0]).signature
         return _json(embed.listed_model(signature.name, self._created))
 
-    def call(self, procedure: str, field: str = "", body: Fields | None = None) -> Answer:
+    def answer_of(self, procedure: str, field: str = "", body: Fields | None = None) -> Answer:
         """Return what answers with the response of a procedure, or with one field of it.
 
         Args:
@@ -240,7 +240,7 @@ def _open_inference_routes(
     route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences
 ) -> Iterator[Route]:
     def call(path: str, procedure: str, summary: str, field: str = "", body: Fields | None = None) -> Route:
-        answer = procedures.call(procedure, field, body)
+        answer = procedures.answer_of(procedure, field, body)
         schema = json_form(RPCS[procedure].response).schema
         reply = schema["properties"][field] if field else schema
         return route(path, answer, summary, reply, procedure=procedure, request=body)
@@ -268,7 +268,9 @@ def _open_inference_routes(
 def _call_routes(route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences) -> Iterator[Route]:
     def call(path: str, form: CallForm, body: errors.ErrorBody, summary: str, reply: Any) -> Route:
         options = {"headers": [TIMEOUT, PRIORITY], "procedure": INFERENCE}
-        return route(path, inferences.call(form), summary, reply, request=form.fields, body=body, **options)
+        return route(
+            path, inferences.answer_to(form), summary, reply, request=form.fields, body=body, **options
+        )
 
     reply: Any = {"anyOf": [like(sample) for sample in embed.SAMPLES]}
     yield call("/v1/embeddings", embed.OPENAI, errors.openai, "Embed texts, as OpenAI's API does", reply)

@@ -73,7 +73,7 @@ class Inferences:
         headers = {JSON_BYTES.name: str(len(text))}
         return Reply(content=(text, *written.raw), size=size, media_type=BINARY, headers=headers)
 
-    def call(self, form: CallForm) -> Answer:
+    def answer_to(self, form: CallForm) -> Answer:
         """Return what answers calls of a form, which become inference requests."""
 
         async def answer(caller: Caller) -> Reply:

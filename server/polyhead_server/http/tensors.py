@@ -119,14 +119,14 @@ def read_request(
     raw: list[bytes | memoryview] = []
     end, kept = size, 0
     for number, one in enumerate(fields["inputs"]):
-        given = _INPUT.read(one, f"inputs[{number}]")
-        tensor, count = _describe(given, f"inputs[{number}]")
+        described = _INPUT.read(one, f"inputs[{number}]")
+        tensor, count = _describe(described, f"inputs[{number}]")
         message.inputs.append(tensor)
         if count is None:
-            need(given, f"{tensor.name} (without parameter binary_data_size)", "data")
-            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, given["data"]))
+            need(described, f"{tensor.name} (without parameter binary_data_size)", "data")
+            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, described["data"]))
             continue
-        if "data" in given:
+        if "data" in described:
             raise InvalidRequestError(f"{tensor.name} must have data or binary_data_size, had both")
         if count > len(body) - end:
             raise InvalidRequestError(

@@ -179,10 +179,10 @@ class _HandOver:
             return
         functions, self._waiting = self._waiting, []
         with suppress(RuntimeError):  # it has ended, and so does this one: see `serve_http`
-            self._to.call_soon_threadsafe(_call, functions)
+            self._to.call_soon_threadsafe(_call_all, functions)
 
 
-def _call(functions: Sequence[Callable[[], None]]) -> None:
+def _call_all(functions: Sequence[Callable[[], None]]) -> None:
     for function in functions:
         try:
             function()

@@ -29,8 +29,8 @@ from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.access import Guard
 from polyhead_server.transport.cygrpc import cygrpc
 
-Open: TypeAlias = Callable[["AcceptQueue", str, Any], AcceptedCall]
-"""Makes a call of its queue, its method and the event that has brought it."""
+MakeCall: TypeAlias = Callable[["AcceptQueue", str, Any], AcceptedCall]
+"""Makes the call that an event has brought, of its queue and its method."""
 
 Step: TypeAlias = tuple[AcceptedCall, Callable[[], None]]
 """A call, and what the event loop is to do for it."""
@@ -68,7 +68,7 @@ class AcceptQueue:
     def __init__(
         self,
         server: grpc.aio.Server,
-        methods: Mapping[str, Open],
+        methods: Mapping[str, MakeCall],
         *,
         guard: Guard,
         statistics: Statistics,

@@ -11,7 +11,7 @@ from polyhead_server.errors import listed, quoted
 from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.accept_queue import Open
+from polyhead_server.transport.accept_queue import MakeCall
 from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.call import INFER, STREAM_INFER
 from polyhead_server.transport.reading import BoundedReader
@@ -32,7 +32,7 @@ class InferenceService:
         self._runtime = runtime
         self._log = log
 
-    def methods(self, requests: BoundedReader, streams: BoundedReader) -> Mapping[str, Open]:
+    def methods(self, requests: BoundedReader, streams: BoundedReader) -> Mapping[str, MakeCall]:
         """Return how the calls of each method are made, by its full name."""
         return {
             **{

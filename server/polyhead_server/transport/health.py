@@ -14,7 +14,7 @@ from polyhead_proto import SERVICE
 from polyhead_server.errors import InvalidRequestError, UnknownModelError, quoted
 from polyhead_server.inference.wire import check_small, parse_small
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.accept_queue import Open
+from polyhead_server.transport.accept_queue import MakeCall
 from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.call import HEALTH
 from polyhead_server.transport.reading import EMPTY_CALL, BoundedReader
@@ -40,7 +40,7 @@ class Health:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def methods(self, requests: BoundedReader) -> Mapping[str, Open]:
+    def methods(self, requests: BoundedReader) -> Mapping[str, MakeCall]:
         """Return how the calls of each method are made, by its full name."""
         unary = partial(UnaryCall, reader=requests, check=check_small)
         return {

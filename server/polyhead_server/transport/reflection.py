@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from polyhead_proto import FILE, SERVICE
 from polyhead_server.inference.wire import check_small, parse_small
-from polyhead_server.transport.accept_queue import Open
+from polyhead_server.transport.accept_queue import MakeCall
 from polyhead_server.transport.call import HEALTH
 from polyhead_server.transport.reading import BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
@@ -30,7 +30,7 @@ class Reflection:
             (SERVICE, HEALTH, reflection.SERVICE_NAME), pool=pool
         )
 
-    def methods(self, streams: BoundedReader) -> Mapping[str, Open]:
+    def methods(self, streams: BoundedReader) -> Mapping[str, MakeCall]:
         """Return how the calls of each method are made, by its full name."""
         answer = partial(StreamCall, answer=self._answer, reader=streams, check=check_small, ahead=1)
         return {f"/{reflection.SERVICE_NAME}/ServerReflectionInfo": answer}
