@@ -10,6 +10,7 @@ decision is made here, by running a small graph.
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -167,10 +168,9 @@ def open_graph(path: Path, device: Device, *, threads: int, lanes: int) -> Engin
     if device.provider == OPENVINO:
         return openvino_session.OpenVinoSession(
             path, precision=device.compute_precision, threads=threads, lanes=lanes
-        )
-    return session.OnnxRuntimeSession(
-        session.open_session(path, device=device, threads=threads), device.arena
-    )
+        ).prepare
+    opened = session.open_session(path, device=device, threads=threads)
+    return partial(session.OnnxRuntimeRun, opened, device.arena)
 
 
 def examine_graph(path: Path, device: Device) -> tuple[str, Operators]:

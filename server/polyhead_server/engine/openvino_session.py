@@ -7,7 +7,7 @@ those of the run before where one is missing. The server does, before it gets he
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -43,9 +43,6 @@ class OpenVinoSession:
 
     def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
         self._model = _read(path)
-        # The compiled graph has other names beside those of the file.
-        self.inputs: Collection[str] = [port.any_name for port in self._model.inputs]
-        self.outputs: Collection[str] = [port.any_name for port in self._model.outputs]
         self._settings = _settings(precision, threads, lanes)
         self._requests: _Requests | None = _Requests(self._compile(path.name, precision))
         self._lock = Lock()
