@@ -23,7 +23,7 @@ from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
 from polyhead_server.inference.wire import InferRequest, split_infer
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling.work import Done, Work
 from polyhead_server.serving.budget import Budget

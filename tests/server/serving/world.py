@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, cast
 
 from tests.clock import SkippingLoop
 
-from polyhead_server.repository import VersionFolder
+from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
