@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from polyhead_server.engine.gpus import gpu_name
 from polyhead_server.errors import DeviceError
 
 CPU = "CPUExecutionProvider"
@@ -74,11 +73,6 @@ class Device:
     def arena(self) -> str:
         """Onnxruntime's name for the memory arena that runs take memory from."""
         return "cpu:0" if self.host_memory else f"gpu:{self.number}"
-
-    @property
-    def gpu(self) -> str | None:
-        """The name of the GPU, or None if runs use the host's memory."""
-        return None if self.host_memory else gpu_name(self.number)
 
     @property
     def default_lanes(self) -> int:
