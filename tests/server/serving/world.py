@@ -175,4 +175,4 @@ class World:
         return [(slot.name, slot.version, slot.state, slot.reason) for slot in self.registry.slots()]
 
     def parameters(self, name: str = "a") -> int | None:
-        return self.registry.find(name).signature.manifest.numbers.parameters
+        return self.registry.find(name).signature.manifest.parameters
