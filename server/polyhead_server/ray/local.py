@@ -1,14 +1,13 @@
 """`polyhead serve --engine ray`: a Ray of this machine alone, to try out what docs/deploy.md describes."""
 
 import signal
-import socket
 import threading
 from types import FrameType
 
 import ray
 from ray import serve
 
-from polyhead_server.address import format_address, warn_if_exposed
+from polyhead_server.address import format_address, listen, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
@@ -84,10 +83,8 @@ def _free_port(port: int) -> int:
     Raises:
         StartError: It is taken: Serve would try for ever to get it.
     """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise StartError(f"cannot listen on port {port}: {error.strerror}") from error
-        return int(probe.getsockname()[1])
+    try:
+        with listen("0.0.0.0", port) as probe:  # noqa: S104 - as Serve does
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise StartError(f"cannot listen on port {port}: {error.strerror}") from error
