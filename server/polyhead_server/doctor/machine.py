@@ -25,7 +25,8 @@ from polyhead_server.doctor.report import (
 )
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.devices import cuda_problem, cuda_version, on_openvino, openvino_version
+from polyhead_server.engine.devices import cuda_problem, cuda_version, on_openvino
+from polyhead_server.engine.openvino_session import version as openvino_version
 from polyhead_server.errors import DeviceError
 
 DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and `--gpus all`)"

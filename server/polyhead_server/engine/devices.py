@@ -62,7 +62,7 @@ def on_cuda(reason: str, number: int = 0) -> Device:
         options={"device_id": str(number), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"},
         precisions=frozenset({"fp32", "fp16", "bf16"}),
         host_memory=False,
-        overlaps=True,
+        default_lanes=2,
     )
 
 
@@ -83,15 +83,6 @@ def on_openvino(reason: str) -> Device:
         computes=bf16 | {"fp32"},
         host_threads=True,
     )
-
-
-def openvino_version() -> str:
-    """Return OpenVINO's version.
-
-    Raises:
-        DeviceError: It does not work.
-    """
-    return openvino_session.version()
 
 
 def cuda_version() -> str | None:

@@ -112,10 +112,6 @@ class Engine:
                 self._arena.end(taken)
                 self._running.discard(run)
 
-    def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
-        """Return inputs of (B, T): zeros, nothing masked, no padding."""
-        return self._signature.example(batch, tokens)
-
     def shrink(self) -> None:
         """Have the next run return the memory that earlier runs took."""
         with self._lock:
@@ -151,7 +147,7 @@ class Engine:
             return
         self.shrink()
         try:
-            self.run(self.example(1, 1), self.outputs)
+            self.run(self._signature.example(1, 1), self.outputs)
         except EngineError as error:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
             self._can_shrink = False
@@ -160,7 +156,7 @@ class Engine:
         """Run once on zeros, and check the outputs against the manifest."""
         batch, tokens = 2, min(8, self._signature.max_tokens or 8)
         try:
-            values = self.run(self.example(batch, tokens), self.outputs)
+            values = self.run(self._signature.example(batch, tokens), self.outputs)
         except (EngineError, TooLargeError, DeviceLostError) as error:
             LOGGER.debug("warm-up of %s failed", self._signature.name, exc_info=True)
             raise RepositoryError(f"{file} fails on its first run") from error

@@ -171,7 +171,7 @@ class Loader:
         """Run a few sizes to know what runs cost."""
         with self._slots:
             return measure_prior(
-                lambda batch, tokens: engine.run(engine.example(batch, tokens), engine.outputs),
+                lambda batch, tokens: engine.run(signature.example(batch, tokens), engine.outputs),
                 max_tokens=signature.max_tokens,
                 fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
             )

@@ -49,7 +49,7 @@ class Graph:
         lengths: np.ndarray | None = None,
     ) -> Work:
         """A random request, its sequences of different lengths; or one full of a hostile value."""
-        feeds = self.engine.example(batch, tokens)
+        feeds = self.signature.example(batch, tokens)
         if lengths is None:
             lengths = self.random.integers(1, tokens + 1, batch)
             lengths[0] = tokens
