@@ -11,8 +11,8 @@ from polyhead_server.address import format_address, listen, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.ray import services
 from polyhead_server.ray.application import application, check
-from polyhead_server.ray.services import SERVICES
 from polyhead_server.repository.scanning import list_families
 from polyhead_server.settings import Settings
 
@@ -61,7 +61,7 @@ def run(settings: Settings) -> int:
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": "127.0.0.1", "port": _free_port(0)},
-            grpc_options={"port": port, "grpc_servicer_functions": SERVICES},
+            grpc_options={"port": port, "grpc_servicer_functions": [f"{services.__name__}.add_services"]},
         )
         gpus = 1 if settings.device == "cuda" else 0
         serve.run(application(settings, families, replicas=settings.workers, cpus=cpus, gpus=gpus), name=NAME)
