@@ -16,7 +16,7 @@ from polyhead_server.errors import (
     UnavailableError,
     scattered_retry_ms,
 )
-from polyhead_server.observability.counter_slots import MEMORY
+from polyhead_server.observability.observer import Drop
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
 from polyhead_server.transport.call import INFERENCE
@@ -106,7 +106,7 @@ class BoundedReader:
         if method not in INFERENCE:
             return
         if isinstance(error, UnavailableError):
-            self._statistics.on_drop(MEMORY)
+            self._statistics.on_drop(Drop.MEMORY)
         self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
 
     def too_large(self, *, or_else: str) -> TooLargeError:
