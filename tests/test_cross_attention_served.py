@@ -23,7 +23,7 @@ from polyhead_load.sweep.warm_up import warm_up
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute

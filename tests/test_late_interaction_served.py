@@ -27,7 +27,7 @@ from polyhead_export import export_family
 from polyhead_export.sources import from_checkpoint
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.drift import measure_drift
 from polyhead_server.serving.tokeniser import open_tokeniser

@@ -20,7 +20,7 @@ from tests.server.conftest import Running
 from polyhead_client import Client
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute

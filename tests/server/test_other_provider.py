@@ -67,7 +67,7 @@ def test_it_is_served_and_named(server: Running, other: Running, opened: list[li
 
 
 def test_nothing_is_assumed_of_it() -> None:
-    assert (DEVICE.arena, DEVICE.gpu) == ("cpu:0", None)
+    assert DEVICE.arena == "cpu:0"
     assert DEVICE.precisions == {"fp32"}
     assert DEVICE.default_lanes == 1
     assert DEVICE.checks_placement

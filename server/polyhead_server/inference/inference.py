@@ -21,7 +21,7 @@ from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
 from polyhead_server.inference.wire import LARGE, InferRequest, Peeked, peek
-from polyhead_server.observability.counter_slots import LOADING
+from polyhead_server.observability.observer import Drop
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
@@ -139,7 +139,7 @@ class Inference:
             return self._registry.find(seen.model, seen.version)
         except UnavailableError as error:
             if error.retry_after_ms is not None:
-                self._registry.unattributed.on_drop(LOADING)
+                self._registry.unattributed.on_drop(Drop.LOADING)
             raise
 
     async def _read(

@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyhead_server.observability.observer import Drop
+
 _SECONDS = (
     *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -92,12 +94,7 @@ _batches = _slots.take(4 * (_EXACT_BATCHES + 32))
 
 # ---- Dropped work ------------------------------------------------------------------------------
 
-DRAINING, LOADING, MEMORY = "draining", "loading", "memory"
-_REASONS = (
-    *("queue_full", "unreachable", "stopping", "timeout", "expired", "cancelled"),  # the scheduler's
-    *(DRAINING, LOADING, MEMORY),
-)
-DROP = {reason: _slots.take() for reason in _REASONS}
+DROP = {reason: _slots.take() for reason in Drop}
 """Work that ended without a result, by the reason."""
 
 # ---- Workers -----------------------------------------------------------------------------------

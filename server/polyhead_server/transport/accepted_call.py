@@ -14,8 +14,8 @@ from typing import Any, NoReturn, Protocol
 import grpc
 
 from polyhead_server.errors import RequestError, UnavailableError, shorten
-from polyhead_server.observability.counter_slots import MEMORY
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Drop
 from polyhead_server.observability.request_log import request_id
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.access import Guard, Rejection
@@ -202,7 +202,7 @@ class AcceptedCall:
         if self.method not in INFERENCE:
             return
         if isinstance(error, UnavailableError):
-            self._queue.statistics.on_drop(MEMORY)
+            self._queue.statistics.on_drop(Drop.MEMORY)
         self._queue.statistics.failed(total_ns=time.perf_counter_ns() - self._began_ns, error=error)
 
     def _start(self) -> None:

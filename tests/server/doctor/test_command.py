@@ -12,7 +12,7 @@ from polyhead_client.command import main
 from polyhead_server.doctor.command import app
 from polyhead_server.doctor.display import show
 from polyhead_server.doctor.examination import examine
-from polyhead_server.doctor.machine import LocalMachine
+from polyhead_server.doctor.machine import this_machine
 from polyhead_server.engine.devices import cuda_problem
 
 Doctor = Callable[..., tuple[int, str]]
@@ -59,7 +59,7 @@ def test_json_is_for_programs(doctor: Doctor, repository: Path) -> None:
 
 def test_graphs_are_shown_with_their_operators(repository: Path) -> None:
     console = Console(width=240, record=True, file=io.StringIO())
-    show(examine(LocalMachine(), "cpu", models=repository, name="tiny"), console)
+    show(examine(this_machine(), "cpu", models=repository, name="tiny"), console)
 
     text = console.export_text()
     assert "fused (2 MultiHeadAttention)" in text

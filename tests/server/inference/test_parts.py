@@ -19,7 +19,7 @@ from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.parts import PART_BYTES, Part, PartMaker, Parts, parts_of
 from polyhead_server.inference.reply import write_reply
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import Signature, TensorSpec, signature_of
 
 FIELDS = 1024 + len("tiny.attention")

@@ -26,7 +26,7 @@ from polyhead_server.inference.reply import (
     write_reply,
     write_timings,
 )
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import signature_of
 
 TIMINGS = {

@@ -16,7 +16,7 @@ from polyhead_server.inference.templates import (
     make_template,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
 

@@ -7,9 +7,9 @@ import pytest
 
 from polyhead_server.errors import ExpiredError, InvalidRequestError, UnavailableError
 from polyhead_server.observability import counter_slots as slots
+from polyhead_server.observability.observer import Drop, Execution
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.scheduling.observer import Drop, Execution
 
 
 def answered(statistics: Statistics, **others: Any) -> None:

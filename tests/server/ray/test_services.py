@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyhead[r
 
 from ray.serve._private.grpc_util import gRPCGenericServer
 
-from polyhead_server.ray.services import SECONDS, add_inference_service
+from polyhead_server.ray.services import SECONDS, add_services
 
 Handle = Callable[[Any, Any], None]
 
@@ -35,7 +35,7 @@ async def called(handle: Handle, *, metadata: Any = (), seconds: float | None = 
         return stream if streaming_type.name == "STREAM_STREAM" else unary
 
     server = gRPCGenericServer(factory)
-    add_inference_service(None, server)
+    add_services(None, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

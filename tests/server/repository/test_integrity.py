@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import read_manifest, verify
+from polyhead_server.repository.integrity import verify
+from polyhead_server.repository.manifest import read_manifest
 
 Edit = Callable[[Callable[[dict[str, Any]], None]], None]
 Record = Callable[[str], None]

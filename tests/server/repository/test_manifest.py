@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import Manifest, read_manifest
+from polyhead_server.repository.manifest import Manifest, read_manifest
 
 Edit = Callable[[Callable[[dict[str, Any]], None]], None]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Done, Drop
+from polyhead_server.observability.observer import Drop
+from polyhead_server.scheduling import Done
 from polyhead_server.scheduling.queue import Entry
 
 LANE = Prices(0.01, token=0.001)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import DynamicAxes, Size, Work
 from polyhead_server.scheduling.batch import (

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import Done, Drop
+from polyhead_server.observability.observer import Drop
+from polyhead_server.scheduling import Done
 
 
 def test_what_gathers_during_a_run_is_the_next_batch(bench: Any, virtually: Any) -> None:

@@ -19,7 +19,7 @@ from tests.servers import quick_settings
 
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import execute
@@ -49,7 +49,7 @@ class Graph:
         lengths: np.ndarray | None = None,
     ) -> Work:
         """A random request, its sequences of different lengths; or one full of a hostile value."""
-        feeds = self.engine.example(batch, tokens)
+        feeds = self.signature.example(batch, tokens)
         if lengths is None:
             lengths = self.random.integers(1, tokens + 1, batch)
             lengths[0] = tokens

@@ -16,7 +16,8 @@ from polyhead_client import Client
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import on_cpu, on_openvino
 from polyhead_server.engine.engine import Arrays, Engine
-from polyhead_server.repository import GraphName, VersionFolder, read_manifest, scan_family
+from polyhead_server.repository.manifest import GraphName, read_manifest
+from polyhead_server.repository.scanning import VersionFolder, scan_family
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.serving import loading
 from polyhead_server.serving.drift import SENTENCES, ComputeDrift, measure_drift

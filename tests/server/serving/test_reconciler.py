@@ -14,7 +14,7 @@ from tests.clock import skip
 from tests.server.serving.world import PATIENCE, World, asynchronous, until
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
-from polyhead_server.repository import Broken, VersionFolder
+from polyhead_server.repository.scanning import Broken, VersionFolder
 from polyhead_server.serving.reconciler import LOOK_SECONDS, look
 from polyhead_server.serving.registry import ModelState
 

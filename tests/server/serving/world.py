@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, cast
 
 from tests.clock import SkippingLoop
 
-from polyhead_server.repository import VersionFolder
+from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
@@ -175,4 +175,4 @@ class World:
         return [(slot.name, slot.version, slot.state, slot.reason) for slot in self.registry.slots()]
 
     def parameters(self, name: str = "a") -> int | None:
-        return self.registry.find(name).signature.manifest.numbers.parameters
+        return self.registry.find(name).signature.manifest.parameters
