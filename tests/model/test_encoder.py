@@ -236,16 +236,6 @@ def test_shared_layers_are_one_layer() -> None:
     assert len({encoder.layer(number) for number in range(3)}) == 1
 
 
-def test_local_layers_see_their_window_only() -> None:
-    encoder = ENCODERS["modernbert"]
-
-    attention: Any = encoder(torch.arange(9)[None], need_weights=True).attention
-
-    near = masks.window(9, 4)[0]
-    assert [bool((weights[0][:, ~near] == 0).all()) for weights in attention] == [False, True, False]
-    close(attention[1].sum(-1), torch.ones(1, 3, 9))
-
-
 def test_half_precision() -> None:
     encoder = build(VECTORS["post norm"]).to(torch.bfloat16)
     result = encoder(torch.randn(2, 5, 12, dtype=torch.bfloat16), torch.tensor([5, 0]), need_weights=True)
