@@ -410,15 +410,27 @@ Connect = Callable[..., Client]
 
 
 QUICK_OVER_BOTH = ("test_client", "test_real_server")
-"""What both kinds of client share is the same code: of the others, half is slow."""
+OVER_BOTH = (
+    "test_coalescing",
+    "test_errors",
+    "test_large_replies",
+    "test_options",
+    "test_retry",
+    "test_several_servers",
+    "test_splitting",
+)
+"""What other modules test is the same code in both kinds of client. Of these, the half of asyncio is slow."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests of calls with both kinds of client."""
+    """Run tests of calls with both kinds of client, where these differ."""
     if "transport" in metafunc.fixturenames:
-        quick = Path(metafunc.module.__file__ or "").stem in QUICK_OVER_BOTH
-        marks = () if quick else pytest.mark.slow
-        metafunc.parametrize("transport", ["sync", pytest.param("asyncio", marks=marks)])
+        module = Path(metafunc.module.__file__ or "").stem
+        kinds: list[Any] = ["sync"]
+        if module in QUICK_OVER_BOTH + OVER_BOTH:
+            marks = () if module in QUICK_OVER_BOTH else pytest.mark.slow
+            kinds.append(pytest.param("asyncio", marks=marks))
+        metafunc.parametrize("transport", kinds)
 
 
 @pytest.fixture

@@ -89,16 +89,6 @@ def test_all_of_a_graph_comes_in_the_form_of_the_inputs(
     assert encoding.heads == tuple(range(H))
 
 
-def test_texts_have_scores_too(client: Client) -> None:
-    encoding: Any = client.encode(TEXTS, model="words", scores=True, rollout=True)
-
-    whole = expected(6, 3, 5)
-    np.testing.assert_array_equal(encoding.scores.values, whole["head_scores"])
-    assert encoding.rollout is not None
-    assert [item.shape for item in encoding.rollout] == [(6, 6), (3, 3), (5, 5)]
-    assert encoding.tokens is not None
-
-
 def test_layers_heads_and_keys_are_cut_down_on_the_server(client: Client, fake: "FakeServer") -> None:
     x = vectors(2, 5, D)
 

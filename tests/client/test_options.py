@@ -152,12 +152,6 @@ def test_one_environment_is_for_all_commands(
     assert "timeout must be more than 0" in capsys.readouterr().err
 
 
-def test_without_a_token_none_is_sent(fake: "FakeServer", connect: "Connect") -> None:
-    connect(fake.target).ready()
-
-    assert all("authorization" not in call[2] for call in fake.calls)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
