@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,8 @@ class FakeServer:
 
     `answers[rpc]` may be replaced; `properties` override those of every model; `calls` has
     every request with its metadata. `graphs` are those of each family, which may also have `rows` and
-    `insight`; with `head_mask`, each takes one.
+    `insight`; with `head_mask`, each takes one. `script` plays replies in parts: number of the stream and
+    context → messages.
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -42,6 +43,7 @@ class FakeServer:
         self.graphs = ["", "attention"]
         self.head_mask = False
         self.properties: dict[str, str] = {}
+        self.script: Callable[[int, grpc.ServicerContext], Iterable[Any]] = lambda *_: ()
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {
             "ServerLive": lambda *_: pb.ServerLiveResponse(live=True),
@@ -70,6 +72,9 @@ class FakeServer:
             for rpc in RPCS.values()
             if rpc.name in self.answers
         }
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._play, response_serializer=lambda message: message.SerializeToString()
+        )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = (
             self._server.add_insecure_port("127.0.0.1:0")
@@ -95,6 +100,10 @@ class FakeServer:
             return self.answers[name](request, context)
 
         return handle
+
+    def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+        self.calls.append(("ModelStreamInfer", next(requests), {}))
+        yield from self.script(self.count("ModelStreamInfer"), context)
 
     def _metadata(self, request: Any, context: grpc.ServicerContext) -> Any:
         family, _, graph = request.name.partition(".")

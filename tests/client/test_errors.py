@@ -98,8 +98,9 @@ def test_every_status_becomes_an_error_of_ours(
     "code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE], ids=lambda c: c.name
 )
 def test_no_error_of_grpc_escapes_from_any_call(
-    client: Client, fake: "FakeServer", rpc: str, code: grpc.StatusCode
+    connect: "Connect", fake: "FakeServer", rpc: str, code: grpc.StatusCode
 ) -> None:
+    client = connect(fake.target, options=[("grpc.enable_retries", 0)])
     fake.answers[rpc] = failing(code)(fake.answers[rpc])
     probes = {"ServerLive", "ServerReady", "ModelReady"}
 
