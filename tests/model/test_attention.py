@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -138,11 +139,10 @@ def test_a_row_with_nothing_to_attend_to_gives_zeros(fused: bool) -> None:
 
 
 def test_gradients_are_finite_where_a_row_sees_nothing() -> None:
-    x = torch.randn(1, 3, 8, requires_grad=True)
+    x: Any = torch.randn(1, 3, 8, requires_grad=True)
     mask = torch.tensor([[[True, False, False], [False, False, False], [True, True, True]]])
     MultiHeadAttention(8, 2)(x, mask=mask)[0].sum().backward()
 
-    assert x.grad is not None
     assert torch.all(x.grad.isfinite())
 
 
