@@ -100,11 +100,6 @@ class Stack:
         """The server's, on this machine."""
         return f"127.0.0.1:{self.ports['POLYHEAD_PORT']}"
 
-    @property
-    def http_address(self) -> str:
-        """The same for HTTP."""
-        return f"127.0.0.1:{self.ports['POLYHEAD_HTTP_PORT']}"
-
     def container(self, service: str) -> dict[str, Any]:
         """What the engine says about a service's only container."""
         identity = self("ps", "--all", "--quiet", service).strip()
