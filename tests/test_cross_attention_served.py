@@ -242,27 +242,6 @@ def test_masks_that_were_left_out_stay_one_value(models: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
-        ("cross", {"query": floats(1, 2, D)}, r"input memory is missing: it must be given as FP32 or FP16"),
-        ("cross", {"memory": floats(1, 2, D)}, r"input query is missing"),
-        (
-            "cross",
-            {"query": floats(1, 2, D), "memory": floats(2, 2, D)},
-            r"dimension 0 \(B\) of memory must be 1, was 2",
-        ),
-        (
-            "cross",
-            {
-                "query": floats(1, 2, D),
-                "memory": floats(1, 3, D),
-                "memory_lengths": np.array([4], np.int32),
-            },
-            r"memory_lengths\[0\] must be between 0 and S \(3\), was 4",
-        ),
-        (
-            "cross",
-            {"query": floats(1, 2, D), "memory": floats(1, 3, D), "lengths": np.array([3], np.int32)},
-            r"lengths\[0\] must be between 0 and T \(2\), was 3",
-        ),
         (
             "decoder",
             {
@@ -271,21 +250,6 @@ def test_masks_that_were_left_out_stay_one_value(models: Path) -> None:
                 "memory": floats(1, 3, D),
             },
             r"dimension 2 \(S\) of memory_mask must be 3, was 2",
-        ),
-        (
-            "causal",
-            {"x": floats(1, 2, D), "mask": np.ones((2, 2), np.bool_)},
-            r"mask must have 3 dimensions \(B, T, T\), had 2",
-        ),
-        (
-            "causal",
-            {"x": floats(1, 2, D), "mask": np.ones((1, 2, 2), np.float32)},
-            "mask must have datatype BOOL, was 'FP32'",
-        ),
-        (
-            "causal",
-            {"x": floats(2, 2, D), "mask": np.ones((1, 2, 2), np.bool_)},
-            r"dimension 0 \(B\) of mask must be 2, was 1",
         ),
         (
             "causal",
@@ -482,9 +446,8 @@ def test_a_mask_goes_with_any_form_of_inputs(client: Client) -> None:
         output, attention, _ = reference("causal", x, mask=mask)
         np.testing.assert_allclose(listed.output[number], output, atol=1e-5)
         np.testing.assert_allclose(listed.attention[1][number], attention[1], atol=1e-5)
-        alone = client.encode(x, mask=mask, model="causal", attention=[1], queries=[0])
+        alone: Any = client.encode(x, mask=mask, model="causal", attention=[1], queries=[0])
         assert alone.model == "causal.rows"
-        assert alone.attention is not None
         np.testing.assert_allclose(alone.attention[1], attention[1][:, [0]], atol=1e-5)
     without = client.encode(xs[0], model="causal")
     np.testing.assert_allclose(without.output, reference("causal", xs[0])[0], atol=1e-5)
