@@ -6,7 +6,7 @@ from typing import Any
 
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import Manifest, read_manifest
+from polyhead_server.repository.manifest import Manifest, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import Work, dynamic_axes_of, measure
 from polyhead_server.scheduling.execution import Result, execute

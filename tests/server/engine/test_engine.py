@@ -19,7 +19,7 @@ from polyhead_server.engine.devices import choose_device, on_cpu, on_cuda
 from polyhead_server.engine.engine import Arrays, Engine
 from polyhead_server.engine.session import OnnxRuntimeSession
 from polyhead_server.errors import DeviceError, DeviceLostError, EngineError, RepositoryError, TooLargeError
-from polyhead_server.repository import GraphName, Manifest, read_manifest
+from polyhead_server.repository.manifest import GraphName, Manifest, read_manifest
 from polyhead_server.repository.signature import signature_of
 
 

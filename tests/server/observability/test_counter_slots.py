@@ -1,9 +1,9 @@
 """Places on a page: none is taken twice, and every word that others use has one."""
 
 from grpc import StatusCode
+from polyhead_server.observability.observer import Drop
 
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.scheduling.observer import Drop
 
 
 def test_no_place_is_taken_twice() -> None:

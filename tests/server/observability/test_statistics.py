@@ -3,9 +3,10 @@
 import random
 from typing import Any
 
+from polyhead_server.observability.observer import Drop, Execution
+
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.scheduling.observer import Drop, Execution
 
 
 def answered(statistics: Statistics, **others: Any) -> None:

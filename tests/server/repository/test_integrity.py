@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from tests.server.graphs import manifest_of
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import read_manifest, verify
+from polyhead_server.repository.integrity import verify
+from polyhead_server.repository.manifest import read_manifest
 
 Edit = Callable[[Callable[[dict[str, Any]], None]], None]
 Record = Callable[[str], None]

@@ -8,7 +8,7 @@ import pytest
 from tests.server.graphs import manifest_of
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import Manifest, read_manifest
+from polyhead_server.repository.manifest import Manifest, read_manifest
 
 Edit = Callable[[Callable[[dict[str, Any]], None]], None]
 

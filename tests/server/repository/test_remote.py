@@ -12,7 +12,7 @@ from tests.waiting import reached
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder, location
-from polyhead_server.repository import Broken, VersionFolder, list_families, scan_family
+from polyhead_server.repository.repository import Broken, VersionFolder, list_families, scan_family
 
 
 @pytest.fixture(autouse=True)

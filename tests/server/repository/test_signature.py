@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.server.graphs import described, manifest_of
 
-from polyhead_server.repository import GraphName
+from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.signature import Signature, signature_of
 
 

@@ -5,10 +5,11 @@ import asyncio
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
+from polyhead_server.observability.observer import Drop
 from tests.server.scheduling.conftest import BY_TOKENS, FLAT, Bench, Prices
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.scheduling import Done, Drop
+from polyhead_server.scheduling import Done
 
 
 async def test_what_gathers_during_a_run_is_the_next_batch() -> None:

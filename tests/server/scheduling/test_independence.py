@@ -17,7 +17,7 @@ from tests.server.conftest import running
 from tests.server.graphs import OpenGraph
 from tests.servers import quick_settings
 
-from polyhead_server.repository import GraphName
+from polyhead_server.repository.manifest import GraphName
 from polyhead_server.scheduling import Work
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
+from polyhead_server.observability.observer import Drop
 from tests.server.scheduling.conftest import Bench, Prices
 
 from polyhead_server.errors import EngineError, UnavailableError
-from polyhead_server.scheduling import Drop
 
 LANE = Prices(0.01, token=0.001, attention=1e-5)
 WIDE = Prices(0.01, token=0.0006, attention=0.6e-5)

@@ -17,7 +17,8 @@ from polyhead_client import Client
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import on_openvino
 from polyhead_server.engine.engine import Arrays, Engine
-from polyhead_server.repository import GraphName, VersionFolder, scan_family
+from polyhead_server.repository.manifest import GraphName
+from polyhead_server.repository.repository import VersionFolder, scan_family
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving import loading
 from polyhead_server.serving.drift import SENTENCES, ComputeDrift, measure_drift

@@ -15,7 +15,7 @@ from tests.server.serving.world import PATIENCE, World
 from tests.waiting import reached
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
-from polyhead_server.repository import Broken, VersionFolder
+from polyhead_server.repository.repository import Broken, VersionFolder
 from polyhead_server.serving.reconciler import LOOK_SECONDS, look
 from polyhead_server.serving.registry import ModelState
 
