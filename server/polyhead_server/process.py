@@ -17,7 +17,7 @@ from polyhead_server.http.server import announce, serve_http
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.observability.shared_counters import SharedCounters
-from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
+from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 from polyhead_server.transport.server import GrpcServer, create_server
 

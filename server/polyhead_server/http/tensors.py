@@ -18,7 +18,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, need, read_json, shown
-from polyhead_server.inference.outputs import OutputLayout
+from polyhead_server.inference.outputs import OutputPlan
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
 
@@ -326,7 +326,7 @@ def _pieces(reply: InferReply, is_binary: IsBinary) -> Iterator[bytes]:
     yield b"]}"
 
 
-def _numbers(output: OutputLayout, content: Content) -> Iterator[bytes]:
+def _numbers(output: OutputPlan, content: Content) -> Iterator[bytes]:
     """Write the elements of a tensor as text, some at a time."""
     if isinstance(content, bytes):
         strings = unpack_strings(output.spec.name, output.shape, content)

@@ -19,10 +19,10 @@ from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.outputs import (
     EXTRAS,
-    OutputLayout,
+    OutputPlan,
     RequestedOutput,
     convert,
-    layout_of_output,
+    plan_output,
 )
 from polyhead_server.repository.signature import Signature
 
@@ -52,11 +52,11 @@ _TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12 + _MAX_PADDING_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplyLayout:
+class ReplyPlan:
     """A reply, every size of which is known before anything is computed."""
 
     signature: Signature
-    outputs: Sequence[OutputLayout]
+    outputs: Sequence[OutputPlan]
     computed: Sequence[str]
     """The outputs that the graph computes."""
     header: bytes
@@ -77,7 +77,7 @@ class InferReply:
     header: bytes
     """A `ModelInferResponse` with what it says of its outputs, without id, timings and raw contents."""
     request_id: str
-    outputs: Sequence[OutputLayout]
+    outputs: Sequence[OutputPlan]
     """What the contents are; of a part, what they are a block of."""
     contents: Sequence[Content]
     """In the same order. Arrays may be views of larger ones."""
@@ -85,19 +85,19 @@ class InferReply:
     """In nanoseconds, by the names of the reply's parameters."""
 
 
-def layout_of_reply(
+def plan_reply(
     outputs: Sequence[RequestedOutput],
     *,
     sizes: Mapping[str, int],
     signature: Signature,
     tokens_bytes: int = 0,
-) -> ReplyLayout:
+) -> ReplyPlan:
     """Work out every output of a reply, given the sizes of the axes that vary.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    layouts = [layout_of_output(output, sizes=sizes, tokens_bytes=tokens_bytes) for output in outputs]
+    plans = [plan_output(output, sizes=sizes, tokens_bytes=tokens_bytes) for output in outputs]
     header = pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),
@@ -105,62 +105,62 @@ def layout_of_reply(
             pb.ModelInferResponse.InferOutputTensor(
                 name=output.spec.name, datatype=output.datatype, shape=output.shape
             )
-            for output in layouts
+            for output in plans
         ],
     ).SerializeToString()
     framing = _MAX_PADDING_BYTES + len(_RAW_TAG)
-    framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in layouts)
-    return ReplyLayout(
+    framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in plans)
+    return ReplyPlan(
         signature=signature,
-        outputs=layouts,
-        computed=[output.spec.name for output in layouts if output.spec.name not in EXTRAS],
+        outputs=plans,
+        computed=[output.spec.name for output in plans if output.spec.name not in EXTRAS],
         header=header,
         size=len(header) + _TIMINGS_BYTES + sum(framed),
-        work_bytes=sum(output.work_bytes(output.bytes) for output in layouts),
-        computed_bytes=sum(output.computed_bytes for output in layouts),
+        work_bytes=sum(output.work_bytes(output.bytes) for output in plans),
+        computed_bytes=sum(output.computed_bytes for output in plans),
     )
 
 
-def check_size(layout: ReplyLayout, request_id: str, limit: int) -> None:
+def check_size(plan: ReplyPlan, request_id: str, limit: int) -> None:
     """Check a reply's size before anything is computed.
 
     Raises:
         ReplyTooLargeError: It has more bytes than the limit. Says what would need less.
     """
-    needed = layout.size + len(write_id(request_id))
+    needed = plan.size + len(write_id(request_id))
     if needed > limit:
         raise ReplyTooLargeError(
-            f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(layout.outputs)}"
+            f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(plan.outputs)}"
         )
 
 
 def make_reply(
-    layout: ReplyLayout,
+    plan: ReplyPlan,
     arrays: Mapping[str, Content],
     request_id: str,
     timings: Mapping[str, int],
     began_ns: int,
 ) -> InferReply:
-    """Make a whole reply; takes long where its layout's work is large.
+    """Make a whole reply; takes long where its plan's work is large.
 
     Args:
-        layout: What to reply.
+        plan: What to reply.
         arrays: Every output by name, as the graph gives it.
         request_id: The caller's.
         timings: All but that of this.
         began_ns: When this was begun, before any wait for a thread.
     """
     contents: list[Content] = []
-    for output in layout.outputs:
+    for output in plan.outputs:
         content = arrays[output.spec.name]
         if not isinstance(content, bytes):
             content = convert(output.take(content), output.datatype)
         contents.append(content)
     return InferReply(
-        signature=layout.signature,
-        header=layout.header,
+        signature=plan.signature,
+        header=plan.header,
         request_id=request_id,
-        outputs=layout.outputs,
+        outputs=plan.outputs,
         contents=contents,
         timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns},
     )
@@ -247,7 +247,7 @@ def _timing_prefix(name: str, digits: int) -> bytes:
     return _PARAMETER_TAG + write_varint(len(entry) + digits) + entry
 
 
-def _cheaper(outputs: Sequence[OutputLayout]) -> str:
+def _cheaper(outputs: Sequence[OutputPlan]) -> str:
     """List the ways to a smaller reply that this request does not use yet."""
     fractions = [output for output in outputs if output.spec.is_fraction]
     ways = []

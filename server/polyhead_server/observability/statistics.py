@@ -10,7 +10,7 @@ from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
 
 if TYPE_CHECKING:
-    from polyhead_server.observability.observer import Execution
+    from polyhead_server.scheduling.observer import Execution
 
 _TIME_BOUNDS = slots.REQUEST.bounds
 _REQUEST, _REQUEST_SUM = slots.REQUEST.first, slots.REQUEST.sum

@@ -14,7 +14,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.ray.application import application, check
 from polyhead_server.ray.services import SERVICES
-from polyhead_server.repository.repository import list_families
+from polyhead_server.repository import list_families
 from polyhead_server.settings import Settings
 
 NAME = "polyhead"

@@ -14,7 +14,7 @@ from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import DeviceLostError, ErrorReply, StartError
 from polyhead_server.observability.logs import LOGGER, configure
-from polyhead_server.repository.private import remove_abandoned_copies
+from polyhead_server.repository import remove_abandoned_copies
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
 from polyhead_server.transport.call import logged_reply_of
