@@ -14,6 +14,7 @@ import torch
 from tests.load.sweep.synthetic import a_plan
 from tests.pages import block
 from tests.server.conftest import Running, running
+from tests.server.graphs import OpenGraph, described
 from tests.servers import quick_settings
 
 from polyhead_client import Client, InvalidRequest
@@ -21,12 +22,7 @@ from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
 from polyhead_load.sweep.warm_up import warm_up
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_server.engine.devices import choose_device
-from polyhead_server.engine.engine import Engine
-from polyhead_server.repository.manifest import read_manifest
-from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, dynamic_axes_of, measure
-from polyhead_server.scheduling.execution import execute
+from polyhead_server.scheduling import dynamic_axes_of
 
 D, H, L = 16, 2, 2
 DECODER = EncoderConfig(
@@ -107,25 +103,12 @@ def test_the_page_shows_what_works(server: Running) -> None:
     assert names["both"].cross_attention[0][1].shape == (H, 3, 9)
 
 
-def open_engine(models: Path, name: str, graph: str, device: str) -> tuple[Engine, Signature]:
-    manifest = read_manifest(models / name / "1", family=name, version=1)
-    signature = signature_of(manifest, graph)
-    path = models / name / "1" / manifest.graphs[graph].file
-    return Engine(path, signature=signature, device=choose_device(device), threads=1), signature
-
-
 def batched(
     models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]], device: str
 ) -> list[Any]:
     """Run requests in one batch."""
-    engine, signature = open_engine(models, name, graph, device)
-    dynamic = dynamic_axes_of(signature)
-    works = [
-        Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
-        for feeds in requests
-        for size, real_tokens in [measure(feeds, dynamic)]
-    ]
-    return list(execute(engine, works, dynamic).outputs)
+    opened = OpenGraph(models, name, graph, device)
+    return list(opened.run([opened.work(feeds) for feeds in requests]).outputs)
 
 
 # ---- Export --------------------------------------------------------------------------------------
@@ -226,7 +209,7 @@ def test_masked_and_unmasked_requests_share_a_batch(models: Path, device: str) -
 
 
 def test_masks_that_were_left_out_stay_one_value(models: Path) -> None:
-    _, signature = open_engine(models, "decoder", "fast", "cpu")
+    signature = described(models, "decoder")
     dynamic = dynamic_axes_of(signature)
     assert dynamic.broadcasting == {"mask", "memory_mask"}
     sizes = {"B": 3, "T": 64, "S": 16}
