@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock
+from functools import partial
 
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
@@ -16,7 +16,7 @@ from polyhead_server.scheduling.execution import Result, answer, answer_broken, 
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import WINDOW, Planner
-from polyhead_server.scheduling.queue import Entry, EntryState, Queue
+from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.splitting import Piece, split_request
 from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
 from polyhead_server.scheduling.work import Done, Work
@@ -29,7 +29,20 @@ class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
     Small work runs on the event loop itself, together with all that came in the same iteration; everything
-    else runs in the engine's threads.
+    else runs in the engine's threads. There, until its answer is on its way, each request is in one place:
+
+    | it is              | event                                 | thread     | then
+    | ------------------ | ------------------------------------- | ---------- | -----------------------------
+    | in the queue       | chosen for a batch                    | engine's   | in the batch
+    | in the queue       | too late to start, or at its deadline | event loop | answered with an error
+    | in the queue       | its caller leaves                     | event loop | nowhere: nobody waits
+    | in the queue       | the scheduler is closed               | event loop | answered with an error
+    | in a running batch | too late, or its caller has left      | engine's   | not run: the loop answers
+    | in a running batch | its deadline passes                   | event loop | answered, and runs on
+    | in a running batch | its run ends, or fails                | engine's   | the loop answers
+
+    Whoever removes it from the queue, under the queue's lock, sees to its answer. So whatever fails in a
+    thread, `_end` finds everyone who waits.
 
     Args:
         lanes: Where batches run side by side, and small work on the event loop.
@@ -63,7 +76,6 @@ class Scheduler:
         self._engines = [session.engine for session in (lanes, wide) if session is not None]
         self._name = name
         self._dynamic = dynamic
-        self._limits = limits
         self._observer = observer
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
@@ -71,17 +83,15 @@ class Scheduler:
         self._planner = planner
         self._dispatch = Dispatch(lanes, wide=wide, planner=planner)
         self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
-        self._choosing = Lock()
         self._batches = 0
         self._running: set[RunningBatch] = set()
-        self._taken = 0  # requests, counted in the engine's threads
-        self._answered = 0  # of these, counted on the event loop
         self._started = False
         self._closed = False
         self._broken = False
         self._ended = self._loop.create_future()
         self._admission = Admission(
             name,
+            limits=limits,
             dispatch=self._dispatch,
             queue=self._queue,
             running=self._running,
@@ -117,9 +127,7 @@ class Scheduler:
             raise admission.stopping()
         if self._broken:
             raise admission.broken(self._name)
-        waiting = self.queued_tokens
-        if waiting and waiting + work.size.tokens > self._limits.max_queued_tokens:
-            raise self._admission.queue_full(work, waiting, self._limits.max_queued_tokens)
+        self._admission.check_room(work, self.queued_tokens)
         if self._inline is not None and self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
@@ -150,11 +158,7 @@ class Scheduler:
             self._inline.stop()
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
-        now = self._loop.time()
-        start_by = now + self._limits.max_wait_seconds
-        if work.timeout is not None and not self._starts_at_once(work, now):
-            start_by = min(start_by, now + work.timeout)
-        self._admission.check_reach(work, start_by)
+        start_by = self._admission.check_reach(work)
         if not self._started:
             self._batch_runner.start(self)
             self._started = True
@@ -164,14 +168,14 @@ class Scheduler:
         else:
             entries = [self._entry(work, start_by)]
             answer = entries[0].answer
-        if self._queue.add(entries):
-            self._batch_runner.wake()
+        self._queue.add(entries)
+        self._batch_runner.wake()
         return answer
 
     def _entry(self, work: Work, start_by: float, piece: Piece | None = None) -> Entry:
         entry = Entry(
-            work,
-            self._loop.create_future(),
+            work=work,
+            answer=self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
             seconds=self._dispatch.share(work.size),
             start_by=start_by,
@@ -183,16 +187,6 @@ class Scheduler:
         until = start_by if work.deadline is None else min(start_by, work.deadline)
         entry.timer = self._loop.call_at(until, self._time_out, entry)
         return entry
-
-    def _starts_at_once(self, work: Work, now: float) -> bool:
-        """Return whether nothing goes before new work. The hop to a thread is no wait."""
-        if self._queue:
-            return False
-        # A batch counts as running until its thread is back, which is after its callers have their answers.
-        if self._taken == self._answered:
-            return True
-        running = list(self._running)
-        return self._dispatch.starts(work.size, max(1, len(running)), free_in(running, now))
 
     def _time_out(self, entry: Entry) -> None:
         """End work whose time to start or whose deadline has passed."""
@@ -221,7 +215,6 @@ class Scheduler:
 
     def _deliver(self, entries: list[Entry], result: Result | Exception | None) -> None:
         """Answer a batch, all in one iteration of the loop; None means that it was taken too late."""
-        self._answered += len(entries)
         try:
             if isinstance(result, Result):
                 answer(entries, result)
@@ -261,40 +254,30 @@ class Scheduler:
 
     # ---- In the engine's threads ---------------------------------------------------------------
 
-    # Until the answer of a request is on its way, it is in the queue or in a running batch. So whatever fails
-    # here, `_end` finds everyone who waits.
-
     def take(self) -> RunningBatch | None:
-        """Choose the next batch from all that waits now."""
-        with self._choosing:
-            while (batch := self._choose()) is not None:
-                self._running.add(batch)
-                taken = self._queue.take(batch.entries)
-                self._taken += len(taken)
-                batch.entries = self._wanted(taken, starting=True)
-                if batch.entries:
-                    break
-                self._running.discard(batch)
-        if batch is not None and self._queue.needs_wake():
-            self._batch_runner.wake()
-        return batch
+        """Choose the next batch from all that waits now; None if nothing can run. One thread at a time."""
+        while (batch := self._choose()) is not None:
+            self._running.add(batch)
+            batch.entries = [entry for entry in batch.entries if self._queue.remove(entry)]
+            if self._wanted(batch, batch.entries, starting=True):
+                if self._queue:
+                    self._batch_runner.wake()
+                return batch
+            self._running.discard(batch)
+        return None
 
     def _choose(self) -> RunningBatch | None:
-        """Choose a batch without taking it; None if nothing can run, and this thread counts as idle."""
+        """Choose a batch without taking it; None if nothing can run."""
         self._batches += 1
-        while True:
-            newest = self._queue.newest
-            window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
-            if not window:
-                return None
-            now = self._loop.time()
-            running = list(self._running)  # other threads change it
-            sizes = [entry.size for entry in window]
-            decision = self._dispatch.next(sizes, len(running), free_in(running, now))
-            if decision is not None:
-                break
-            if self._queue.mark_idle(newest):
-                return None
+        window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+        if not window:
+            return None
+        now = self._loop.time()
+        running = list(self._running)  # other threads change it
+        sizes = [entry.work.size for entry in window]
+        decision = self._dispatch.next(sizes, len(running), free_in(running, now))
+        if decision is None:
+            return None
         positions, session = decision
         seconds = session.costs.price(self._planner.joint([sizes[position] for position in positions]))
         entries = [window[position] for position in positions]
@@ -304,29 +287,29 @@ class Scheduler:
         """Run a batch."""
         session = batch.session
         try:
-            for some, result in run_batch(session.engine, batch.entries, self._dynamic, self._wanted):
+            wanted = partial(self._wanted, batch)
+            for some, result in run_batch(session.engine, batch.entries, self._dynamic, wanted):
                 if isinstance(result, Result):
-                    size = self._planner.joint([entry.size for entry in some])
+                    size = self._planner.joint([entry.work.size for entry in some])
                     session.costs.observe(size, result.execution.compute_ns / 1e9)
                     for entry, outputs in zip(some, result.outputs, strict=True):
                         if entry.piece is not None:
                             entry.piece.write(outputs)
-                self._send(some, result)
+                self._send(batch, some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)
-            left = [entry for entry in batch.entries if entry.state is not EntryState.GONE]
-            self._send(left, admission.broken(self._name))
-        self._running.discard(batch)
+            self._send(batch, batch.entries, admission.broken(self._name))
 
     def ended(self) -> None:
         """Finish once no thread runs any more."""
         self._post(self._end)
 
-    def _wanted(self, entries: list[Entry], *, starting: bool = False) -> list[Entry]:
+    def _wanted(self, batch: RunningBatch, entries: list[Entry], *, starting: bool = False) -> list[Entry]:
         """Return the work whose answer is still wanted, and answer the rest.
 
         Args:
-            entries: Work of a batch.
+            batch: The batch.
+            entries: Work of it.
             starting: It runs for the first time, and may be too late to start.
         """
         now = self._loop.time()
@@ -336,14 +319,16 @@ class Scheduler:
             missed = (starting and now >= entry.start_by) or self._has_expired(entry)
             (late if missed or entry.answer.done() else wanted).append(entry)
         if late:
-            self._send(late, None)
+            self._send(batch, late, None)
         return wanted
 
-    def _send(self, entries: list[Entry], result: Result | Exception | None) -> None:
-        """Have the event loop answer work of a batch."""
+    def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | None) -> None:
+        """Have the event loop answer work of a batch, which ends with its last answer."""
+        sent = {*entries}
+        batch.entries = [entry for entry in batch.entries if entry not in sent]
+        if not batch.entries:
+            self._running.discard(batch)
         self._post(self._deliver, entries, result)
-        for entry in entries:
-            entry.state = EntryState.GONE
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         """Call a function on the event loop, if that still runs."""

@@ -251,7 +251,7 @@ class Bench:
 
     async def _compute(self, batch: RunningBatch) -> None:
         self.taken.append((asyncio.get_running_loop().time(), batch.entries))
-        size = self.planner.joint([entry.size for entry in batch.entries])
+        size = self.planner.joint([entry.work.size for entry in batch.entries])
         await asyncio.sleep(batch.session.costs.price(size))
 
 
