@@ -42,8 +42,8 @@ class Inference:
     def __init__(self, registry: Registry, settings: Settings, workers: Executor) -> None:
         self._registry = registry
         self._workers = workers
-        self._reader = partial(read, settings=settings)
-        self._templates = RequestTemplates(registry)
+        self._templates = RequestTemplates(registry, settings)
+        self._reader = partial(read, extent_at=self._templates.extent_at, settings=settings)
 
     async def answer(
         self,
@@ -74,29 +74,23 @@ class Inference:
             EngineError: The engine failed.
         """
         with RequestAccount(self._registry.unattributed, deadline) as account:
-            seen = None
-            while True:
-                changes = self._registry.changes
-                account.model = None
-                template = self._templates.find(request)
-                if template is None:
-                    seen = seen or await self._peek(request, held)
-                    account.model = model = self._find(seen)
-                else:
-                    account.model = model = template.model
+            seen, changes = None, 0
+            if (template := self._templates.find(request)) is None:
+                seen = await self._peek(request, held)
+                changes, model = self._registry.changes, self._find(seen)
+            else:
+                model = template.model
+            account.model = model
+            with model.lease:  # it answers, whatever takes its place meanwhile
                 job = await self._read(request, template, model, deadline, streamed=send is not None)
-                if self._registry.changes == changes:
-                    break  # otherwise a thread may have read it for a model that has been replaced meanwhile
-            if seen is not None and not job.template.holds_data:
-                held.add(-seen.expanded_bytes)
-            if template is None:
-                self._templates.remember(request, job.template)
-            if job.template.extent is None:
-                self._templates.learn(job.template, job.extent)
-            account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
-            account.batch = job.extent.batch
-            plan, parts, arrays = job.extent.plan, job.parts, job.extras
-            with model.lease:  # no await since the model was seen to be in service
+                if seen is not None:
+                    if not job.template.holds_data:
+                        held.add(-seen.expanded_bytes)
+                    if self._registry.changes == changes:
+                        self._templates.remember(request, job.template)
+                account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
+                account.batch = job.extent.batch
+                plan, parts, arrays = job.extent.plan, job.parts, job.extras
                 held.add(job.extent.held_bytes, model.statistics)
                 account.input_ns = account.elapsed_ns
                 if job.work is not None:

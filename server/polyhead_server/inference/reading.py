@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from polyhead_server.inference.parts import Parts, plan_parts
 from polyhead_server.inference.reply import Content, check_size
 from polyhead_server.inference.templates import (
     Extent,
+    ExtentAt,
     RequestTemplate,
-    check_work,
     make_template,
     plan_extent,
 )
@@ -55,6 +56,7 @@ def read(
     deadline: float,
     streamed: bool,
     *,
+    extent_at: ExtentAt,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and plan its reply; may be called in any thread.
@@ -65,14 +67,16 @@ def read(
         model: The one that is asked.
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
+        extent_at: `plan_extent`, which remembers what it has returned for T of a template.
         settings: The server's limits.
 
     Raises:
         InvalidRequestError: Something about the request is wrong.
         TooLargeError: There is too much to compute, or to send.
     """
-    is_new = template is None
+    plan_at = extent_at
     if template is None:
+        plan_at = partial(plan_extent, settings=settings)  # it may not be kept, so neither are its extents
         message = parse(pb.ModelInferRequest, request.header)
         template = make_template(message, len(request.raw), model, settings)
     signature, parameters = model.signature, template.parameters
@@ -83,23 +87,21 @@ def read(
         )
     feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
     parsed_ns, tokenise_ns = time.perf_counter_ns(), None
-    sizes, made, extent = template.sizes, None, template.extent
+    sizes, made = template.sizes, None
     if texts:
         made = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
-        extent = template.extents.get(sizes[signature.length])
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
-    if is_new or extent is None:  # else an earlier request of these sizes was checked
-        check_work(sizes, signature, settings)
+    tokens = sizes[signature.length]
+    extent = plan_at(template, tokens)  # which checks the sizes, before anything is made of them
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, made, template) if template.extras else {}
-    if extent is None:
-        tokens_bytes = len(extras.get(TOKENS, b""))
-        extent = plan_extent(template.outputs, sizes, signature, settings, tokens_bytes=tokens_bytes)
+    if TOKENS in extras:
+        extent = plan_extent(template, tokens, len(extras[TOKENS]), settings=settings)
     plan, parts = extent.plan, None
     if parameters.parts:
         parts = plan_parts(
