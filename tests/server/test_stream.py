@@ -1,7 +1,7 @@
 """What a request reads of the stream of its own sequences, and edits in it."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,16 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository import read_manifest
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import DynamicAxes, Size, Work, dynamic_axes_of, measure
+from polyhead_server.scheduling import (
+    CostModel,
+    DynamicAxes,
+    Lanes,
+    Planner,
+    Size,
+    Work,
+    dynamic_axes_of,
+    measure,
+)
 from polyhead_server.scheduling.batch import asked_bytes
 from polyhead_server.scheduling.execution import execute, run_batch
 
@@ -167,6 +176,16 @@ def test_too_much_is_refused_before_it_takes_memory(opened: Running) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+def run_together(
+    engine: Engine, items: Sequence[Any], dynamic: DynamicAxes
+) -> Iterator[tuple[list[Any], Any]]:
+    """Run works of which all are wanted."""
+    session = Lanes(engine=engine, costs=CostModel({Size.full(1, 1): 1.0}))
+    return run_batch(
+        session, [*items], dynamic=dynamic, planner=Planner(packed=True), wanted=lambda some: some
+    )
+
+
 def direct(models: Path, device: str) -> tuple[Engine, DynamicAxes, Callable[..., Work]]:
     """The engine, its dynamic axes, and what makes work of rows of `IDS` and what is asked of them."""
     folder = models / "open" / "1"
@@ -207,7 +226,7 @@ def test_requests_with_other_edits_share_a_batch(
     # What one asks for is not made for any number of others.
     items = [SimpleNamespace(work=each) for each in works]
     monkeypatch.setattr("polyhead_server.scheduling.execution._MOST_ASKED", bytes_asked - 1)
-    runs = [some for some, _ in run_batch(engine, items, dynamic, lambda some: some)]
+    runs = [some for some, _ in run_together(engine, items, dynamic)]
     assert runs == [items[:1], items[1:]]
 
 
@@ -222,7 +241,7 @@ def test_what_is_asked_counts_as_tokens(models: Path, device: str) -> None:
     assert many.size == Size(1, 1, 1 + asked // (8 * 4 * D))
     # Each is more than may be joined, and so runs alone.
     items = [SimpleNamespace(work=each) for each in (many, many)]
-    runs = list(run_batch(engine, items, dynamic, lambda some: some))
+    runs = list(run_together(engine, items, dynamic))
     assert [some for some, _ in runs] == [items[:1], items[1:]]
     for _, result in runs:
         assert not isinstance(result, Exception)

@@ -201,15 +201,18 @@ def broken(name: str) -> EngineError:
     return EngineError(f"the scheduler of {name} failed")
 
 
-def waited_too_long() -> UnavailableError:
-    """Return the error for work that never started. It can be sent again: unavailable, as in Triton."""
+def dropped(reason: Drop) -> Exception:
+    """Return the error for work that was accepted and did not run, or not in time.
+
+    Args:
+        reason: `STOPPING`, `EXPIRED`, or `TIMEOUT`: it can be sent again, unavailable as in Triton.
+    """
+    if reason is Drop.STOPPING:
+        return stopping()
+    if reason is Drop.EXPIRED:
+        return ExpiredError("the deadline passed before there was an answer: give the call more time")
     return UnavailableError(
         "the request waited for its turn longer than its timeout or the server's max_wait_seconds allows; "
         "try again later, or give it more time",
         retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
     )
-
-
-def expired() -> ExpiredError:
-    """Return the error for a deadline that passed."""
-    return ExpiredError("the deadline passed before there was an answer: give the call more time")

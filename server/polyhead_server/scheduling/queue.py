@@ -1,6 +1,7 @@
 """Requests that wait for one engine, in order. Filled on the event loop, emptied by the engine's threads."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -18,12 +19,12 @@ class Entry:
     arrived_ns: int
     seconds: float
     """What it adds to the engine's work, at least."""
-    start_by: float
+    start_by: float = math.inf
     """The latest time to start, in the event loop's time."""
     piece: Piece | None = None
     """What it is of a larger request; None if it is one."""
     number: int = 0
-    """In order of arrival."""
+    """In order of arrival; of small work, the event loop's iteration in which it came."""
     timer: asyncio.TimerHandle | None = None
 
 

@@ -108,6 +108,7 @@ class Scheduler:
                 loop=self._loop,
                 iterations=iterations,
                 observer=observer,
+                deliver=self._deliver,
             )
 
     # ---- On the event loop ---------------------------------------------------------------------
@@ -135,13 +136,11 @@ class Scheduler:
     async def close(self) -> None:
         """Reject new work and what waits, end the runs in progress, and answer every caller."""
         self._closed = True
-        waiting = self._queue.clear()
-        try:
-            for entry in waiting:
-                self._drop(entry, Drop.STOPPING, admission.stopping())
-        except Exception:  # a bug, here and below: the other callers must still get their answers
-            answer_broken(waiting, self._name)
-        self._stop()
+        self._deliver(self._queue.clear(), Drop.STOPPING)
+        if self._inline is not None:
+            self._inline.close()
+        for engine in self._engines:
+            engine.stop()
         if self._started:
             self._batch_runner.stop()
             await asyncio.shield(self._ended)
@@ -150,12 +149,6 @@ class Scheduler:
     def queued_tokens(self) -> int:
         """Tokens that wait."""
         return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
-
-    def _stop(self) -> None:
-        for engine in self._engines:
-            engine.stop()
-        if self._inline is not None:
-            self._inline.stop()
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
@@ -204,37 +197,41 @@ class Scheduler:
             self._queue.remove(entry)
             self._count_drop(entry, Drop.CANCELLED)
 
-    def _drop(self, entry: Entry, reason: Drop, error: Exception) -> None:
+    def _drop(self, entry: Entry, reason: Drop) -> None:
         if not entry.answer.done():
-            entry.answer.set_exception(error)
+            entry.answer.set_exception(admission.dropped(reason))
             self._count_drop(entry, reason)
 
     def _count_drop(self, entry: Entry, reason: Drop) -> None:
         if entry.piece is None or entry.piece.reply.drops():
             self._observer.on_drop(reason)
 
-    def _deliver(self, entries: list[Entry], result: Result | Exception | None) -> None:
-        """Answer a batch, all in one iteration of the loop; None means that it was taken too late."""
+    def _deliver(self, entries: list[Entry], result: Result | Exception | Drop) -> None:
+        """Answer work, all in one iteration of the loop.
+
+        Args:
+            entries: Work that has been removed from the queue.
+            result: That of its run; or why there is none: `STOPPING`, or `TIMEOUT` where it is too late.
+        """
         try:
             if isinstance(result, Result):
                 answer(entries, result)
                 self._observer.on_execution(result.execution)
                 return
+            if self._closed and isinstance(result, EngineError):
+                result = Drop.STOPPING
             for entry in entries:
-                if result is None:
+                if result is Drop.TIMEOUT:
                     self._drop_late(entry)
-                elif self._closed and isinstance(result, EngineError):
-                    self._drop(entry, Drop.STOPPING, admission.stopping())
+                elif isinstance(result, Drop):
+                    self._drop(entry, result)
                 elif not entry.answer.done():
                     entry.answer.set_exception(result)
-        except Exception:
+        except Exception:  # a bug: the other callers must still get their answers
             answer_broken(entries, self._name)
 
     def _drop_late(self, entry: Entry) -> None:
-        if self._has_expired(entry):
-            self._drop(entry, Drop.EXPIRED, admission.expired())
-        else:
-            self._drop(entry, Drop.TIMEOUT, admission.waited_too_long())
+        self._drop(entry, Drop.EXPIRED if self._has_expired(entry) else Drop.TIMEOUT)
 
     def _has_expired(self, entry: Entry) -> bool:
         return entry.work.deadline is not None and self._loop.time() >= entry.work.deadline
@@ -285,13 +282,15 @@ class Scheduler:
 
     def run(self, batch: RunningBatch) -> None:
         """Run a batch."""
-        session = batch.session
         try:
-            wanted = partial(self._wanted, batch)
-            for some, result in run_batch(session.engine, batch.entries, self._dynamic, wanted):
+            for some, result in run_batch(
+                batch.session,
+                batch.entries,
+                dynamic=self._dynamic,
+                planner=self._planner,
+                wanted=partial(self._wanted, batch),
+            ):
                 if isinstance(result, Result):
-                    size = self._planner.joint([entry.work.size for entry in some])
-                    session.costs.observe(size, result.execution.compute_ns / 1e9)
                     for entry, outputs in zip(some, result.outputs, strict=True):
                         if entry.piece is not None:
                             entry.piece.write(outputs)
@@ -319,10 +318,10 @@ class Scheduler:
             missed = (starting and now >= entry.start_by) or self._has_expired(entry)
             (late if missed or entry.answer.done() else wanted).append(entry)
         if late:
-            self._send(batch, late, None)
+            self._send(batch, late, Drop.TIMEOUT)
         return wanted
 
-    def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | None) -> None:
+    def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | Drop) -> None:
         """Have the event loop answer work of a batch, which ends with its last answer."""
         sent = {*entries}
         batch.entries = [entry for entry in batch.entries if entry not in sent]

@@ -79,7 +79,7 @@ def test_all_models_share_an_iteration(bench: Any, virtually: Any) -> None:
 
         assert max(after - before for before, after in itertools.pairwise(done)) <= 1.5e-3 / 1.4e-5
         assert all(max(each, default=0) - min(each, default=0) <= 1 for each in turns)
-        assert shared.has_room(0.0014)
+        assert shared.seconds < 1e-4
 
     virtually(test())
 
@@ -119,11 +119,10 @@ def test_a_fault_of_ours_leaves_no_caller_without_an_answer(
             # Where one waited for ever, the virtual clock would raise.
             *results, expired = await asyncio.gather(*answers, late, return_exceptions=True)
 
-        # What has run was answered before the fault.
         right = sum(isinstance(result, Done) for result in results)
-        assert right == (2 if where == "on_execution" else 0)
+        assert right == (0 if where == "cut" else 4)
         broken = [result for result in results if not isinstance(result, Done)]
-        assert {str(error) for error in broken} == {"the scheduler of tiny failed"}
+        assert all(str(error) == "the scheduler of tiny failed" for error in broken)
         assert isinstance(expired, ExpiredError)
         assert one.scheduler.queued_tokens == 0
         assert (await one.submit(7)).outputs["y"].item() == 14

@@ -200,7 +200,7 @@ def test_a_fault_in_a_run_costs_no_other_caller_an_answer(
         scheduler = schedule(engine)
         engine.let(2)
         with monkeypatch.context() as patch:
-            patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_: 1 / 0)
+            patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_, **__: 1 / 0)
             with pytest.raises(EngineError, match="scheduler of tiny failed"):
                 await scheduler.submit(work(1))
 
