@@ -293,7 +293,7 @@ class Scheduler:
                 if isinstance(result, Result):
                     for entry, outputs in zip(some, result.outputs, strict=True):
                         if entry.piece is not None:
-                            entry.piece.write(outputs)
+                            entry.piece.reply.write(entry.piece, outputs)
                 self._send(batch, some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)
