@@ -27,7 +27,7 @@ from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
-from polyhead_server.serving.reconciler import Reconciler, look
+from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 
@@ -66,7 +66,6 @@ class Runtime:
         counters: SharedCounters | None = None,
     ) -> None:
         self.settings = settings
-        self._families = families
         self.device = replace(
             in_precision(choose_device(settings.device), settings.compute_precision),
             packed=settings.weights == "packed",
@@ -112,12 +111,7 @@ class Runtime:
         if self._loading is not None:
             return
         self._loop = asyncio.get_running_loop()
-        found = await look(
-            self.settings.models,
-            families=self._families,
-            may_be_empty=self.settings.repository_mode != "none",
-        )
-        self._reconciler.declare(found)
+        found = await self._reconciler.look(may_be_empty=self.settings.repository_mode != "none")
         self._gauges.sample()
         self._loading = asyncio.ensure_future(self._load(found))
         self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`

@@ -74,9 +74,38 @@ class Reconciler:
         """The work in progress, by family: one, and those that take too long."""
         self._closed = False
 
-    def declare(self, found: Scan) -> None:
-        """Register what will be loaded first, and what cannot be."""
+    async def look(self, *, may_be_empty: bool) -> Scan:
+        """Read the repository's manifests, and register what will be loaded first, and what cannot be.
+
+        A family that does not answer cannot.
+
+        Args:
+            may_be_empty: Whether the repository may hold nothing yet.
+
+        Raises:
+            StartError: There is no such folder, it does not answer, or nothing in it looks like a family.
+        """
+        silent = f"it did not answer within {self._look_seconds:g} s"
+
+        async def read(reader: Callable[[Path | RemoteFolder], T], name: str) -> T:
+            return await asyncio.wait_for(in_thread(partial(reader, self._models / name)), self._look_seconds)
+
+        try:
+            names = await read(list_families, _REPOSITORY)
+        except TimeoutError as error:
+            raise StartError(
+                f"--models must be a folder that can be read, {self._models} is not: {silent}"
+            ) from error
+        found: list[VersionFolder | Broken] = []
+        for name in self._chosen(names):
+            try:
+                found += await read(scan_family, name)
+            except TimeoutError:
+                found.append(Broken(family=name, version=0, reason=f"its folder cannot be read: {silent}"))
+        if not found and not may_be_empty:
+            raise no_models(self._models)
         self._versions.declare(found)
+        return found
 
     async def reconcile(self, found: Scan | None = None, *, patient: bool = True) -> None:
         """Serve what the repository holds now.
@@ -92,7 +121,7 @@ class Reconciler:
         """
         async with self._one_at_a_time:
             if found is None:
-                names = _chosen(await self._look(_REPOSITORY, list_families), self._families)
+                names = self._chosen(await self._look(_REPOSITORY, list_families))
             else:
                 names = [one.family for one in found]
 
@@ -161,9 +190,12 @@ class Reconciler:
             work.cancel()
         await self._versions.close()
 
+    def _chosen(self, names: Sequence[str]) -> Sequence[str]:
+        return [name for name in names if not self._families or name in self._families]
+
     async def _look(self, name: str, read: Callable[[Path | RemoteFolder], T]) -> T:
         return await self._in_time(
-            name, lambda: in_thread(lambda: read(self._models / name)), self._look_seconds
+            name, lambda: in_thread(partial(read, self._models / name)), self._look_seconds
         )
 
     async def _update(self, name: str, found: Scan, *, patient: bool) -> None:
@@ -209,41 +241,3 @@ async def _for_each(names: Iterable[str], work: Callable[[str], Awaitable[None]]
 def _log_end(name: str, work: asyncio.Future[Any]) -> None:
     if not work.cancelled():
         LOGGER.info("%s: the slow operation has ended", name or "the repository", exc_info=work.exception())
-
-
-def _chosen(there: Sequence[str], families: Sequence[str]) -> Sequence[str]:
-    return [name for name in there if not families or name in families]
-
-
-async def look(
-    models: Path | RemoteFolder,
-    *,
-    families: Sequence[str] = (),
-    may_be_empty: bool,
-    seconds: float = LOOK_SECONDS,
-) -> Scan:
-    """Read the manifests of a repository as `scan` does, leaving out families that do not answer.
-
-    Args:
-        models: The repository's folder.
-        families: The only ones to look for; none is all.
-        may_be_empty: Whether it may hold nothing yet.
-        seconds: How long the list of families, and each of them, may take.
-
-    Raises:
-        StartError: There is no such folder, it does not answer, or nothing in it looks like a family.
-    """
-    silent = f"it did not answer within {seconds:g} s"
-    try:
-        there = await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
-    except TimeoutError as error:
-        raise StartError(f"--models must be a folder that can be read, {models} is not: {silent}") from error
-    found: list[VersionFolder | Broken] = []
-    for name in _chosen(there, families):
-        try:
-            found += await asyncio.wait_for(in_thread(partial(scan_family, models / name)), seconds)
-        except TimeoutError:
-            found.append(Broken(family=name, version=0, reason=f"its folder cannot be read: {silent}"))
-    if not found and not may_be_empty:
-        raise no_models(models)
-    return found

@@ -15,7 +15,7 @@ from polyhead_server.repository import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
-from polyhead_server.serving.reconciler import Reconciler, look
+from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.versions import Policy
 
@@ -161,9 +161,7 @@ class World:
         return engine
 
     async def start(self) -> None:
-        found = await look(self.models, may_be_empty=True, seconds=PATIENCE)
-        self.reconciler.declare(found)
-        await self.reconciler.reconcile(found)
+        await self.reconciler.reconcile(await self.reconciler.look(may_be_empty=True))
 
     def serving(self) -> dict[str, list[int]]:
         """Versions in service, by model."""
