@@ -42,8 +42,9 @@ class Inference:
     def __init__(self, registry: Registry, settings: Settings, workers: Executor) -> None:
         self._registry = registry
         self._workers = workers
+        self._max_reply_bytes = settings.max_reply_bytes
         self._templates = RequestTemplates(registry, settings)
-        self._reader = partial(read, extent_at=self._templates.extent_at, settings=settings)
+        self._reader = partial(read, known=self._templates.plan_at, settings=settings)
 
     async def answer(
         self,
@@ -89,9 +90,9 @@ class Inference:
                     if self._registry.changes == changes:
                         self._templates.remember(request, job.template)
                 account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
-                account.batch = job.extent.batch
-                plan, parts, arrays = job.extent.plan, job.parts, job.extras
-                held.add(job.extent.held_bytes, model.statistics)
+                plan, parts, arrays = job.plan, job.parts, job.extras
+                account.batch = plan.batch
+                held.add(plan.computed_bytes + min(plan.size, self._max_reply_bytes), model.statistics)
                 account.input_ns = account.elapsed_ns
                 if job.work is not None:
                     done = await model.scheduler.submit(job.work)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,8 @@ from polyhead_proto.names import LENGTHS, SPANS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.inputs import bounded, check_values, read_inputs
 from polyhead_server.inference.parts import Parts, plan_parts
-from polyhead_server.inference.reply import Content, check_size
-from polyhead_server.inference.templates import (
-    Extent,
-    ExtentAt,
-    RequestTemplate,
-    make_template,
-    plan_extent,
-)
+from polyhead_server.inference.reply import Content, ReplyPlan, check_size
+from polyhead_server.inference.templates import PlanAt, RequestTemplate, make_template, plan_at
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
 from polyhead_server.serving.registry import Model
@@ -38,7 +31,7 @@ class Job:
     template: RequestTemplate
     work: Work | None
     """For the scheduler; None where no requested output needs the engine."""
-    extent: Extent
+    plan: ReplyPlan
     parts: Parts | None
     """None for a whole reply."""
     extras: dict[str, Content]
@@ -56,7 +49,7 @@ def read(
     deadline: float,
     streamed: bool,
     *,
-    extent_at: ExtentAt,
+    known: PlanAt,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and plan its reply; may be called in any thread.
@@ -67,16 +60,15 @@ def read(
         model: The one that is asked.
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
-        extent_at: `plan_extent`, which remembers what it has returned for T of a template.
+        known: `plan_at`, which remembers the plans of templates.
         settings: The server's limits.
 
     Raises:
         InvalidRequestError: Something about the request is wrong.
         TooLargeError: There is too much to compute, or to send.
     """
-    plan_at = extent_at
+    is_new = template is None
     if template is None:
-        plan_at = partial(plan_extent, settings=settings)  # it may not be kept, so neither are its extents
         message = parse(pb.ModelInferRequest, request.header)
         template = make_template(message, len(request.raw), model, settings)
     signature, parameters = model.signature, template.parameters
@@ -94,15 +86,17 @@ def read(
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
+    # It checks the sizes, before anything is made of them. Plans of a new template, which may not be kept,
+    # are not either.
     tokens = sizes[signature.length]
-    extent = plan_at(template, tokens)  # which checks the sizes, before anything is made of them
+    plan = plan_at(template, tokens, settings=settings) if is_new else known(template, tokens)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, made, template) if template.extras else {}
     if TOKENS in extras:
-        extent = plan_extent(template, tokens, len(extras[TOKENS]), settings=settings)
-    plan, parts = extent.plan, None
+        plan = plan_at(template, tokens, len(extras[TOKENS]), settings=settings)
+    parts = None
     if parameters.parts:
         parts = plan_parts(
             plan.outputs,
@@ -128,7 +122,7 @@ def read(
     return Job(
         template=template,
         work=work,
-        extent=extent,
+        plan=plan,
         parts=parts,
         extras=extras,
         parsed_ns=parsed_ns,

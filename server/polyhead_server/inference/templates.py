@@ -27,21 +27,11 @@ from polyhead_server.settings import Settings
 
 _MAX_HEADER_BYTES = 4096
 _MAX_TEMPLATES = 1024
-_MAX_EXTENTS = 2048
+_MAX_PLANS = 2048
 """Of all templates together: each takes a few KiB for a graph with many outputs, and keeps its template."""
 
-ExtentAt = Callable[["RequestTemplate", int], "Extent"]
-"""See `plan_extent`, without the bytes of tokens."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extent:
-    """What follows from the sizes of a request's axes."""
-
-    batch: int
-    plan: ReplyPlan
-    held_bytes: int
-    """The most bytes that what is computed and what is written take at once."""
+PlanAt = Callable[["RequestTemplate", int], ReplyPlan]
+"""`plan_at` with settings."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,10 +117,10 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
     return tokenizer.prompts.get(name, ""), tokenizer.forms.get(name, PLAIN)
 
 
-def plan_extent(
+def plan_at(
     template: RequestTemplate, tokens: int, tokens_bytes: int = 0, *, settings: Settings
-) -> Extent:
-    """Check what a request makes the engine do, and work out the rest that follows from its sizes.
+) -> ReplyPlan:
+    """Check what a request makes the engine do, and plan its reply.
 
     Args:
         template: The request's.
@@ -145,9 +135,7 @@ def plan_extent(
     signature = template.model.signature
     sizes = {**template.sizes, signature.length: tokens}
     _check_work(sizes, signature, settings)
-    plan = plan_reply(template.outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
-    held_bytes = plan.computed_bytes + min(plan.size, settings.max_reply_bytes)
-    return Extent(batch=sizes["B"], plan=plan, held_bytes=held_bytes)
+    return plan_reply(template.outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
 
 
 def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:
@@ -177,8 +165,8 @@ class RequestTemplates:
         self._registry = registry
         self._changes = registry.changes
         self._known: dict[tuple[bytes, int], RequestTemplate] = {}
-        self.extent_at = lru_cache(maxsize=_MAX_EXTENTS)(partial(plan_extent, settings=settings))
-        """`plan_extent`, which remembers results. May be called in any thread."""
+        self.plan_at = lru_cache(maxsize=_MAX_PLANS)(partial(plan_at, settings=settings))
+        """Remembers plans. May be called in any thread."""
 
     def find(self, request: InferRequest) -> RequestTemplate | None:
         """Return the template of an earlier request with the same header."""
@@ -198,4 +186,4 @@ class RequestTemplates:
         """Forget every template, which would keep its model in memory."""
         self._changes = self._registry.changes
         self._known.clear()
-        self.extent_at.cache_clear()
+        self.plan_at.cache_clear()

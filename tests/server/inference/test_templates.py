@@ -12,7 +12,7 @@ from polyhead_server.inference.templates import (
     RequestTemplate,
     RequestTemplates,
     make_template,
-    plan_extent,
+    plan_at,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
 from polyhead_server.repository import read_manifest
@@ -131,12 +131,12 @@ def test_what_follows_from_a_length_is_worked_out_once_and_forgotten_with_the_te
     templates: RequestTemplates, registry: Registry
 ) -> None:
     template = learn(templates, registry, request())
-    first = templates.extent_at(template, 1)
+    first = templates.plan_at(template, 1)
 
-    assert templates.extent_at(template, 1) is first
-    assert templates.extent_at(template, 2) == plan_extent(template, 2, settings=SETTINGS)
+    assert templates.plan_at(template, 1) is first
+    assert templates.plan_at(template, 2) == plan_at(template, 2, settings=SETTINGS)
     for tokens in range(3, 4096):
-        templates.extent_at(template, tokens)
-    assert templates.extent_at.cache_info().currsize < 4000
+        templates.plan_at(template, tokens)
+    assert templates.plan_at.cache_info().currsize < 4000
     templates.forget()
-    assert templates.extent_at.cache_info().currsize == 0
+    assert templates.plan_at.cache_info().currsize == 0
