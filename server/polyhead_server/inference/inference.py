@@ -1,7 +1,7 @@
 """One inference, from the request to its reply. This module runs on the event loop.
 
 Two functions do the work on data, each called at most once for a request: `reading.read` and
-`reply.make_reply` (`PartMaker.make` once for each part), together with what writes the reply. Where there is
+`reply.make_reply` (`parts.make_part` once for each part), together with what writes the reply. Where there is
 much to do, they are called in a worker thread, so that the event loop never waits for a large message.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 from polyhead_proto.expansion import SMALL_BYTES
 from polyhead_server.errors import RequestError, UnavailableError
 from polyhead_server.inference.account import RequestAccount
-from polyhead_server.inference.parts import PartMaker
+from polyhead_server.inference.parts import make_part
 from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
@@ -104,11 +104,10 @@ class Inference:
                 make = partial(make_reply, plan, arrays, request.request_id)
                 message, account.write_ns = await self._write(plan.work_bytes, make, write, account.timings)
                 return message
-            maker = PartMaker(parts, arrays, model.signature, request.request_id)
             for part in parts:
                 message, account.write_ns = await self._write(
-                    maker.work_bytes(part),
-                    partial(maker.make, part),
+                    parts.work_bytes(part),
+                    partial(make_part, parts, part, arrays),
                     write,
                     account.timings,
                     account.write_ns,
