@@ -18,7 +18,7 @@ from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import WINDOW, Planner
 from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.splitting import Piece, split_request
-from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
+from polyhead_server.scheduling.threads import EngineThreads
 from polyhead_server.scheduling.work import Done, Work
 
 _OLDEST_EVERY = 8
@@ -54,7 +54,7 @@ class Scheduler:
         wide: A second session whose runs have the threads of all lanes, for a lone request. None leaves all
             work to the lanes.
         iterations: Those of the event loop, on which small work runs. None leaves all work to the threads.
-        batch_runner: Asks for batches when one can run, and runs them; replaced in tests.
+        threads: Take batches and run them; replaced in tests.
         on_broken: Called on the event loop when a bug has ended the scheduling, and no work is accepted any
             more.
     """
@@ -70,7 +70,7 @@ class Scheduler:
         observer: Observer,
         wide: Lanes | None = None,
         iterations: Iterations | None = None,
-        batch_runner: BatchRunner | None = None,
+        threads: EngineThreads | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._engines = [session.engine for session in (lanes, wide) if session is not None]
@@ -82,7 +82,7 @@ class Scheduler:
         self._queue = Queue()
         self._planner = planner
         self._dispatch = Dispatch(lanes, wide=wide, planner=planner)
-        self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
+        self._threads = threads or EngineThreads(f"engine-{name}", lanes.count)
         self._batches = 0
         self._running: set[RunningBatch] = set()
         self._started = False
@@ -142,7 +142,7 @@ class Scheduler:
         for engine in self._engines:
             engine.stop()
         if self._started:
-            self._batch_runner.stop()
+            self._threads.stop()
             await asyncio.shield(self._ended)
 
     @property
@@ -153,7 +153,7 @@ class Scheduler:
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
         if not self._started:
-            self._batch_runner.start(self)
+            self._threads.start(self)
             self._started = True
         if pieces := split_request(work, self._dynamic, self._dispatch):
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces]
@@ -162,7 +162,7 @@ class Scheduler:
             entries = [self._entry(work, start_by)]
             answer = entries[0].answer
         self._queue.add(entries)
-        self._batch_runner.wake()
+        self._threads.wake()
         return answer
 
     def _entry(self, work: Work, start_by: float, piece: Piece | None = None) -> Entry:
@@ -258,7 +258,7 @@ class Scheduler:
             batch.entries = [entry for entry in batch.entries if self._queue.remove(entry)]
             if self._wanted(batch, batch.entries, starting=True):
                 if self._queue:
-                    self._batch_runner.wake()
+                    self._threads.wake()
                 return batch
             self._running.discard(batch)
         return None

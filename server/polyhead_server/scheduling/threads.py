@@ -1,4 +1,4 @@
-"""The threads that run a model's batches. Tests run them on a virtual clock instead."""
+"""The threads that run a model's batches."""
 
 from threading import Condition, Thread
 from typing import Protocol
@@ -18,19 +18,6 @@ class BatchSource(Protocol):
 
     def ended(self) -> None:
         """Finish: no batch will run any more."""
-
-
-class BatchRunner(Protocol):
-    """Runs the batches of a source, one or several at a time."""
-
-    def start(self, source: BatchSource) -> None:
-        """Start. Called once, on the event loop."""
-
-    def wake(self) -> None:
-        """Ask the source again, if there is a lane without a batch."""
-
-    def stop(self) -> None:
-        """End when the source has no batch any more, and tell it so."""
 
 
 class EngineThreads:
@@ -55,7 +42,7 @@ class EngineThreads:
         self._failed = False
 
     def start(self, source: BatchSource) -> None:
-        """Start the threads. They are daemons: a run that cannot be stopped does not hold up the exit.
+        """Start the threads, once. They are daemons: a run that cannot be stopped does not hold up the exit.
 
         Raises:
             RuntimeError: No thread can be started. If only some can, those do.
