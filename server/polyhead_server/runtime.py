@@ -155,8 +155,9 @@ class Runtime:
         Args:
             request: A `ModelInferRequest`.
             deadline: When the caller stops waiting, in the event loop's time.
-            until_sent: Called with a function that must be called once the reply has been sent, with any
-                arguments: the memory of a large reply counts as held until then.
+            until_sent: For a large reply, called with a function that the caller must call, with any
+                arguments, once the reply has been sent: its memory counts as held until then. Without it, and
+                if it raises, memory counts as held until this returns.
 
         Returns:
             A `ModelInferResponse`.
@@ -170,8 +171,7 @@ class Runtime:
                 self._split(request), write_reply, deadline=self.deadline(deadline), held=held
             )
             if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
-                until_sent(held.release)
-                held.keep()
+                held.keep(until_sent)
             return reply
 
     async def stream(

@@ -5,6 +5,7 @@ reply. Over HTTP it counts as it comes; gRPC does not say what has come of one t
 decide how long all that is, so one limit bounds all of them together.
 """
 
+from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
@@ -80,8 +81,9 @@ class Reservation:
                 self._budget.arriving -= self.bytes
                 self._arriving = False
 
-    def keep(self) -> None:
-        """Keep the bytes beyond the block, until `release`."""
+    def keep(self, until: Callable[[Callable[..., None]], object]) -> None:
+        """Keep the bytes beyond the block. `until` gets the function that releases them, to call it later."""
+        until(self.release)
         self._kept = True
 
     def release(self, *_: object) -> None:

@@ -101,7 +101,7 @@ def test_threads_share_it(statistics: Statistics) -> None:
 def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:
     budget = Budget(100, statistics)
     with budget.reserve(60) as one:
-        one.keep()
+        one.keep(lambda release: None)
     assert budget.bytes == 60
 
     one.release()
