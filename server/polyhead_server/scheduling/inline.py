@@ -35,8 +35,8 @@ class Iterations:
     | a model               | event                            | then
     | --------------------- | -------------------------------- | ----------------------------------
     | has nothing waiting   | work comes                       | last in the line
-    | first in the line     | there is time left, or it is the | runs what fits into that time; last
-    |                       | first of this iteration          | in the line, if it has more
+    | first in the line     | its work fits into what is left  | runs what fits; last in the line, if
+    |                       | of an iteration, or is the first | it has more
     """
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class Iterations:
         """Let the models run in turn, for as long as an iteration may take by estimate and by the clock."""
         left = _ITERATION_SECONDS
         try:
-            for _ in range(len(self._line)):
-                if left <= 0:
+            for number in range(len(self._line)):
+                if number and not self._line[0].fits(left):
                     break
                 model = self._line.popleft()
                 self._line.append(model)
@@ -116,6 +116,10 @@ class Inline:
         if seconds < _SMALL_SECONDS:
             return True
         return seconds < self._most_seconds and self._iterations.seconds + seconds <= _ITERATION_SECONDS
+
+    def fits(self, seconds: float) -> bool:
+        """Return whether the first that waits, if any does, can run in so many seconds."""
+        return not self._waiting or self._waiting[0].seconds <= seconds
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Run work in this iteration of the loop, or in one of the next."""
