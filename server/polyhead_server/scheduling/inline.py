@@ -30,13 +30,10 @@ Deliver = Callable[[list[Entry], Result | Exception | Drop], None]
 class Iterations:
     """Share the iterations of the event loop among the small work of all models.
 
-    While any model has work that waits, `_run` is due in the next iteration, and the model is in the line:
-
-    | a model               | event                            | then
-    | --------------------- | -------------------------------- | ----------------------------------
-    | has nothing waiting   | work comes                       | last in the line
-    | first in the line     | its work fits into what is left  | runs what fits; last in the line, if
-    |                       | of an iteration, or is the first | it has more
+    While any model has work that waits, it is in the line, and `_run` is due in the next iteration. There the
+    first in the line runs what fits into an iteration, but something in any case, and the next ones as long
+    as their work fits into what is left. Each that has run goes behind the others, or leaves without more
+    work.
     """
 
     def __init__(self) -> None:
