@@ -361,11 +361,8 @@ class _Builder:
             signature=signature,
             scheduler=scheduler,
             tokeniser=loaded.tokeniser,
-            provider=self.device.provider,
-            backend=self.device.backend,
-            compute_precision=self.device.compute_precision,
+            device=self.device,
             drift=loaded.drift,
-            on_gpu=not self.device.host_memory,
             close=loaded.close,
             statistics=statistics,
         )

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import UnavailableError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
@@ -392,7 +393,9 @@ class Local:
         )
         scheduler = cast(Any, Constant(signature, number))
         self.registry.declare(signature.name, 1)
-        self.registry.ready(Model(signature=signature, scheduler=scheduler, tokeniser=None, provider="CPU"))
+        self.registry.ready(
+            Model(signature=signature, scheduler=scheduler, tokeniser=None, device=on_cpu(""))
+        )
 
     def hops(self, model: str, size: tuple[int, int], **options: Any) -> int:
         """The hops of one request of B x T tokens."""

@@ -8,6 +8,7 @@ import pytest
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.inference.templates import (
     RequestTemplate,
     RequestTemplates,
@@ -25,7 +26,7 @@ SETTINGS = Settings(models=Path())
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
     signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "fast")
-    return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU")
+    return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import UnavailableError
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.registry import Model, Registry
@@ -17,7 +18,9 @@ def lifecycle(*names: str, on_change: Callable[[], None] = lambda: None) -> Life
     for name in names:
         registry.declare(name, 1)
         signature = cast(Any, SimpleNamespace(name=name, version=1))
-        registry.ready(Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU"))
+        registry.ready(
+            Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
+        )
     registry.fail("broken", 1, "it is broken")
     return Lifecycle(registry, on_change)
 

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, cast
 
 from tests.clock import SkippingLoop
 
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.repository import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
@@ -152,7 +153,7 @@ class World:
             signature=loaded.signature,
             scheduler=cast(Any, FakeScheduler(loaded.signature.manifest.digest)),
             tokeniser=None,
-            provider="CPU",
+            device=on_cpu(""),
             close=loaded.close,
         )
 
