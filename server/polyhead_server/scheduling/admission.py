@@ -188,31 +188,20 @@ class Admission:
 # ---- Errors of work that did not run, or not in time ---------------------------------------------
 
 
-def stopping() -> UnavailableError:
-    """Return the error for work of a model that is being closed."""
-    return UnavailableError(
-        "the model is being closed: send the request again, another server or version may take it",
-        retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
-    )
-
-
 def broken(name: str) -> EngineError:
     """Return the error for work of a scheduler that failed. The log says more."""
     return EngineError(f"the scheduler of {name} failed")
 
 
 def dropped(reason: Drop) -> Exception:
-    """Return the error for work that was accepted and did not run, or not in time.
-
-    Args:
-        reason: `STOPPING`, `EXPIRED`, or `TIMEOUT`: it can be sent again, unavailable as in Triton.
-    """
-    if reason is Drop.STOPPING:
-        return stopping()
+    """Return the error for work that did not run, or not in time: `EXPIRED`, `STOPPING`, or `TIMEOUT`."""
     if reason is Drop.EXPIRED:
         return ExpiredError("the deadline passed before there was an answer: give the call more time")
-    return UnavailableError(
-        "the request waited for its turn longer than its timeout or the server's max_wait_seconds allows; "
-        "try again later, or give it more time",
-        retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
-    )
+    if reason is Drop.STOPPING:
+        why = "the model is being closed: send the request again, another server or version may take it"
+    else:  # it never ran, and so can be sent again: unavailable, as in Triton
+        why = (
+            "the request waited for its turn longer than its timeout or the server's max_wait_seconds "
+            "allows; try again later, or give it more time"
+        )
+    return UnavailableError(why, retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS))

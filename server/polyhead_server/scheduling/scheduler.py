@@ -125,7 +125,7 @@ class Scheduler:
         """
         if self._closed:
             self._observer.on_drop(Drop.STOPPING)
-            raise admission.stopping()
+            raise admission.dropped(Drop.STOPPING)
         if self._broken:
             raise admission.broken(self._name)
         self._admission.check_room(work, self.queued_tokens)
