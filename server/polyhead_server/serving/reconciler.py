@@ -5,7 +5,7 @@ left as it is until that ends, and the others are still followed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -125,15 +125,20 @@ class Reconciler:
             else:
                 names = [one.family for one in found]
 
-            async def follow(name: str) -> None:
-                with suppress(SlowError):  # the log says so
-                    if found is None:
-                        versions = await self._look(name, scan_family)
-                    else:
-                        versions = [one for one in found if one.family == name]
-                    await self._update(name, versions, patient=patient)
+            slots = asyncio.Semaphore(self._side_by_side)
 
-            await _for_each(sorted({*names, *self._versions.families}), follow, self._side_by_side)
+            async def follow(name: str) -> None:
+                async with slots:
+                    with suppress(SlowError):  # the log says so
+                        if found is None:
+                            versions = await self._look(name, scan_family)
+                        else:
+                            versions = [one for one in found if one.family == name]
+                        await self._update(name, versions, patient=patient)
+
+            each = map(follow, sorted({*names, *self._versions.families}))
+            for error in filter(None, await asyncio.gather(*each, return_exceptions=True)):
+                raise error  # the first, after all have been followed
 
     async def watch(self, seconds: float) -> None:
         """Reconcile for ever, with pauses of so many seconds."""
@@ -223,19 +228,6 @@ class Reconciler:
             task.add_done_callback(partial(_log_end, name))
             raise slow
         return task.result()
-
-
-async def _for_each(names: Iterable[str], work: Callable[[str], Awaitable[None]], most: int) -> None:
-    """Do work for each name, for so many at once; then raise the first exception, if there is one."""
-    slots = asyncio.Semaphore(most)
-
-    async def one(name: str) -> None:
-        async with slots:
-            await work(name)
-
-    for result in await asyncio.gather(*map(one, names), return_exceptions=True):
-        if result is not None:
-            raise result
 
 
 def _log_end(name: str, work: asyncio.Future[Any]) -> None:
