@@ -29,6 +29,7 @@ from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
+from polyhead_server.serving.versions import ServedVersions
 from polyhead_server.settings import Settings
 
 _CLOSING_SECONDS = 1.0
@@ -79,16 +80,14 @@ class Runtime:
         self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
-        self._reconciler = Reconciler(
-            settings.models,
+        versions = ServedVersions(
+            self.registry,
             policy=settings.versions,
-            registry=self.registry,
             load=loader.load,
             build=_Builder(settings, self.device, self.registry, Iterations()).build,
             retired=self._inference.on_retired,
-            side_by_side=threads,
-            families=families,
         )
+        self._reconciler = Reconciler(settings.models, versions, side_by_side=threads, families=families)
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

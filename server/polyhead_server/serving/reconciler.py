@@ -16,9 +16,8 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository import Broken, Scan, VersionFolder, list_families, no_models, scan_family
 from polyhead_server.repository.manifest import FAMILY
-from polyhead_server.serving.loading import Loaded, in_thread
-from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import Load, Policy, ServedVersions
+from polyhead_server.serving.loading import in_thread
+from polyhead_server.serving.versions import ServedVersions
 
 LOOK_SECONDS = 10.0
 """A file system that has not shown a folder and its manifests by then may never do so."""
@@ -37,11 +36,7 @@ class Reconciler:
 
     Args:
         models: The repository's folder.
-        policy: Which versions of a family to serve.
-        registry: The models in service.
-        load: Loads the graphs of a version; called in a thread.
-        build: Makes a model of a loaded graph.
-        retired: Called for each model that is out of service and has given its last answer.
+        versions: Loads, replaces and retires what it holds.
         side_by_side: How many families are looked at and loaded at once.
         families: The only ones to serve; none is all.
         look_seconds: How long looking at a family may hold up the others.
@@ -51,12 +46,8 @@ class Reconciler:
     def __init__(
         self,
         models: Path | RemoteFolder,
+        versions: ServedVersions,
         *,
-        policy: Policy,
-        registry: Registry,
-        load: Load,
-        build: Callable[[Loaded], Model],
-        retired: Callable[[Model], None],
         side_by_side: int,
         families: Sequence[str] = (),
         look_seconds: float = LOOK_SECONDS,
@@ -64,8 +55,7 @@ class Reconciler:
     ) -> None:
         self._models = models
         self._families = families
-        self._registry = registry
-        self._versions = ServedVersions(registry, policy=policy, load=load, build=build, retired=retired)
+        self._versions = versions
         self._side_by_side = side_by_side
         self._look_seconds = look_seconds
         self._load_seconds = load_seconds
@@ -155,7 +145,7 @@ class Reconciler:
 
     async def wait_for_any(self) -> None:
         """Wait until a model is in service, or nothing is being loaded any more."""
-        while self._busy and not self._registry.models():
+        while self._busy and not self._versions.registry.models():
             await asyncio.wait(self._busy.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def load(self, name: str) -> None:

@@ -18,7 +18,7 @@ from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
 from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import Policy
+from polyhead_server.serving.versions import Policy, ServedVersions
 
 P = ParamSpec("P")
 
@@ -92,11 +92,13 @@ class World:
         self.begun = threading.Semaphore(0)
         self.reconciler = Reconciler(
             folder,
-            policy=policy,
-            registry=self.registry,
-            load=self.load,
-            build=self.build,
-            retired=self.retired.append,
+            ServedVersions(
+                self.registry,
+                policy=policy,
+                load=self.load,
+                build=self.build,
+                retired=self.retired.append,
+            ),
             side_by_side=2,
             look_seconds=PATIENCE,
             load_seconds=PATIENCE,
