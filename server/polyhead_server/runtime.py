@@ -21,7 +21,7 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, dynamic_axes_of
+from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler, dynamic_axes_of
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -336,19 +336,21 @@ class _Builder:
         signature = loaded.signature
         statistics = Statistics(self.registry.counters, signature.name, signature.version)
         scheduler = Scheduler(
-            loaded.lanes,
+            Dispatch(
+                loaded.lanes,
+                wide=loaded.wide,
+                planner=Planner(
+                    packed=signature.packed,
+                    max_tokens=self.settings.max_batch_tokens,
+                    most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
+                ),
+            ),
             name=signature.name,
             dynamic=dynamic_axes_of(signature),
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
             ),
-            planner=Planner(
-                packed=signature.packed,
-                max_tokens=self.settings.max_batch_tokens,
-                most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
-            ),
-            wide=loaded.wide,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             iterations=self.iterations if self.device.host_threads else None,
             observer=statistics,

@@ -79,9 +79,9 @@ def run_batch(
             half = len(group) // 2
             groups += [some for some in (wanted(group[half:]), wanted(group[:half])) if some]
         else:
-            yield group, result
             size = planner.joint([entry.work.size for entry in group])
             session.costs.observe(size, result.execution.compute_ns / 1e9)
+            yield group, result
 
 
 def execute(engine: Runner, works: Sequence[Work], dynamic: DynamicAxes) -> Result:

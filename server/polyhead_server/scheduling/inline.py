@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import Lanes
+from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import WINDOW, Planner
+from polyhead_server.scheduling.planning import WINDOW
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work
 
@@ -72,37 +72,34 @@ class Inline:
     """The small work of one model.
 
     Args:
-        lanes: Run it; best with one thread each, as sharing such work takes longer than doing it.
+        dispatch: Its lanes run it; best with one thread each, as sharing such work takes longer than doing
+            it. Its planner cuts what came into batches.
         name: The model's name, for messages.
         dynamic: Which axes of its inputs and outputs vary.
-        planner: Cuts what came into batches.
-        loop: The event loop that it runs on.
-        iterations: Its iterations, which all models share.
+        iterations: Those of the event loop, which all models share.
         observer: Notified of callers that have left.
         deliver: Answers work.
     """
 
     def __init__(
         self,
-        lanes: Lanes,
+        dispatch: Dispatch,
         *,
         name: str,
         dynamic: DynamicAxes,
-        planner: Planner,
-        loop: asyncio.AbstractEventLoop,
         iterations: Iterations,
         observer: Observer,
         deliver: Deliver,
     ) -> None:
-        self._lanes = lanes
+        self._lanes = dispatch.lanes
+        self._planner = dispatch.planner
         self._name = name
         self._dynamic = dynamic
-        self._planner = planner
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._iterations = iterations
         self._observer = observer
         self._deliver = deliver
-        self._most_seconds = _ITERATION_SECONDS / lanes.count
+        self._most_seconds = _ITERATION_SECONDS / dispatch.lanes.count
         self._waiting: deque[Entry] = deque()
         self.tokens = 0
         """N of all that wait."""

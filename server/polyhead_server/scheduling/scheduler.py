@@ -11,11 +11,11 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import Dispatch, Lanes
+from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.scheduling.observer import Drop, Observer
-from polyhead_server.scheduling.planning import WINDOW, Planner
+from polyhead_server.scheduling.planning import WINDOW
 from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.splitting import Piece, split_request
 from polyhead_server.scheduling.threads import EngineThreads
@@ -45,14 +45,11 @@ class Scheduler:
     thread, `_end` finds everyone who waits.
 
     Args:
-        lanes: Where batches run side by side, and small work on the event loop.
+        dispatch: Chooses the batches and where they run. Its lanes also run small work on the event loop.
         name: The model's name, for messages.
         dynamic: Which axes of its inputs and outputs vary.
         limits: What is accepted.
-        planner: Cuts what waits into batches.
         observer: Notified of every run and every drop.
-        wide: A second session whose runs have the threads of all lanes, for a lone request. None leaves all
-            work to the lanes.
         iterations: Those of the event loop, on which small work runs. None leaves all work to the threads.
         threads: Take batches and run them; replaced in tests.
         on_broken: Called on the event loop when a bug has ended the scheduling, and no work is accepted any
@@ -61,28 +58,24 @@ class Scheduler:
 
     def __init__(
         self,
-        lanes: Lanes,
+        dispatch: Dispatch,
         *,
         name: str,
         dynamic: DynamicAxes,
         limits: Limits,
-        planner: Planner,
         observer: Observer,
-        wide: Lanes | None = None,
         iterations: Iterations | None = None,
         threads: EngineThreads | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
-        self._engines = [session.engine for session in (lanes, wide) if session is not None]
+        self._dispatch = dispatch
         self._name = name
         self._dynamic = dynamic
         self._observer = observer
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._queue = Queue()
-        self._planner = planner
-        self._dispatch = Dispatch(lanes, wide=wide, planner=planner)
-        self._threads = threads or EngineThreads(f"engine-{name}", lanes.count)
+        self._threads = threads or EngineThreads(f"engine-{name}", dispatch.lanes.count)
         self._batches = 0
         self._running: set[RunningBatch] = set()
         self._started = False
@@ -92,7 +85,7 @@ class Scheduler:
         self._admission = Admission(
             name,
             limits=limits,
-            dispatch=self._dispatch,
+            dispatch=dispatch,
             queue=self._queue,
             running=self._running,
             observer=observer,
@@ -101,11 +94,9 @@ class Scheduler:
         self._inline: Inline | None = None
         if iterations is not None:
             self._inline = Inline(
-                lanes,
+                dispatch,
                 name=name,
                 dynamic=dynamic,
-                planner=planner,
-                loop=self._loop,
                 iterations=iterations,
                 observer=observer,
                 deliver=self._deliver,
@@ -139,8 +130,9 @@ class Scheduler:
         self._deliver(self._queue.clear(), Drop.STOPPING)
         if self._inline is not None:
             self._inline.close()
-        for engine in self._engines:
-            engine.stop()
+        for session in (self._dispatch.lanes, self._dispatch.wide):
+            if session is not None:
+                session.engine.stop()
         if self._started:
             self._threads.stop()
             await asyncio.shield(self._ended)
@@ -276,8 +268,9 @@ class Scheduler:
         if decision is None:
             return None
         positions, session = decision
-        seconds = session.costs.price(self._planner.joint([sizes[position] for position in positions]))
         entries = [window[position] for position in positions]
+        size = self._dispatch.planner.joint([entry.work.size for entry in entries])
+        seconds = session.costs.price(size)
         return RunningBatch(session=session, ends=now + seconds, entries=entries)
 
     def run(self, batch: RunningBatch) -> None:
@@ -287,7 +280,7 @@ class Scheduler:
                 batch.session,
                 batch.entries,
                 dynamic=self._dynamic,
-                planner=self._planner,
+                planner=self._dispatch.planner,
                 wanted=partial(self._wanted, batch),
             ):
                 if isinstance(result, Result):

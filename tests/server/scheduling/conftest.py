@@ -13,6 +13,7 @@ from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import (
     CostModel,
+    Dispatch,
     Drop,
     DynamicAxes,
     Execution,
@@ -206,12 +207,14 @@ class Bench:
         )
         self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
-            Lanes(engine=self.engine, costs=costs, count=lanes),
+            Dispatch(
+                Lanes(engine=self.engine, costs=costs, count=lanes),
+                wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
+                planner=self.planner,
+            ),
             name="tiny",
             dynamic=self.dynamic,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
-            planner=self.planner,
-            wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
             threads=self.threads,

@@ -15,6 +15,7 @@ from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError, ExpiredError, ServingError, UnavailableError
 from polyhead_server.scheduling import (
     CostModel,
+    Dispatch,
     Done,
     DynamicAxes,
     Iterations,
@@ -86,11 +87,10 @@ def schedule(
     engine: FakeEngine, limit: int = 100, lanes: int = 1, costs: CostModel = BY_TOKENS, **more: Any
 ) -> Scheduler:
     return Scheduler(
-        Lanes(engine=engine, costs=costs, count=lanes),
+        Dispatch(Lanes(engine=engine, costs=costs, count=lanes), wide=None, planner=Planner()),
         name="tiny",
         dynamic=DynamicAxes(inputs={}, outputs={}),
         limits=Limits(max_queued_tokens=limit),
-        planner=Planner(),
         observer=Counter(),
         **more,
     )
@@ -114,15 +114,7 @@ def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
 def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
     async def test() -> None:
         costs = CostModel({Size.full(1, 1): 1e-4})
-        scheduler = Scheduler(
-            Lanes(engine=engine, costs=costs),
-            name="tiny",
-            dynamic=DynamicAxes(inputs={}, outputs={}),
-            limits=Limits(max_queued_tokens=100),
-            planner=Planner(),
-            observer=Counter(),
-            iterations=Iterations() if inline else None,
-        )
+        scheduler = schedule(engine, costs=costs, iterations=Iterations() if inline else None)
         engine.let(1)
         await scheduler.submit(work(1))
         first = costs.price(Size.full(1, 1))
