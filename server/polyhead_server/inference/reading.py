@@ -12,10 +12,11 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import LENGTHS, SPANS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.inference.inputs import bounded, check_values, read_inputs
+from polyhead_server.inference.inputs import bounded
 from polyhead_server.inference.parts import Parts, plan_parts
 from polyhead_server.inference.reply import Content, ReplyPlan, check_size
 from polyhead_server.inference.templates import PlanAt, RequestTemplate, make_template, plan_at
+from polyhead_server.inference.values import check_values, read_inputs
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
 from polyhead_server.serving.registry import Model
