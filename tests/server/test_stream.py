@@ -20,7 +20,7 @@ from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import (
     CostModel,

@@ -24,7 +24,7 @@ from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
 from polyhead_server.inference.wire import InferRequest, split_infer
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling.work import Done, Work
 from polyhead_server.serving.budget import Budget
@@ -542,8 +542,8 @@ def test_what_parsing_takes_is_held_as_long_as_typed_contents_are(serve: Any, ga
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     first.result()
 
-    assert unattributed.page[slots.DROP[slots.MEMORY]] == 1
-    assert unattributed.page[slots.DROP[slots.LOADING]] == 0
+    assert unattributed.page[slots.DROP[Drop.MEMORY]] == 1
+    assert unattributed.page[slots.DROP[Drop.LOADING]] == 0
     server.call("ModelInfer", request)
 
 

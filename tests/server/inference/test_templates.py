@@ -12,11 +12,11 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.inference.templates import (
     RequestTemplate,
     RequestTemplates,
+    layout_at,
     make_template,
-    plan_at,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
 
@@ -132,12 +132,12 @@ def test_what_follows_from_a_length_is_worked_out_once_and_forgotten_with_the_te
     templates: RequestTemplates, registry: Registry
 ) -> None:
     template = learn(templates, registry, request())
-    first = templates.plan_at(template, 1)
+    first = templates.layout_at(template, 1)
 
-    assert templates.plan_at(template, 1) is first
-    assert templates.plan_at(template, 2) == plan_at(template, 2, settings=SETTINGS)
+    assert templates.layout_at(template, 1) is first
+    assert templates.layout_at(template, 2) == layout_at(template, 2, settings=SETTINGS)
     for tokens in range(3, 4096):
-        templates.plan_at(template, tokens)
-    assert templates.plan_at.cache_info().currsize < 4000
+        templates.layout_at(template, tokens)
+    assert templates.layout_at.cache_info().currsize < 4000
     templates.forget()
-    assert templates.plan_at.cache_info().currsize == 0
+    assert templates.layout_at.cache_info().currsize == 0

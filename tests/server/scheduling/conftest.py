@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from polyhead_server.observability.observer import Drop, Execution
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.scheduling import (
     CostModel,
     Dispatch,
-    Drop,
     DynamicAxes,
-    Execution,
     Iterations,
     Lanes,
     Limits,

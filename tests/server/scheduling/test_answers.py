@@ -8,10 +8,11 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, settings
+from polyhead_server.observability.observer import Drop
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Done, Drop
+from polyhead_server.scheduling import Done
 from polyhead_server.scheduling.queue import Entry
 
 LANE = Prices(0.01, token=0.001)

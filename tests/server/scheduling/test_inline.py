@@ -5,10 +5,11 @@ import itertools
 from typing import Any
 
 import pytest
+from polyhead_server.observability.observer import Drop
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Done, Drop, Iterations
+from polyhead_server.scheduling import Done, Iterations
 
 
 def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polyhead_server.repository.scanning import Broken, VersionFolder
 from tests.clock import skip
 from tests.server.serving.world import PATIENCE, World, asynchronous, until
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
-from polyhead_server.repository import Broken, VersionFolder
 from polyhead_server.serving.registry import ModelState
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
+from polyhead_server.repository.scanning import VersionFolder
 from tests.clock import SkippingLoop
 
 from polyhead_server.engine.devices import on_cpu
-from polyhead_server.repository import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
