@@ -20,14 +20,15 @@ from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, dynamic_axes_of
+from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler, dynamic_axes_of
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
-from polyhead_server.serving.reconciler import Reconciler, look
+from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
+from polyhead_server.serving.versions import ServedVersions
 from polyhead_server.settings import Settings
 
 _CLOSING_SECONDS = 1.0
@@ -65,7 +66,6 @@ class Runtime:
         counters: SharedCounters | None = None,
     ) -> None:
         self.settings = settings
-        self._families = families
         self.device = replace(
             in_precision(choose_device(settings.device), settings.compute_precision),
             packed=settings.weights == "packed",
@@ -80,16 +80,14 @@ class Runtime:
         self._iterations = Iterations()
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
-        self._reconciler = Reconciler(
-            settings.models,
+        versions = ServedVersions(
+            self.registry,
             policy=settings.versions,
-            registry=self.registry,
             load=loader.load,
             build=self._build,
             retired=self._inference.on_retired,
-            side_by_side=threads,
-            families=families,
         )
+        self._reconciler = Reconciler(settings.models, versions, side_by_side=threads, families=families)
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,12 +110,7 @@ class Runtime:
         if self._loading is not None:
             return
         self._loop = asyncio.get_running_loop()
-        found = await look(
-            self.settings.models,
-            families=self._families,
-            may_be_empty=self.settings.repository_mode != "none",
-        )
-        self._reconciler.declare(found)
+        found = await self._reconciler.look(may_be_empty=self.settings.repository_mode != "none")
         self._gauges.sample()
         self._loading = asyncio.ensure_future(self._load(found))
         self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
@@ -154,19 +147,21 @@ class Runtime:
         signature = loaded.signature
         statistics = Statistics(self.registry.counters, signature.name, signature.version)
         scheduler = Scheduler(
-            loaded.lanes,
+            Dispatch(
+                loaded.lanes,
+                wide=loaded.wide,
+                planner=Planner(
+                    packed=signature.packed,
+                    max_tokens=self.settings.max_batch_tokens,
+                    most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
+                ),
+            ),
             name=signature.name,
             dynamic=dynamic_axes_of(signature),
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
             ),
-            planner=Planner(
-                packed=signature.packed,
-                max_tokens=self.settings.max_batch_tokens,
-                most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
-            ),
-            wide=loaded.wide,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             iterations=self._iterations if self.device.host_threads else None,
             observer=statistics,
@@ -178,11 +173,8 @@ class Runtime:
             signature=signature,
             scheduler=scheduler,
             tokeniser=loaded.tokeniser,
-            provider=self.device.provider,
-            backend=self.device.backend,
-            compute_precision=self.device.compute_precision,
+            device=self.device,
             drift=loaded.drift,
-            on_gpu=not self.device.host_memory,
             close=loaded.close,
             statistics=statistics,
         )
@@ -205,8 +197,9 @@ class Runtime:
         Args:
             request: A `ModelInferRequest`.
             deadline: When the caller stops waiting, in the event loop's time.
-            until_sent: Called with a function that must be called once the reply has been sent, with any
-                arguments: the memory of a large reply counts as held until then.
+            until_sent: For a large reply, called with a function that the caller must call, with any
+                arguments, once the reply has been sent: its memory counts as held until then. Without it, and
+                if it raises, memory counts as held until this returns.
 
         Returns:
             A `ModelInferResponse`.
@@ -220,8 +213,7 @@ class Runtime:
                 self._split(request), write_reply, deadline=self.deadline(deadline), held=held
             )
             if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
-                until_sent(held.release)
-                held.keep()
+                held.keep(until_sent)
             return reply
 
     async def stream(

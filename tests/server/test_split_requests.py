@@ -47,9 +47,9 @@ def pieces(in_threads: None, monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
         places = list(range(len(sequences)))
         return [places[start : start + 3] for start in range(0, len(places), 3)]
 
-    def init(piece: Piece, *arguments: Any) -> None:
+    def init(piece: Piece, **fields: Any) -> None:
         made.append(piece)
-        real(piece, *arguments)
+        real(piece, **fields)
 
     monkeypatch.setattr(Dispatch, "pieces", cut)
     monkeypatch.setattr(Piece, "__init__", init)

@@ -1,7 +1,7 @@
 """What a request reads of the stream of its own sequences, and edits in it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,13 @@ from tests.server.graphs import OpenGraph, described
 from tests.servers import quick_settings
 
 from polyhead_proto import messages as pb
-from polyhead_server.scheduling import Size, Work
+from polyhead_server.scheduling import (
+    CostModel,
+    Lanes,
+    Planner,
+    Size,
+    Work,
+)
 from polyhead_server.scheduling.batch import asked_bytes
 from polyhead_server.scheduling.execution import run_batch
 
@@ -137,6 +143,14 @@ def test_too_much_is_refused_before_it_takes_memory(opened: Running) -> None:
         opened.infer("probed.stream", {"input_ids": IDS[:1], "read_layers": many, "read_tokens": many})
 
 
+def run_together(graph: OpenGraph, items: Sequence[Any]) -> Iterator[tuple[list[Any], Any]]:
+    """Run works of which all are wanted."""
+    session = Lanes(engine=graph.engine, costs=CostModel({Size.full(1, 1): 1.0}))
+    return run_batch(
+        session, [*items], dynamic=graph.dynamic, planner=Planner(packed=True), wanted=lambda some: some
+    )
+
+
 class OpenStream(OpenGraph):
     """The graph of the stream, for rows of `IDS` and what is asked of them."""
 
@@ -177,7 +191,7 @@ def test_requests_with_other_edits_share_a_batch(
     # What one asks for is not made for any number of others.
     items = [SimpleNamespace(work=each) for each in works]
     monkeypatch.setattr("polyhead_server.scheduling.execution._MOST_ASKED", bytes_asked - 1)
-    runs = [some for some, _ in run_batch(graph.engine, items, graph.dynamic, lambda some: some)]
+    runs = [some for some, _ in run_together(graph, items)]
     assert runs == [items[:1], items[1:]]
 
 
@@ -192,7 +206,7 @@ def test_what_is_asked_counts_as_tokens(probed_models: Path, device: str) -> Non
     assert many.size == Size(1, 1, 1 + asked // (8 * 4 * D))
     # Each is more than may be joined, and so runs alone.
     items = [SimpleNamespace(work=each) for each in (many, many)]
-    runs = list(run_batch(graph.engine, items, graph.dynamic, lambda some: some))
+    runs = list(run_together(graph, items))
     assert [some for some, _ in runs] == [items[:1], items[1:]]
     for _, result in runs:
         assert not isinstance(result, Exception)

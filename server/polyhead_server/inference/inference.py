@@ -1,7 +1,7 @@
 """One inference, from the request to its reply. This module runs on the event loop.
 
 Two functions do the work on data, each called at most once for a request: `reading.read` and
-`reply.make_reply` (`PartMaker.make` once for each part), together with what writes the reply. Where there is
+`reply.make_reply` (`parts.make_part` once for each part), together with what writes the reply. Where there is
 much to do, they are called in a worker thread, so that the event loop never waits for a large message.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 from polyhead_proto.expansion import SMALL_BYTES
 from polyhead_server.errors import RequestError, UnavailableError
 from polyhead_server.inference.account import RequestAccount
-from polyhead_server.inference.parts import PartMaker
+from polyhead_server.inference.parts import make_part
 from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
@@ -42,8 +42,9 @@ class Inference:
     def __init__(self, registry: Registry, settings: Settings, workers: Executor) -> None:
         self._registry = registry
         self._workers = workers
-        self._reader = partial(read, settings=settings)
-        self._templates = RequestTemplates(registry)
+        self._max_reply_bytes = settings.max_reply_bytes
+        self._templates = RequestTemplates(registry, settings)
+        self._reader = partial(read, known=self._templates.layout_at, settings=settings)
 
     async def answer(
         self,
@@ -74,30 +75,24 @@ class Inference:
             EngineError: The engine failed.
         """
         with RequestAccount(self._registry.unattributed, deadline) as account:
-            seen = None
-            while True:
-                changes = self._registry.changes
-                account.model = None
-                template = self._templates.find(request)
-                if template is None:
-                    seen = seen or await self._peek(request, held)
-                    account.model = model = self._find(seen)
-                else:
-                    account.model = model = template.model
+            seen, changes = None, 0
+            if (template := self._templates.find(request)) is None:
+                seen = await self._peek(request, held)
+                changes, model = self._registry.changes, self._find(seen)
+            else:
+                model = template.model
+            account.model = model
+            with model.lease:  # it answers, whatever takes its place meanwhile
                 job = await self._read(request, template, model, deadline, streamed=send is not None)
-                if self._registry.changes == changes:
-                    break  # otherwise a thread may have read it for a model that has been replaced meanwhile
-            if seen is not None and not job.template.holds_data:
-                held.add(-seen.expanded_bytes)
-            if template is None:
-                self._templates.remember(request, job.template)
-            if job.template.extent is None:
-                self._templates.learn(job.template, job.extent)
-            account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
-            account.batch = job.extent.batch
-            layout, parts, arrays = job.extent.layout, job.parts, job.extras
-            with model.lease:  # no await since the model was seen to be in service
-                held.add(job.extent.held_bytes, model.statistics)
+                if seen is not None:
+                    if not job.template.holds_data:
+                        held.add(-seen.expanded_bytes)
+                    if self._registry.changes == changes:
+                        self._templates.remember(request, job.template)
+                account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
+                layout, parts, arrays = job.layout, job.parts, job.extras
+                account.batch = layout.batch
+                held.add(layout.computed_bytes + min(layout.size, self._max_reply_bytes), model.statistics)
                 account.input_ns = account.elapsed_ns
                 if job.work is not None:
                     done = await model.scheduler.submit(job.work)
@@ -109,11 +104,10 @@ class Inference:
                 make = partial(make_reply, layout, arrays, request.request_id)
                 message, account.write_ns = await self._write(layout.work_bytes, make, write, account.timings)
                 return message
-            maker = PartMaker(parts, arrays, model.signature, request.request_id)
             for part in parts:
                 message, account.write_ns = await self._write(
-                    maker.work_bytes(part),
-                    partial(maker.make, part),
+                    parts.work_bytes(part),
+                    partial(make_part, parts, part, arrays),
                     write,
                     account.timings,
                     account.write_ns,

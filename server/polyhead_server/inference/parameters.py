@@ -233,17 +233,13 @@ def _changes_nothing(
     if name == "content_type":
         known = (*_CONTENT_TYPES, _TEXT_CONTENT_TYPE) if text else _CONTENT_TYPES
         if parameter.string_param not in known:
-            raise InvalidRequestError(
-                f"parameter content_type of {whose} must be {' or '.join(known)}, was {_shown(parameter)}: "
-                "tensors are read and written as their datatypes say"
-            )
+            why = ": tensors are read and written as their datatypes say"
+            raise _wrong(name, parameter, whose, " or ".join(known), why)
         return True
     if name == raw:
         if not _boolean(name, parameter, whose):
-            raise InvalidRequestError(
-                f"parameter {name} of {whose} must be true or left out, was {_shown(parameter)}: "
-                "outputs are always in raw_output_contents"
-            )
+            why = ": outputs are always in raw_output_contents"
+            raise _wrong(name, parameter, whose, "true or left out", why)
         return True
     return False
 
@@ -257,10 +253,7 @@ def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
         case "uint64_param":
             text = str(parameter.uint64_param)
         case _:
-            raise InvalidRequestError(
-                f"parameter {name} of {whose} must be a string such as '0,3' or '0:4', "
-                f"was {_shown(parameter)}"
-            )
+            raise _wrong(name, parameter, whose, "a string such as '0,3' or '0:4'")
     if len(text) > _MAX_SELECTOR_LENGTH:
         raise InvalidRequestError(
             f"parameter {name} of {whose} must be at most {_MAX_SELECTOR_LENGTH} characters long"
@@ -287,22 +280,18 @@ def _choice(name: str, parameter: pb.InferParameter, whose: str, choices: Sequen
     for choice in choices:
         if parameter.string_param == choice:
             return choice
-    raise InvalidRequestError(
-        f"parameter {name} of {whose} must be {', '.join(map(str, choices))}, was {_shown(parameter)}"
-    )
+    raise _wrong(name, parameter, whose, ", ".join(map(str, choices)))
 
 
 def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:
     if parameter.WhichOneof("parameter_choice") != "bool_param":
-        raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {_shown(parameter)}")
+        raise _wrong(name, parameter, whose, "a boolean")
     return parameter.bool_param
 
 
 def _string(name: str, parameter: pb.InferParameter) -> str:
     if parameter.WhichOneof("parameter_choice") != "string_param":
-        raise InvalidRequestError(
-            f"parameter {name} of the request must be a string, was {_shown(parameter)}"
-        )
+        raise _wrong(name, parameter, "the request", "a string")
     return parameter.string_param
 
 
@@ -313,23 +302,22 @@ def _whole_number(
         number = parameter.int64_param or parameter.uint64_param
         if number >= least:
             return number
-    raise InvalidRequestError(
-        f"parameter {name} of {whose} must be a whole number of at least {least}, was {_shown(parameter)}"
-    )
+    raise _wrong(name, parameter, whose, f"a whole number of at least {least}")
 
 
 def _without_sequence(name: str, parameter: pb.InferParameter) -> None:
     choice = parameter.WhichOneof("parameter_choice")
     if choice is not None and getattr(parameter, choice):
-        raise InvalidRequestError(
-            f"parameter {name} of the request must be 0, empty or false, was {_shown(parameter)}: "
-            "the models here keep no state between requests"
-        )
+        why = ": the models here keep no state between requests"
+        raise _wrong(name, parameter, "the request", "0, empty or false", why)
 
 
-def _shown(parameter: pb.InferParameter) -> str:
-    choice = parameter.WhichOneof("parameter_choice")
-    if choice is None:
-        return "empty"
-    value = getattr(parameter, choice)
-    return f"{quoted(value) if isinstance(value, str) else shorten(str(value))} ({choice})"
+def _wrong(
+    name: str, parameter: pb.InferParameter, whose: str, must: str, why: str = ""
+) -> InvalidRequestError:
+    """Return the error for a parameter of the wrong type or value."""
+    was = "empty"
+    if choice := parameter.WhichOneof("parameter_choice"):
+        value = getattr(parameter, choice)
+        was = f"{quoted(value) if isinstance(value, str) else shorten(str(value))} ({choice})"
+    return InvalidRequestError(f"parameter {name} of {whose} must be {must}, was {was}{why}")

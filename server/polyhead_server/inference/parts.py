@@ -54,6 +54,8 @@ class Part:
 class Parts:
     """All parts of a reply."""
 
+    signature: Signature
+    request_id: str
     outputs: Sequence[OutputLayout]
     part_bytes: int
     """The most bytes of raw content in a part of an output that can be cut."""
@@ -66,6 +68,11 @@ class Parts:
             for start, shape in _blocks(output, self.part_bytes):
                 number += 1
                 yield Part(number=number - 1, output=output, start=start, shape=shape, last=number == end)
+
+    def work_bytes(self, part: Part) -> int:
+        """Return what making and writing a part costs, in bytes to copy."""
+        copied = sum(output.computed_bytes for output in self.outputs) if part.number == 0 else 0
+        return copied + part.output.work_bytes(min(part.output.bytes, self.part_bytes))
 
 
 def parts_of(
@@ -101,86 +108,70 @@ def parts_of(
             f"the reply needs about {needed} bytes in all its parts, the limit is {total_limit}: "
             "ask for fewer outputs, or send fewer or shorter sequences"
         )
-    return Parts(outputs=outputs, part_bytes=part_bytes, count=count)
+    return Parts(
+        signature=signature, request_id=request_id, outputs=outputs, part_bytes=part_bytes, count=count
+    )
 
 
-class PartMaker:
-    """Make the parts of a reply in their order, and free each output with its last part.
+def make_part(
+    parts: Parts, part: Part, arrays: dict[str, Content], timings: Mapping[str, int], began_ns: int
+) -> InferReply:
+    """Make the next part of a reply; takes long where its work is large.
 
     Args:
-        parts: The parts.
-        arrays: Every output by name, as the graph gives it. They are taken out of it.
-        signature: The graph's.
-        request_id: The caller's.
+        parts: All of them.
+        part: The next one.
+        arrays: Every output by name, as the graph gives it. Each is taken out of it with its last part.
+        timings: All but that of this; the last part repeats them.
+        began_ns: When the first part would have been begun, had there been no wait for the reader.
     """
+    output, name = part.output, part.output.spec.name
+    if part.number == 0:
+        arrays.update({key: detached(array) for key, array in arrays.items()})
+    content = arrays.pop(name)
+    if not isinstance(content, bytes):
+        if not any(part.start):
+            content = output.take(content)
+        if not part.last:
+            arrays[name] = content
+        block = tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))
+        content = convert(content[block], output.datatype)
+    is_final = part.number == parts.count - 1
+    return InferReply(
+        signature=parts.signature,
+        header=_header(parts, part),
+        request_id=parts.request_id,
+        outputs=[output],
+        contents=[content],
+        timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns} if is_final else {},
+    )
 
-    def __init__(
-        self, parts: Parts, arrays: dict[str, Content], signature: Signature, request_id: str
-    ) -> None:
-        self._parts = parts
-        self._arrays = arrays
-        self._signature = signature
-        self._request_id = request_id
 
-    def work_bytes(self, part: Part) -> int:
-        """Return what making and writing a part costs, in bytes to copy."""
-        copied = sum(output.computed_bytes for output in self._parts.outputs) if part.number == 0 else 0
-        return copied + part.output.work_bytes(min(part.output.bytes, self._parts.part_bytes))
-
-    def make(self, part: Part, timings: Mapping[str, int], began_ns: int) -> InferReply:
-        """Make one part; takes long where its work is large.
-
-        Args:
-            part: The next part.
-            timings: All but that of this; the last part repeats them.
-            began_ns: When the first part would have been begun, had there been no wait for the reader.
-        """
-        arrays, output, name = self._arrays, part.output, part.output.spec.name
-        if part.number == 0:
-            arrays.update({key: detached(array) for key, array in arrays.items()})
-        content = arrays.pop(name)
-        if not isinstance(content, bytes):
-            if not any(part.start):
-                content = output.take(content)
-            if not part.last:
-                arrays[name] = content
-            block = tuple(slice(at, at + size) for at, size in zip(part.start, part.shape, strict=True))
-            content = convert(content[block], output.datatype)
-        is_final = part.number == self._parts.count - 1
-        return InferReply(
-            signature=self._signature,
-            header=self._header(part),
-            request_id=self._request_id,
-            outputs=[output],
-            contents=[content],
-            timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns} if is_final else {},
-        )
-
-    def _header(self, part: Part) -> bytes:
-        """Write a part's fields, without its content, the request's id and timings."""
-        signature, parameters = self._signature, {}
-        if not part.is_whole:
-            parameters = {
-                START: pb.InferParameter(string_param=",".join(map(str, part.start))),
-                WHOLE: pb.InferParameter(string_param=",".join(map(str, part.output.shape))),
-            }
-        return pb.ModelInferResponse(
-            model_name=signature.name,
-            model_version=str(signature.version),
-            outputs=[
-                pb.ModelInferResponse.InferOutputTensor(
-                    name=part.output.spec.name,
-                    datatype=part.output.datatype,
-                    shape=part.shape,
-                    parameters=parameters,
-                )
-            ],
-            parameters={
-                PART: pb.InferParameter(int64_param=part.number),
-                PARTS: pb.InferParameter(int64_param=self._parts.count),
-                FINAL: pb.InferParameter(bool_param=part.number == self._parts.count - 1),
-            },
-        ).SerializeToString()
+def _header(parts: Parts, part: Part) -> bytes:
+    """Write a part's fields, without its content, the request's id and timings."""
+    parameters = {}
+    if not part.is_whole:
+        parameters = {
+            START: pb.InferParameter(string_param=",".join(map(str, part.start))),
+            WHOLE: pb.InferParameter(string_param=",".join(map(str, part.output.shape))),
+        }
+    return pb.ModelInferResponse(
+        model_name=parts.signature.name,
+        model_version=str(parts.signature.version),
+        outputs=[
+            pb.ModelInferResponse.InferOutputTensor(
+                name=part.output.spec.name,
+                datatype=part.output.datatype,
+                shape=part.shape,
+                parameters=parameters,
+            )
+        ],
+        parameters={
+            PART: pb.InferParameter(int64_param=part.number),
+            PARTS: pb.InferParameter(int64_param=parts.count),
+            FINAL: pb.InferParameter(bool_param=part.number == parts.count - 1),
+        },
+    ).SerializeToString()
 
 
 def _axis(output: OutputLayout, part_bytes: int) -> tuple[int, int]:

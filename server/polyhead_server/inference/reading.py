@@ -12,16 +12,16 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import LENGTHS, SPANS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.inference.inputs import bounded, check_values, read_inputs
+from polyhead_server.inference.inputs import bounded
 from polyhead_server.inference.parts import Parts, parts_of
-from polyhead_server.inference.reply import Content, check_size
+from polyhead_server.inference.reply import Content, ReplyLayout, check_size
 from polyhead_server.inference.templates import (
-    Extent,
+    LayoutAt,
     RequestTemplate,
-    check_work,
-    extent_of,
+    layout_at,
     make_template,
 )
+from polyhead_server.inference.values import check_values, read_inputs
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
 from polyhead_server.serving.registry import Model
@@ -37,7 +37,7 @@ class Job:
     template: RequestTemplate
     work: Work | None
     """For the scheduler; None where no requested output needs the engine."""
-    extent: Extent
+    layout: ReplyLayout
     parts: Parts | None
     """None for a whole reply."""
     extras: dict[str, Content]
@@ -55,6 +55,7 @@ def read(
     deadline: float,
     streamed: bool,
     *,
+    known: LayoutAt,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and lay out its reply; may be called in any thread.
@@ -65,6 +66,7 @@ def read(
         model: The one that is asked.
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
+        known: `layout_at`, which remembers the layouts of templates.
         settings: The server's limits.
 
     Raises:
@@ -83,24 +85,24 @@ def read(
         )
     feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
     parsed_ns, tokenise_ns = time.perf_counter_ns(), None
-    sizes, made, extent = template.sizes, None, template.extent
+    sizes, made = template.sizes, None
     if texts:
         made = _tokenise(texts, feeds, template, settings)
         sizes = {**sizes, signature.length: feeds[signature.primary.name].shape[1]}
-        extent = template.extents.get(sizes[signature.length])
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
-    if is_new or extent is None:  # else an earlier request of these sizes was checked
-        check_work(sizes, signature, settings)
+    # It checks the sizes, before anything is made of them. Plans of a new template, which may not be kept,
+    # are not either.
+    tokens = sizes[signature.length]
+    layout = layout_at(template, tokens, settings=settings) if is_new else known(template, tokens)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, made, template) if template.extras else {}
-    if extent is None:
-        tokens_bytes = len(extras.get(TOKENS, b""))
-        extent = extent_of(template.outputs, sizes, signature, settings, tokens_bytes=tokens_bytes)
-    layout, parts = extent.layout, None
+    if TOKENS in extras:
+        layout = layout_at(template, tokens, len(extras[TOKENS]), settings=settings)
+    parts = None
     if parameters.parts:
         parts = parts_of(
             layout.outputs,
@@ -126,7 +128,7 @@ def read(
     return Job(
         template=template,
         work=work,
-        extent=extent,
+        layout=layout,
         parts=parts,
         extras=extras,
         parsed_ns=parsed_ns,

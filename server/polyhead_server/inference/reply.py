@@ -56,6 +56,8 @@ class ReplyLayout:
     """A reply, every size of which is known before anything is computed."""
 
     signature: Signature
+    batch: int
+    """B."""
     outputs: Sequence[OutputLayout]
     computed: Sequence[str]
     """The outputs that the graph computes."""
@@ -112,6 +114,7 @@ def layout_of_reply(
     framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in layouts)
     return ReplyLayout(
         signature=signature,
+        batch=sizes["B"],
         outputs=layouts,
         computed=[output.spec.name for output in layouts if output.spec.name not in EXTRAS],
         header=header,
@@ -251,14 +254,14 @@ def _cheaper(outputs: Sequence[OutputLayout]) -> str:
     """List the ways to a smaller reply that this request does not use yet."""
     fractions = [output for output in outputs if output.spec.is_fraction]
     ways = []
-    if len(fractions) > 1 or any(
-        output.spec.selected_axis(LAYERS) not in (None, *output.selection) for output in fractions
+    for name, way in (
+        (LAYERS, "fewer layers"),
+        (HEADS, "parameter heads (such as '0,3')"),
+        (QUERIES, "parameter queries (such as '0')"),
     ):
-        ways.append("fewer layers")
-    if any(output.spec.selected_axis(HEADS) not in (None, *output.selection) for output in fractions):
-        ways.append("parameter heads (such as '0,3')")
-    if any(output.spec.selected_axis(QUERIES) not in (None, *output.selection) for output in fractions):
-        ways.append("parameter queries (such as '0')")
+        unused = any(output.spec.selected_axis(name) not in (None, *output.selection) for output in fractions)
+        if unused or (name == LAYERS and len(fractions) > 1):
+            ways.append(way)
     if any(output.datatype != "UINT8" for output in fractions):
         ways.append("parameter dtype UINT8 (a quarter of the bytes)")
     if not fractions and any(output.datatype == "FP32" for output in outputs):

@@ -6,8 +6,9 @@ that has been checked is found by the header's bytes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PROMPT_NAME, TEXT, TOKENS
@@ -26,22 +27,14 @@ from polyhead_server.settings import Settings
 
 _MAX_HEADER_BYTES = 4096
 _MAX_TEMPLATES = 1024
-_MAX_EXTENTS = 8192
-"""Of all templates together: each takes a few KiB for a graph with many outputs."""
+_MAX_LAYOUTS = 2048
+"""Of all templates together: each takes a few KiB for a graph with many outputs, and keeps its template."""
+
+LayoutAt = Callable[["RequestTemplate", int], ReplyLayout]
+"""`layout_at` with settings."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extent:
-    """What follows from the sizes of a request's axes."""
-
-    batch: int
-    tokens: int
-    layout: ReplyLayout
-    held_bytes: int
-    """The most bytes that what is computed and what is written take at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RequestTemplate:
     """What all requests with the same header ask for."""
 
@@ -62,12 +55,8 @@ class RequestTemplate:
     outputs: Sequence[RequestedOutput]
     extras: frozenset[str]
     """Those of the outputs that follow from the inputs: `tokens`, `spans`, `lengths`."""
-    extent: Extent | None
-    """None where sizes follow from the data: from text, or for `tokens`."""
     work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
-    extents: dict[int, Extent] = field(default_factory=dict)
-    """Those of earlier texts, by T. Only the event loop adds any."""
 
     @property
     def holds_data(self) -> bool:
@@ -91,10 +80,8 @@ def make_template(
     missing = [spec for spec in signature.feeds if spec.name not in given]
     extras = EXTRAS & {output.spec.name for output in outputs}
     prompt, form = _prompt(parameters.prompt_name, signature, is_text=TEXT in given)
-    extent = None
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and TOKENS not in extras:
-        extent = extent_of(outputs, sizes, signature, settings)
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
@@ -108,7 +95,6 @@ def make_template(
         sizes=sizes,
         outputs=outputs,
         extras=extras,
-        extent=extent,
         work_bytes=work_bytes,
     )
 
@@ -131,12 +117,28 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
     return tokenizer.prompts.get(name, ""), tokenizer.forms.get(name, PLAIN)
 
 
-def check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:
-    """Check what the engine would have to do.
+def layout_at(
+    template: RequestTemplate, tokens: int, tokens_bytes: int = 0, *, settings: Settings
+) -> ReplyLayout:
+    """Check what a request makes the engine do, and layout its reply.
+
+    Args:
+        template: The request's.
+        tokens: Its T.
+        tokens_bytes: Those of the output `tokens`, which depend on the texts.
+        settings: The server's limits.
 
     Raises:
-        TooLargeError: There are too many tokens, or their attention takes too much memory.
+        TooLargeError: There are too many tokens, or computing them takes too much memory.
+        InvalidRequestError: A query is out of range.
     """
+    signature = template.model.signature
+    sizes = {**template.sizes, signature.length: tokens}
+    _check_work(sizes, signature, settings)
+    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
+
+
+def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:
     letter = max(signature.sequences, key=sizes.__getitem__)
     batch, tokens = sizes["B"], sizes[letter]
     check_total(batch, tokens, settings.max_request_tokens, letter)
@@ -150,41 +152,21 @@ def check_work(sizes: Mapping[str, int], signature: Signature, settings: Setting
         )
 
 
-def extent_of(
-    outputs: Sequence[RequestedOutput],
-    sizes: Mapping[str, int],
-    signature: Signature,
-    settings: Settings,
-    *,
-    tokens_bytes: int = 0,
-) -> Extent:
-    """Work out what follows from sizes.
-
-    Raises:
-        InvalidRequestError: A query is out of range.
-    """
-    layout = layout_of_reply(outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
-    return Extent(
-        batch=sizes["B"],
-        tokens=sizes[signature.length],
-        layout=layout,
-        held_bytes=layout.computed_bytes + min(layout.size, settings.max_reply_bytes),
-    )
-
-
 class RequestTemplates:
     """The templates of recent requests. Lives on the event loop.
 
     Args:
         registry: The models. When one of them changes, all templates are forgotten, so that none outlives the
             time in which its model is the one to answer.
+        settings: The server's limits.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry
         self._changes = registry.changes
         self._known: dict[tuple[bytes, int], RequestTemplate] = {}
-        self._extents = 0
+        self.layout_at = lru_cache(maxsize=_MAX_LAYOUTS)(partial(layout_at, settings=settings))
+        """Remembers layouts. May be called in any thread."""
 
     def find(self, request: InferRequest) -> RequestTemplate | None:
         """Return the template of an earlier request with the same header."""
@@ -200,17 +182,8 @@ class RequestTemplates:
             del self._known[next(iter(self._known))]
         self._known[request.header, len(request.raw)] = template
 
-    def learn(self, template: RequestTemplate, extent: Extent) -> None:
-        """Keep what follows from the T of a text. For `tokens`, it follows from the text itself."""
-        if extent.tokens in template.extents or TOKENS in template.extras:
-            return
-        if self._extents >= _MAX_EXTENTS:
-            self.forget()
-        self._extents += 1
-        template.extents[extent.tokens] = extent
-
     def forget(self) -> None:
         """Forget every template, which would keep its model in memory."""
         self._changes = self._registry.changes
-        self._extents = 0
         self._known.clear()
+        self.layout_at.cache_clear()

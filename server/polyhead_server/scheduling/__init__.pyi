@@ -4,6 +4,7 @@ from .batch import dynamic_axes_of as dynamic_axes_of
 from .batch import measure as measure
 from .costs import CostModel as CostModel
 from .costs import Size as Size
+from .dispatch import Dispatch as Dispatch
 from .dispatch import Lanes as Lanes
 from .inline import Iterations as Iterations
 from .planning import Planner as Planner

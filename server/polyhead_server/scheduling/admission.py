@@ -32,7 +32,7 @@ class RunningBatch:
     ends: float
     """The estimated end, in the event loop's time."""
     entries: list[Entry]
-    """Its requests."""
+    """Those of its requests whose answer is not on its way."""
 
 
 def free_in(running: Iterable[RunningBatch], now: float) -> float:
@@ -80,6 +80,7 @@ class Admission:
 
     Args:
         name: The model's name, for messages.
+        limits: What is accepted.
         dispatch: How batches are run.
         queue: What waits.
         running: The batches that run. The engine's threads change it.
@@ -91,6 +92,7 @@ class Admission:
         self,
         name: str,
         *,
+        limits: Limits,
         dispatch: Dispatch,
         queue: Queue,
         running: Collection[RunningBatch],
@@ -98,6 +100,7 @@ class Admission:
         clock: Callable[[], float],
     ) -> None:
         self._name = name
+        self._limits = limits
         self._dispatch = dispatch
         self._queue = queue
         self._running = running
@@ -105,29 +108,28 @@ class Admission:
         self._clock = clock
         self._retry_after = RetryAfter()
 
-    def queue_full(self, work: Work, waiting: int, limit: int) -> UnavailableError:
-        """Reject work because the queue has no room.
+    def check_room(self, work: Work, waiting: int) -> None:
+        """Check that there is room for work beside so many tokens that wait.
 
-        Args:
-            work: What was submitted.
-            waiting: The tokens that wait.
-            limit: The most that may wait.
+        Raises:
+            UnavailableError: There is none.
         """
-        self._observer.on_drop(Drop.QUEUE_FULL)
-        return UnavailableError(
-            f"{self._name}'s queue is full: {waiting} tokens wait, {work.size.tokens} more would pass "
-            f"{limit}; try again later",
-            retry_after_ms=self._retry_after_ms(work),
-        )
+        limit = self._limits.max_queued_tokens
+        if waiting and waiting + work.size.tokens > limit:
+            self._observer.on_drop(Drop.QUEUE_FULL)
+            raise UnavailableError(
+                f"{self._name}'s queue is full: {waiting} tokens wait, {work.size.tokens} more would pass "
+                f"{limit}; try again later",
+                retry_after_ms=self._retry_after_ms(work),
+            )
 
-    def check_reach(self, work: Work, start_by: float) -> None:
+    def check_reach(self, work: Work) -> float:
         """Check that work will start and end in time, by estimate.
 
         Work that would start at once is always accepted: the estimates may be wrong, and it delays nothing.
 
-        Args:
-            work: What was submitted.
-            start_by: The latest time at which it may start.
+        Returns:
+            The latest time at which it may start. A timeout counts only for work that has to wait.
 
         Raises:
             UnavailableError: It would wait too long; later, or on another server, it may not.
@@ -137,9 +139,12 @@ class Admission:
         if work.deadline is not None and now >= work.deadline:
             self._observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
+        start_by = now + self._limits.max_wait_seconds
+        if work.timeout is not None and (self._queue or not self._starts(work, now)):
+            start_by = min(start_by, now + work.timeout)
         wait = self._until_free(work, now) + self._queue.seconds(work.level)
         if not wait:
-            return
+            return start_by
         own = self._dispatch.price(work.size)
         left = float("inf") if work.deadline is None else work.deadline - now
         if own > left:
@@ -155,13 +160,18 @@ class Admission:
                 "try again later, or give it more time",
                 retry_after_ms=self._retry_after_ms(work),
             )
+        return start_by
+
+    def _starts(self, work: Work, now: float) -> bool:
+        """Return whether work would start now if nothing else waited. The hop to a thread is no wait."""
+        running = list(self._running)
+        return not running or self._dispatch.starts(work.size, len(running), free_in(running, now))
 
     def _until_free(self, work: Work, now: float) -> float:
         """Estimate the seconds until work can start if nothing else waits."""
-        running = list(self._running)
-        if not running or self._dispatch.starts(work.size, len(running), free_in(running, now)):
+        if self._starts(work, now):
             return 0.0
-        return max(0.0, min(batch.ends for batch in running) - now)
+        return max(0.0, min((batch.ends for batch in list(self._running)), default=now) - now)
 
     def _retry_after_ms(self, work: Work) -> int:
         """Return a time to come back, from when half of the queue will be gone."""
@@ -178,28 +188,20 @@ class Admission:
 # ---- Errors of work that did not run, or not in time ---------------------------------------------
 
 
-def stopping() -> UnavailableError:
-    """Return the error for work of a model that is being closed."""
-    return UnavailableError(
-        "the model is being closed: send the request again, another server or version may take it",
-        retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
-    )
-
-
 def broken(name: str) -> EngineError:
     """Return the error for work of a scheduler that failed. The log says more."""
     return EngineError(f"the scheduler of {name} failed")
 
 
-def waited_too_long() -> UnavailableError:
-    """Return the error for work that never started. It can be sent again: unavailable, as in Triton."""
-    return UnavailableError(
-        "the request waited for its turn longer than its timeout or the server's max_wait_seconds allows; "
-        "try again later, or give it more time",
-        retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS),
-    )
-
-
-def expired() -> ExpiredError:
-    """Return the error for a deadline that passed."""
-    return ExpiredError("the deadline passed before there was an answer: give the call more time")
+def dropped(reason: Drop) -> Exception:
+    """Return the error for work that did not run, or not in time: `EXPIRED`, `STOPPING`, or `TIMEOUT`."""
+    if reason is Drop.EXPIRED:
+        return ExpiredError("the deadline passed before there was an answer: give the call more time")
+    if reason is Drop.STOPPING:
+        why = "the model is being closed: send the request again, another server or version may take it"
+    else:  # it never ran, and so can be sent again: unavailable, as in Triton
+        why = (
+            "the request waited for its turn longer than its timeout or the server's max_wait_seconds "
+            "allows; try again later, or give it more time"
+        )
+    return UnavailableError(why, retry_after_ms=round(1000 * SHORTEST_RETRY_SECONDS))

@@ -106,15 +106,16 @@ def assemble(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes
     """
     if len(works) == 1:
         return works[0].feeds
-    longest = None if sizes.count(sizes[0]) == len(sizes) else longest_of(sizes)
+    are_equal = sizes.count(sizes[0]) == len(sizes)
     feeds = {}
     for name in works[0].feeds:
         parts = [work.feeds[name] for work in works]
-        axes = dynamic.inputs.get(name, ())
-        if name in dynamic.broadcasting:
-            feeds[name] = _broadcast(parts, axes, sizes)
+        if (are_equal and name not in dynamic.broadcasting) or len({part.shape[1:] for part in parts}) == 1:
+            # Where all left an input out, it stays small. A value that was given for a sequence of length 1
+            # holds for its padding, too.
+            feeds[name] = np.concatenate(parts)
         else:
-            feeds[name] = _pad(parts, axes, longest) if longest and axes else np.concatenate(parts)
+            feeds[name] = _pad(parts, dynamic.inputs[name], sizes)
     return feeds
 
 
@@ -129,36 +130,18 @@ def longest_of(sizes: Sequence[Sizes]) -> Sizes:
     return tuple(map(max, zip(*sizes, strict=True)))
 
 
-def _pad(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
-    whole, row = _allocate(parts, axes, longest), 0
-    for part in parts:
-        where = [slice(size) for size in part.shape]
-        where[0] = slice(row, row := row + len(part))
-        whole[tuple(where)] = part
-    return whole
-
-
-def _broadcast(parts: Sequence[NDArray[Any]], axes: Axes, sizes: Sequence[Sizes]) -> NDArray[Any]:
-    """Join inputs some of which were left out; they stay small if all were."""
-    if all(part.shape[axis] == 1 for part in parts for axis, _ in axes):
-        # A value that was given for a sequence of length 1 holds for its padding, too.
-        return np.concatenate(parts)
-    whole, row = _allocate(parts, axes, longest_of(sizes)), 0
-    for part, own in zip(parts, sizes, strict=True):
-        where = [slice(None)] * part.ndim
-        where[0] = slice(row, row := row + len(part))
-        for axis, letter in axes:
-            where[axis] = slice(own[letter])
-        whole[tuple(where)] = part
-    return whole
-
-
-def _allocate(parts: Sequence[NDArray[Any]], axes: Axes, longest: Sequence[int]) -> NDArray[Any]:
+def _pad(parts: Sequence[NDArray[Any]], axes: Axes, sizes: Sequence[Sizes]) -> NDArray[Any]:
+    """Join inputs of different lengths, or some of which were left out and have size 1."""
+    longest = longest_of(sizes)
     shape = list(parts[0].shape)
-    shape[0] = sum(len(part) for part in parts)
+    shape[0] = sum(map(len, parts))
     for axis, letter in axes:
         shape[axis] = longest[letter]
-    return np.zeros(shape, parts[0].dtype)
+    whole, row = np.zeros(shape, parts[0].dtype), 0
+    for part, own in zip(parts, sizes, strict=True):
+        where = trim(axes, own)
+        whole[(slice(row, row := row + len(part)), *where[1:])] = part
+    return whole
 
 
 def outputs_of(works: Sequence[Work]) -> list[str]:

@@ -41,9 +41,9 @@ class Dispatch:
     """
 
     def __init__(self, lanes: Lanes, *, wide: Lanes | None, planner: Planner) -> None:
-        self._lanes = lanes
-        self._wide = wide
-        self._planner = planner
+        self.lanes = lanes
+        self.wide = wide
+        self.planner = planner
         self._passed_over = 0
 
     def next(self, requests: Sequence[Size], running: int, free_in: float) -> tuple[list[int], Lanes] | None:
@@ -58,10 +58,10 @@ class Dispatch:
             The batch with the first request, as positions, and where it runs. None if it is better to wait
             until a running batch is done.
         """
-        lanes, planner = self._lanes, self._planner
+        lanes, planner = self.lanes, self.planner
         if running >= lanes.count:
             return None
-        wide = self._wide
+        wide = self.wide
         # Lanes of a CPU leave the others their share, who would idle until new requests come. On a GPU, where
         # large batches cost little more than small ones, only free lanes share.
         sharing = lanes.count if wide else lanes.count - running
@@ -82,9 +82,9 @@ class Dispatch:
     ) -> bool:
         """Return whether all work should be one run with all threads, after what runs, not parts in lanes."""
         overdue = running and not free_in
-        if overdue or not self._planner.fits(whole, 1):
+        if overdue or not self.planner.fits(whole, 1):
             return False
-        if free_in + wide.costs.price(whole) < max(self._lanes.costs.price(part) for part in parts):
+        if free_in + wide.costs.price(whole) < max(self.lanes.costs.price(part) for part in parts):
             return True
         self._passed_over += not running
         return not running and self._passed_over % _RECONSIDER == 0
@@ -102,8 +102,8 @@ class Dispatch:
         Returns:
             Their positions, by run.
         """
-        lanes, planner = self._lanes, self._planner
-        sharing = lanes.count if self._wide else 1
+        lanes, planner = self.lanes, self.planner
+        sharing = lanes.count if self.wide else 1
         pieces = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
         ends = [0.0] * lanes.count
         for piece in pieces:
@@ -116,9 +116,9 @@ class Dispatch:
 
     def price(self, size: Size) -> float:
         """Estimate the seconds of a request alone."""
-        price = self._lanes.costs.price(size)
-        return price if self._wide is None else min(price, self._wide.costs.price(size))
+        price = self.lanes.costs.price(size)
+        return price if self.wide is None else min(price, self.wide.costs.price(size))
 
     def share(self, size: Size) -> float:
         """Estimate the least seconds that a request adds to the model's work: in a batch, all lanes busy."""
-        return self._lanes.costs.marginal(size) / self._lanes.count
+        return self.lanes.costs.marginal(size) / self.lanes.count

@@ -1,10 +1,8 @@
 """Run a batch: join its requests, call the engine, split its outputs."""
 
 import time
-from asyncio import Future
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
@@ -19,21 +17,13 @@ from polyhead_server.scheduling.batch import (
     outputs_of,
     split,
 )
+from polyhead_server.scheduling.dispatch import Lanes
+from polyhead_server.scheduling.planning import Planner
+from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work
 
 _MOST_ASKED = 2**25
 """The bytes of what several requests may ask of their sequences in one run, padding included."""
-
-
-class Item(Protocol):
-    """A request that waits for its answer."""
-
-    work: Work
-    answer: Future[Done]
-    arrived_ns: int
-
-
-I = TypeVar("I", bound=Item)  # noqa: E741
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -47,35 +37,41 @@ class Result:
 
 
 def run_batch(
-    engine: Runner, items: list[I], dynamic: DynamicAxes, wanted: Callable[[list[I]], list[I]]
-) -> Iterator[tuple[list[I], Result | Exception]]:
-    """Run requests together.
+    session: Lanes,
+    entries: list[Entry],
+    *,
+    dynamic: DynamicAxes,
+    planner: Planner,
+    wanted: Callable[[list[Entry]], list[Entry]],
+) -> Iterator[tuple[list[Entry], Result | Exception]]:
+    """Run requests together, and learn what that costs.
 
     A run that fails is repeated with each half of its requests, until only the requests that cause the
     failure fail: at most 2n - 1 runs for n requests. This helps against a lack of memory, too. Requests are
     also halved where they ask too much of their sequences together, or what one asks is padding in others.
 
     Args:
-        engine: Runs the batch.
-        items: The requests, at least one.
+        session: Runs the batch.
+        entries: The requests, at least one.
         dynamic: Which axes vary.
+        planner: Knows the sizes of runs.
         wanted: Returns those whose callers still wait, before they are run again.
 
     Yields:
         Requests, and the result of their run. Every request once, except those that `wanted` leaves out.
     """
-    groups = [items]
+    groups = [entries]
     while groups:
         group = groups.pop()
         if len(group) > 1 and dynamic.asked:
-            works = [item.work for item in group]
+            works = [entry.work for entry in group]
             if asked_bytes(works, dynamic.sizes(works), dynamic) > _MOST_ASKED:
                 groups += [group[len(group) // 2 :], group[: len(group) // 2]]
                 continue
         try:
-            result = execute(engine, [item.work for item in group], dynamic)
+            result = execute(session.engine, [entry.work for entry in group], dynamic)
         except DeviceLostError as error:  # each half would fail, too
-            yield from (([item], error) for item in group)
+            yield from (([entry], error) for entry in group)
         except Exception as error:
             if len(group) == 1:
                 yield group, error
@@ -83,6 +79,8 @@ def run_batch(
             half = len(group) // 2
             groups += [some for some in (wanted(group[half:]), wanted(group[:half])) if some]
         else:
+            size = planner.joint([entry.work.size for entry in group])
+            session.costs.observe(size, result.execution.compute_ns / 1e9)
             yield group, result
 
 
@@ -112,27 +110,27 @@ def execute(engine: Runner, works: Sequence[Work], dynamic: DynamicAxes) -> Resu
     return Result(outputs=outputs, started_ns=started_ns, execution=execution)
 
 
-def answer(items: Sequence[Item], result: Result) -> None:
+def answer(entries: Sequence[Entry], result: Result) -> None:
     """Send the outputs to all callers that still wait."""
     compute_ns, sequences = result.execution.compute_ns, result.execution.sequences
-    for item, outputs in zip(items, result.outputs, strict=True):
-        if not item.answer.done():
-            queue_ns = result.started_ns - item.arrived_ns
-            item.answer.set_result(
+    for entry, outputs in zip(entries, result.outputs, strict=True):
+        if not entry.answer.done():
+            queue_ns = result.started_ns - entry.arrived_ns
+            entry.answer.set_result(
                 Done(outputs=outputs, queue_ns=queue_ns, compute_ns=compute_ns, batch=sequences)
             )
 
 
-def answer_broken(items: Sequence[Item], name: str) -> None:
+def answer_broken(entries: Sequence[Entry], name: str) -> None:
     """Answer those that an exception outside the engine, a bug, has left without an answer.
 
     Called while that exception is handled, which is logged.
 
     Args:
-        items: The requests that it may have left.
+        entries: The requests that it may have left.
         name: The model's name.
     """
-    for item in items:
-        if not item.answer.done():
-            item.answer.set_exception(admission.broken(name))
+    for entry in entries:
+        if not entry.answer.done():
+            entry.answer.set_exception(admission.broken(name))
     LOGGER.exception("a batch of %s failed outside its engine", name)

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock
+from functools import partial
 
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
@@ -12,13 +12,13 @@ from polyhead_server.observability.observer import Drop, Observer
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import Dispatch, Lanes
+from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
-from polyhead_server.scheduling.planning import WINDOW, Planner
-from polyhead_server.scheduling.queue import Entry, EntryState, Queue
+from polyhead_server.scheduling.planning import WINDOW
+from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.splitting import Piece, split_request
-from polyhead_server.scheduling.threads import BatchRunner, EngineThreads
+from polyhead_server.scheduling.threads import EngineThreads
 from polyhead_server.scheduling.work import Done, Work
 
 _OLDEST_EVERY = 8
@@ -29,60 +29,63 @@ class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
     Small work runs on the event loop itself, together with all that came in the same iteration; everything
-    else runs in the engine's threads.
+    else runs in the engine's threads. There, until its answer is on its way, each request is in one place:
+
+    | it is              | event                                 | thread     | then
+    | ------------------ | ------------------------------------- | ---------- | -----------------------------
+    | in the queue       | chosen for a batch                    | engine's   | in the batch
+    | in the queue       | too late to start, or at its deadline | event loop | answered with an error
+    | in the queue       | its caller leaves                     | event loop | nowhere: nobody waits
+    | in the queue       | the scheduler is closed               | event loop | answered with an error
+    | in a running batch | too late, or its caller has left      | engine's   | not run: the loop answers
+    | in a running batch | its deadline passes                   | event loop | answered, and runs on
+    | in a running batch | its run ends, or fails                | engine's   | the loop answers
+
+    Whoever removes it from the queue, under the queue's lock, sees to its answer. So whatever fails in a
+    thread, `_end` finds everyone who waits.
 
     Args:
-        lanes: Where batches run side by side, and small work on the event loop.
+        dispatch: Chooses the batches and where they run. Its lanes also run small work on the event loop.
         name: The model's name, for messages.
         dynamic: Which axes of its inputs and outputs vary.
         limits: What is accepted.
-        planner: Cuts what waits into batches.
         observer: Notified of every run and every drop.
-        wide: A second session whose runs have the threads of all lanes, for a lone request. None leaves all
-            work to the lanes.
         iterations: Those of the event loop, on which small work runs. None leaves all work to the threads.
-        batch_runner: Asks for batches when one can run, and runs them; replaced in tests.
+        threads: Take batches and run them; replaced in tests.
         on_broken: Called on the event loop when a bug has ended the scheduling, and no work is accepted any
             more.
     """
 
     def __init__(
         self,
-        lanes: Lanes,
+        dispatch: Dispatch,
         *,
         name: str,
         dynamic: DynamicAxes,
         limits: Limits,
-        planner: Planner,
         observer: Observer,
-        wide: Lanes | None = None,
         iterations: Iterations | None = None,
-        batch_runner: BatchRunner | None = None,
+        threads: EngineThreads | None = None,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
-        self._engines = [session.engine for session in (lanes, wide) if session is not None]
+        self._dispatch = dispatch
         self._name = name
         self._dynamic = dynamic
-        self._limits = limits
         self._observer = observer
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._queue = Queue()
-        self._planner = planner
-        self._dispatch = Dispatch(lanes, wide=wide, planner=planner)
-        self._batch_runner = batch_runner or EngineThreads(f"engine-{name}", lanes.count)
-        self._choosing = Lock()
+        self._threads = threads or EngineThreads(f"engine-{name}", dispatch.lanes.count)
         self._batches = 0
         self._running: set[RunningBatch] = set()
-        self._taken = 0  # requests, counted in the engine's threads
-        self._answered = 0  # of these, counted on the event loop
         self._started = False
         self._closed = False
         self._broken = False
         self._ended = self._loop.create_future()
         self._admission = Admission(
             name,
-            dispatch=self._dispatch,
+            limits=limits,
+            dispatch=dispatch,
             queue=self._queue,
             running=self._running,
             observer=observer,
@@ -91,13 +94,12 @@ class Scheduler:
         self._inline: Inline | None = None
         if iterations is not None:
             self._inline = Inline(
-                lanes,
+                dispatch,
                 name=name,
                 dynamic=dynamic,
-                planner=planner,
-                loop=self._loop,
                 iterations=iterations,
                 observer=observer,
+                deliver=self._deliver,
             )
 
     # ---- On the event loop ---------------------------------------------------------------------
@@ -114,12 +116,10 @@ class Scheduler:
         """
         if self._closed:
             self._observer.on_drop(Drop.STOPPING)
-            raise admission.stopping()
+            raise admission.dropped(Drop.STOPPING)
         if self._broken:
             raise admission.broken(self._name)
-        waiting = self.queued_tokens
-        if waiting and waiting + work.size.tokens > self._limits.max_queued_tokens:
-            raise self._admission.queue_full(work, waiting, self._limits.max_queued_tokens)
+        self._admission.check_room(work, self.queued_tokens)
         if self._inline is not None and self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
@@ -127,15 +127,14 @@ class Scheduler:
     async def close(self) -> None:
         """Reject new work and what waits, end the runs in progress, and answer every caller."""
         self._closed = True
-        waiting = self._queue.clear()
-        try:
-            for entry in waiting:
-                self._drop(entry, Drop.STOPPING, admission.stopping())
-        except Exception:  # a bug, here and below: the other callers must still get their answers
-            answer_broken(waiting, self._name)
-        self._stop()
+        self._deliver(self._queue.clear(), Drop.STOPPING)
+        if self._inline is not None:
+            self._inline.close()
+        for session in (self._dispatch.lanes, self._dispatch.wide):
+            if session is not None:
+                session.engine.stop()
         if self._started:
-            self._batch_runner.stop()
+            self._threads.stop()
             await asyncio.shield(self._ended)
 
     @property
@@ -143,20 +142,10 @@ class Scheduler:
         """Tokens that wait."""
         return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
 
-    def _stop(self) -> None:
-        for engine in self._engines:
-            engine.stop()
-        if self._inline is not None:
-            self._inline.stop()
-
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
-        now = self._loop.time()
-        start_by = now + self._limits.max_wait_seconds
-        if work.timeout is not None and not self._starts_at_once(work, now):
-            start_by = min(start_by, now + work.timeout)
-        self._admission.check_reach(work, start_by)
+        start_by = self._admission.check_reach(work)
         if not self._started:
-            self._batch_runner.start(self)
+            self._threads.start(self)
             self._started = True
         if pieces := split_request(work, self._dynamic, self._dispatch):
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces]
@@ -164,14 +153,14 @@ class Scheduler:
         else:
             entries = [self._entry(work, start_by)]
             answer = entries[0].answer
-        if self._queue.add(entries):
-            self._batch_runner.wake()
+        self._queue.add(entries)
+        self._threads.wake()
         return answer
 
     def _entry(self, work: Work, start_by: float, piece: Piece | None = None) -> Entry:
         entry = Entry(
-            work,
-            self._loop.create_future(),
+            work=work,
+            answer=self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
             seconds=self._dispatch.share(work.size),
             start_by=start_by,
@@ -183,16 +172,6 @@ class Scheduler:
         until = start_by if work.deadline is None else min(start_by, work.deadline)
         entry.timer = self._loop.call_at(until, self._time_out, entry)
         return entry
-
-    def _starts_at_once(self, work: Work, now: float) -> bool:
-        """Return whether nothing goes before new work. The hop to a thread is no wait."""
-        if self._queue:
-            return False
-        # A batch counts as running until its thread is back, which is after its callers have their answers.
-        if self._taken == self._answered:
-            return True
-        running = list(self._running)
-        return self._dispatch.starts(work.size, max(1, len(running)), free_in(running, now))
 
     def _time_out(self, entry: Entry) -> None:
         """End work whose time to start or whose deadline has passed."""
@@ -210,38 +189,41 @@ class Scheduler:
             self._queue.remove(entry)
             self._count_drop(entry, Drop.CANCELLED)
 
-    def _drop(self, entry: Entry, reason: Drop, error: Exception) -> None:
+    def _drop(self, entry: Entry, reason: Drop) -> None:
         if not entry.answer.done():
-            entry.answer.set_exception(error)
+            entry.answer.set_exception(admission.dropped(reason))
             self._count_drop(entry, reason)
 
     def _count_drop(self, entry: Entry, reason: Drop) -> None:
         if entry.piece is None or entry.piece.reply.drops():
             self._observer.on_drop(reason)
 
-    def _deliver(self, entries: list[Entry], result: Result | Exception | None) -> None:
-        """Answer a batch, all in one iteration of the loop; None means that it was taken too late."""
-        self._answered += len(entries)
+    def _deliver(self, entries: list[Entry], result: Result | Exception | Drop) -> None:
+        """Answer work, all in one iteration of the loop.
+
+        Args:
+            entries: Work that has been removed from the queue.
+            result: That of its run; or why there is none: `STOPPING`, or `TIMEOUT` where it is too late.
+        """
         try:
             if isinstance(result, Result):
                 answer(entries, result)
                 self._observer.on_execution(result.execution)
                 return
+            if self._closed and isinstance(result, EngineError):
+                result = Drop.STOPPING
             for entry in entries:
-                if result is None:
+                if result is Drop.TIMEOUT:
                     self._drop_late(entry)
-                elif self._closed and isinstance(result, EngineError):
-                    self._drop(entry, Drop.STOPPING, admission.stopping())
+                elif isinstance(result, Drop):
+                    self._drop(entry, result)
                 elif not entry.answer.done():
                     entry.answer.set_exception(result)
-        except Exception:
+        except Exception:  # a bug: the other callers must still get their answers
             answer_broken(entries, self._name)
 
     def _drop_late(self, entry: Entry) -> None:
-        if self._has_expired(entry):
-            self._drop(entry, Drop.EXPIRED, admission.expired())
-        else:
-            self._drop(entry, Drop.TIMEOUT, admission.waited_too_long())
+        self._drop(entry, Drop.EXPIRED if self._has_expired(entry) else Drop.TIMEOUT)
 
     def _has_expired(self, entry: Entry) -> bool:
         return entry.work.deadline is not None and self._loop.time() >= entry.work.deadline
@@ -261,72 +243,65 @@ class Scheduler:
 
     # ---- In the engine's threads ---------------------------------------------------------------
 
-    # Until the answer of a request is on its way, it is in the queue or in a running batch. So whatever fails
-    # here, `_end` finds everyone who waits.
-
     def take(self) -> RunningBatch | None:
-        """Choose the next batch from all that waits now."""
-        with self._choosing:
-            while (batch := self._choose()) is not None:
-                self._running.add(batch)
-                taken = self._queue.take(batch.entries)
-                self._taken += len(taken)
-                batch.entries = self._wanted(taken, starting=True)
-                if batch.entries:
-                    break
-                self._running.discard(batch)
-        if batch is not None and self._queue.needs_wake():
-            self._batch_runner.wake()
-        return batch
+        """Choose the next batch from all that waits now; None if nothing can run. One thread at a time."""
+        while (batch := self._choose()) is not None:
+            self._running.add(batch)
+            batch.entries = [entry for entry in batch.entries if self._queue.remove(entry)]
+            if self._wanted(batch, batch.entries, starting=True):
+                if self._queue:
+                    self._threads.wake()
+                return batch
+            self._running.discard(batch)
+        return None
 
     def _choose(self) -> RunningBatch | None:
-        """Choose a batch without taking it; None if nothing can run, and this thread counts as idle."""
+        """Choose a batch without taking it; None if nothing can run."""
         self._batches += 1
-        while True:
-            newest = self._queue.newest
-            window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
-            if not window:
-                return None
-            now = self._loop.time()
-            running = list(self._running)  # other threads change it
-            sizes = [entry.size for entry in window]
-            decision = self._dispatch.next(sizes, len(running), free_in(running, now))
-            if decision is not None:
-                break
-            if self._queue.mark_idle(newest):
-                return None
+        window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
+        if not window:
+            return None
+        now = self._loop.time()
+        running = list(self._running)  # other threads change it
+        sizes = [entry.work.size for entry in window]
+        decision = self._dispatch.next(sizes, len(running), free_in(running, now))
+        if decision is None:
+            return None
         positions, session = decision
-        seconds = session.costs.price(self._planner.joint([sizes[position] for position in positions]))
         entries = [window[position] for position in positions]
+        size = self._dispatch.planner.joint([entry.work.size for entry in entries])
+        seconds = session.costs.price(size)
         return RunningBatch(session=session, ends=now + seconds, entries=entries)
 
     def run(self, batch: RunningBatch) -> None:
         """Run a batch."""
-        session = batch.session
         try:
-            for some, result in run_batch(session.engine, batch.entries, self._dynamic, self._wanted):
+            for some, result in run_batch(
+                batch.session,
+                batch.entries,
+                dynamic=self._dynamic,
+                planner=self._dispatch.planner,
+                wanted=partial(self._wanted, batch),
+            ):
                 if isinstance(result, Result):
-                    size = self._planner.joint([entry.size for entry in some])
-                    session.costs.observe(size, result.execution.compute_ns / 1e9)
                     for entry, outputs in zip(some, result.outputs, strict=True):
                         if entry.piece is not None:
-                            entry.piece.write(outputs)
-                self._send(some, result)
+                            entry.piece.reply.write(entry.piece, outputs)
+                self._send(batch, some, result)
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self._name)
-            left = [entry for entry in batch.entries if entry.state is not EntryState.GONE]
-            self._send(left, admission.broken(self._name))
-        self._running.discard(batch)
+            self._send(batch, batch.entries, admission.broken(self._name))
 
     def ended(self) -> None:
         """Finish once no thread runs any more."""
         self._post(self._end)
 
-    def _wanted(self, entries: list[Entry], *, starting: bool = False) -> list[Entry]:
+    def _wanted(self, batch: RunningBatch, entries: list[Entry], *, starting: bool = False) -> list[Entry]:
         """Return the work whose answer is still wanted, and answer the rest.
 
         Args:
-            entries: Work of a batch.
+            batch: The batch.
+            entries: Work of it.
             starting: It runs for the first time, and may be too late to start.
         """
         now = self._loop.time()
@@ -336,14 +311,16 @@ class Scheduler:
             missed = (starting and now >= entry.start_by) or self._has_expired(entry)
             (late if missed or entry.answer.done() else wanted).append(entry)
         if late:
-            self._send(late, None)
+            self._send(batch, late, Drop.TIMEOUT)
         return wanted
 
-    def _send(self, entries: list[Entry], result: Result | Exception | None) -> None:
-        """Have the event loop answer work of a batch."""
+    def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | Drop) -> None:
+        """Have the event loop answer work of a batch, which ends with its last answer."""
+        sent = {*entries}
+        batch.entries = [entry for entry in batch.entries if entry not in sent]
+        if not batch.entries:
+            self._running.discard(batch)
         self._post(self._deliver, entries, result)
-        for entry in entries:
-            entry.state = EntryState.GONE
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         """Call a function on the event loop, if that still runs."""

@@ -5,7 +5,7 @@ Attention is padded to the longest sequence of a run. So a piece has sequences o
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -65,10 +65,9 @@ class SplitReply:
             whole[where] = array
 
     def _take(self, piece: "asyncio.Future[Done]") -> None:
-        error = None if piece.cancelled() else piece.exception()
         if self.answer.done():
             return
-        if error is not None:
+        if error := piece.exception():
             self._dropped = True
             self.answer.set_exception(error)
             return
@@ -89,27 +88,18 @@ class SplitReply:
             piece.cancel()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Piece:
-    """Some sequences of a request.
+    """Some sequences of a request."""
 
-    Args:
-        reply: Where their outputs belong.
-        rows: Which they are.
-        work: They, as a request.
-        sizes: The sizes of the letters in it.
-    """
-
-    __slots__ = ("reply", "rows", "sizes", "work")
-
-    def __init__(self, reply: SplitReply, rows: Sequence[int], work: Work, sizes: Sizes) -> None:
-        self.reply = reply
-        self.rows = rows
-        self.work = work
-        self.sizes = sizes
-
-    def write(self, outputs: Arrays) -> None:
-        """Put its outputs into the reply. In an engine's thread."""
-        self.reply.write(self, outputs)
+    reply: SplitReply
+    """Where their outputs belong."""
+    rows: Sequence[int]
+    """Which they are."""
+    work: Work
+    """They, as a request."""
+    sizes: Sizes
+    """The sizes of the letters in it."""
 
 
 def split_request(work: Work, dynamic: DynamicAxes, dispatch: Dispatch) -> list[Piece]:
@@ -137,4 +127,5 @@ def _piece(reply: SplitReply, work: Work, rows: list[int], dynamic: DynamicAxes)
         where = trim(dynamic.inputs.get(name, ()), longest)  # an input that was left out has size 1 there
         feeds[name] = np.ascontiguousarray(array[rows][where])
     size, real = measure(feeds, dynamic)
-    return Piece(reply, rows, replace(work, feeds=feeds, size=size, real_tokens=real), tuple(longest))
+    own = replace(work, feeds=feeds, size=size, real_tokens=real)
+    return Piece(reply=reply, rows=rows, work=own, sizes=tuple(longest))

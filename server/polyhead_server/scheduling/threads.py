@@ -1,6 +1,6 @@
-"""The threads that run a model's batches. Tests run them on a virtual clock instead."""
+"""The threads that run a model's batches."""
 
-from threading import Lock, Semaphore, Thread
+from threading import Condition, Thread
 from typing import Protocol
 
 from polyhead_server.observability.logs import LOGGER
@@ -8,29 +8,16 @@ from polyhead_server.scheduling.admission import RunningBatch
 
 
 class BatchSource(Protocol):
-    """What has batches to run: a scheduler. Called by several threads at once."""
+    """What has batches to run: a scheduler."""
 
     def take(self) -> RunningBatch | None:
-        """Return the next batch, chosen now; None if nothing can run."""
+        """Return the next batch, chosen now; None if nothing can run. Called by one thread at a time."""
 
     def run(self, batch: RunningBatch) -> None:
-        """Run a batch and send its answers."""
+        """Run a batch and send its answers. Called by several threads at once."""
 
     def ended(self) -> None:
         """Finish: no batch will run any more."""
-
-
-class BatchRunner(Protocol):
-    """Runs the batches of a source, one or several at a time."""
-
-    def start(self, source: BatchSource) -> None:
-        """Start. Called once, on the event loop."""
-
-    def wake(self) -> None:
-        """Ask the source again. Called once for every time that it returned no batch."""
-
-    def stop(self) -> None:
-        """End when the source has no batch any more, and tell it so."""
 
 
 class EngineThreads:
@@ -50,13 +37,12 @@ class EngineThreads:
         self._name = name
         self._count = count
         self._alive = count
-        self._lock = Lock()
-        self._wakes = Semaphore(0)  # a `SimpleQueue` would wake a second thread for every item, for nothing
+        self._changed = Condition()  # held from a look at the source to the wait, so that no wake is lost
         self._stopping = False
         self._failed = False
 
     def start(self, source: BatchSource) -> None:
-        """Start the threads. They are daemons: a run that cannot be stopped does not hold up the exit.
+        """Start the threads, once. They are daemons: a run that cannot be stopped does not hold up the exit.
 
         Raises:
             RuntimeError: No thread can be started. If only some can, those do.
@@ -69,38 +55,42 @@ class EngineThreads:
                 if not number:
                     raise
                 LOGGER.warning("%s runs with %d of %d threads: %s", self._name, number, self._count, error)
-                with self._lock:
+                with self._changed:
                     self._alive -= self._count - number
                 return
 
     def wake(self) -> None:
-        """Wake one thread that waits."""
-        self._wakes.release()
+        """Let one of the threads that wait look at the source again."""
+        with self._changed:
+            self._changed.notify()
 
     def stop(self) -> None:
         """Let the threads end when the queue is empty."""
-        self._stopping = True
-        for _ in range(self._count):
-            self.wake()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
 
     def _loop(self, source: BatchSource) -> None:
         try:
-            while not self._failed:
-                batch = source.take()
-                if batch is not None:
-                    source.run(batch)
-                    del batch  # free the answered requests before waiting
-                elif self._stopping:
-                    break
-                else:
-                    self._wakes.acquire()
+            while (batch := self._next(source)) is not None:
+                source.run(batch)
+                del batch  # free the answered requests before waiting
         except Exception:
             self._failed = True
             LOGGER.exception("%s ends: its scheduler failed", self._name)
         finally:
-            self.stop()  # wakes the other threads
-            with self._lock:
+            self.stop()
+            with self._changed:
                 self._alive -= 1
                 last = not self._alive
             if last:
                 source.ended()
+
+    def _next(self, source: BatchSource) -> RunningBatch | None:
+        """Wait for the next batch; None if there will be none."""
+        with self._changed:
+            while not self._failed:
+                if (batch := source.take()) is not None or self._stopping:
+                    return batch
+                self._changed.wait()
+        return None

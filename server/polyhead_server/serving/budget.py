@@ -5,6 +5,7 @@ reply. Over HTTP it counts as it comes; gRPC does not say what has come of one t
 decide how long all that is, so one limit bounds all of them together.
 """
 
+from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
@@ -16,26 +17,25 @@ from polyhead_server.observability.statistics import Statistics
 class Drops(Protocol):
     """Count rejections."""
 
-    def on_drop(self, reason: str) -> None:
+    def on_drop(self, reason: Drop) -> None:
         """Count one."""
 
 
 class Reservation:
-    """The bytes of one request, in any thread.
+    """The bytes of one request, in any thread: none at first.
 
     The end of a `with` block releases them, unless `keep` was called.
 
     Args:
         budget: Has them.
-        size: How many they are.
         drops: Counts rejections where nobody else is to.
         arriving: The request is not complete yet.
     """
 
     __slots__ = ("_arriving", "_budget", "_drops", "_kept", "_released", "bytes")
 
-    def __init__(self, budget: "Budget", size: int, drops: Drops, *, arriving: bool = False) -> None:
-        self.bytes = size
+    def __init__(self, budget: "Budget", drops: Drops, *, arriving: bool = False) -> None:
+        self.bytes = 0
         self._budget = budget
         self._drops = drops
         self._arriving = arriving
@@ -68,7 +68,11 @@ class Reservation:
                 self._change(size)
                 return
         (drops or self._drops).on_drop(Drop.MEMORY)
-        raise budget.rejection(held, size)
+        raise UnavailableError(
+            f"requests and replies hold {held} bytes, {size} more would pass "
+            f"the limit of {budget.limit}: try again later, ask for less, or read replies as they come",
+            retry_after_ms=scattered_retry_ms(),
+        )
 
     def arrived(self) -> None:
         """Note that the request is complete: from now on a drain waits for it."""
@@ -77,8 +81,9 @@ class Reservation:
                 self._budget.arriving -= self.bytes
                 self._arriving = False
 
-    def keep(self) -> None:
-        """Keep the bytes beyond the block, until `release`."""
+    def keep(self, until: Callable[[Callable[..., None]], object]) -> None:
+        """Keep the bytes beyond the block. `until` gets the function that releases them, to call it later."""
+        until(self.release)
         self._kept = True
 
     def release(self, *_: object) -> None:
@@ -124,15 +129,13 @@ class Budget:
         Raises:
             UnavailableError: There is no room.
         """
-        with self.lock:
-            held = self.bytes
-            if not held or held + size <= self.limit:
-                self.bytes += size
-                return Reservation(self, size, self._statistics)
-        error = self.rejection(held, size)
-        self._statistics.on_drop(Drop.MEMORY)
-        self._statistics.failed(total_ns=0, error=error)
-        raise error
+        held = Reservation(self, self._statistics)
+        try:
+            held.add(size)
+        except UnavailableError as error:
+            self._statistics.failed(total_ns=0, error=error)
+            raise
+        return held
 
     def begin(self, drops: Drops) -> Reservation:
         """Return the reservation of a request that is about to arrive, in any thread: of nothing yet.
@@ -140,12 +143,4 @@ class Budget:
         Args:
             drops: Counts a rejection, in that thread.
         """
-        return Reservation(self, 0, drops, arriving=True)
-
-    def rejection(self, held: int, size: int) -> UnavailableError:
-        """Return the error for a request that finds no room beside what is held."""
-        return UnavailableError(
-            f"requests and replies hold {held} bytes, {size} more would pass "
-            f"the limit of {self.limit}: try again later, ask for less, or read replies as they come",
-            retry_after_ms=scattered_retry_ms(),
-        )
+        return Reservation(self, drops, arriving=True)

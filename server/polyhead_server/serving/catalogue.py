@@ -64,7 +64,7 @@ def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.M
     return pb.ModelMetadataResponse(
         name=signature.name,
         versions=[str(number) for number in registry.versions(signature.name)],
-        platform=_PLATFORMS.get(model.backend, model.backend),
+        platform=_PLATFORMS.get(model.device.backend, model.device.backend),
         # Triton's clients size what they send by the inputs; outputs have the shape in which they are sent.
         inputs=[tensor(spec, (-1, *spec.dims)) for spec in signature.inputs.values()],
         outputs=[tensor(spec, spec.shape) for spec in signature.outputs.values()],
@@ -74,11 +74,11 @@ def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.M
 
 def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
     """Describe a model as Triton's configuration does: shapes leave the batch axis out."""
-    signature = model.signature
+    signature, device = model.signature, model.device
     config = pb.ModelConfig(
         name=signature.name,
-        platform=_PLATFORMS.get(model.backend, model.backend),
-        backend=model.backend,
+        platform=_PLATFORMS.get(device.backend, device.backend),
+        backend=device.backend,
         max_batch_size=settings.max_batch_size,
         default_model_filename=signature.manifest.graphs[signature.graph].file,
         input=[
@@ -99,7 +99,7 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             pb.ModelInstanceGroup(
                 name=signature.name,
                 count=1,
-                kind=pb.ModelInstanceGroup.KIND_GPU if model.on_gpu else pb.ModelInstanceGroup.KIND_CPU,
+                kind=pb.ModelInstanceGroup.KIND_CPU if device.host_memory else pb.ModelInstanceGroup.KIND_GPU,
             )
         ],
         dynamic_batching=pb.ModelDynamicBatching(
@@ -151,7 +151,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.TEXT_PROMPT: None if manifest.tokenizer is None else manifest.tokenizer.prompt,
         Property.TEXT_PROMPTS: None if manifest.tokenizer is None else json.dumps(manifest.tokenizer.prompts),
         **{name: getattr(settings, name) for name in _LIMITS},
-        Property.EXECUTION_PROVIDER: model.provider,
+        Property.EXECUTION_PROVIDER: model.device.provider,
         Property.FORMAT: manifest.format,
     }
     return {name.value: "" if value is None else str(value) for name, value in values.items()}
@@ -167,7 +167,7 @@ def _compute_drift(model: Model) -> str | None:
 def _compute_precision(model: Model) -> str:
     """Return the precision of computation: of a family in 16 bits, its own."""
     own = model.signature.manifest.precision
-    return model.compute_precision if own in {"fp32", "int8"} else own
+    return model.device.compute_precision if own in {"fp32", "int8"} else own
 
 
 def _tensors(signature: Signature) -> str:
@@ -267,7 +267,7 @@ class Gauges:
             page, model = counters.page(*key), ready.get(key)
             page[slots.READY] = int(model is not None)
             if model is not None:
-                page[slots.PROVIDER] = slots.encode_provider(model.provider)
+                page[slots.PROVIDER] = slots.encode_provider(model.device.provider)
 
     def sample(self) -> None:
         """Write how much is queued and held, now and every half second."""

@@ -90,7 +90,7 @@ def measure_drift(
     """
     measured = _Measured(signature)
     names = [spec.name for spec in signature.results]
-    for feeds in _random(signature) if tokeniser is None else _sentences(signature, tokeniser):
+    for feeds in _inputs(signature, tokeniser):
         measured.add(feeds, engine.run(feeds, names), reference.run(feeds, names))
     return measured.drift("random inputs" if tokeniser is None else f"{len(SENTENCES)} sentences")
 
@@ -148,39 +148,32 @@ class _Measured:
         return exists
 
 
-def _sentences(signature: Signature, tokeniser: Tokeniser) -> Iterator[Arrays]:
+def _inputs(signature: Signature, tokeniser: Tokeniser | None) -> Iterator[Arrays]:
+    """Yield batches: of sentences where there is a tokeniser, otherwise of random lengths."""
     tokenizer, random = signature.manifest.tokenizer, np.random.default_rng(0)
-    for start in range(0, len(SENTENCES), _BATCH):
-        made = tokeniser.encode(
-            SENTENCES[start : start + _BATCH],
-            prompt="" if tokenizer is None else tokenizer.prompt,
-            form=PLAIN if tokenizer is None else tokenizer.form or PLAIN,
-            truncate=True,
-            max_total=2**20,
-            with_tokens=False,
-        )
-        feeds = signature.example(*made.input_ids.shape)
-        for spec in signature.feeds:
-            if spec.role == TOKENS:
-                feeds[spec.name] = made.input_ids.astype(spec.dtype)
-            elif spec in signature.lengths:
-                feeds[spec.name] = made.lengths.astype(spec.dtype)
-            elif spec.fill is None:  # such as the vectors of queries
-                feeds[spec.name] = _random_tensor(spec, feeds[spec.name].shape, random)
-        yield feeds
-
-
-def _random(signature: Signature) -> Iterator[Arrays]:
-    random = np.random.default_rng(0)
     tokens = min(_RANDOM_TOKENS, signature.max_tokens or _RANDOM_TOKENS)
-    for _ in range(len(SENTENCES) // _BATCH):
-        feeds = signature.example(_BATCH, tokens)
+    for start in range(0, len(SENTENCES), _BATCH):
+        if tokeniser is None:
+            ids: Array | None = None
+            lengths: Array = random.integers(1, tokens + 1, _BATCH)
+            lengths[0] = tokens
+        else:
+            made = tokeniser.encode(
+                SENTENCES[start : start + _BATCH],
+                prompt="" if tokenizer is None else tokenizer.prompt,
+                form=PLAIN if tokenizer is None else tokenizer.form or PLAIN,
+                truncate=True,
+                max_total=2**20,
+                with_tokens=False,
+            )
+            ids, lengths = made.input_ids, made.lengths
+        feeds = signature.example(_BATCH, tokens if ids is None else ids.shape[1])
         for spec in signature.feeds:
             if spec in signature.lengths:
-                lengths = random.integers(1, tokens + 1, _BATCH)
-                lengths[0] = tokens
                 feeds[spec.name] = lengths.astype(spec.dtype)
-            elif spec.fill is None:
+            elif spec.role == TOKENS and ids is not None:
+                feeds[spec.name] = ids.astype(spec.dtype)
+            elif spec.fill is None:  # such as the vectors of queries
                 feeds[spec.name] = _random_tensor(spec, feeds[spec.name].shape, random)
         yield feeds
 

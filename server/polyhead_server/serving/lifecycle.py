@@ -30,7 +30,8 @@ class Lifecycle:
         self._registry = registry
         self._statistics = registry.unattributed
         self._loaded = False
-        self._accepted = 0
+        self.accepted = 0
+        """The number of requests that are not answered yet."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -38,11 +39,6 @@ class Lifecycle:
     def ready(self) -> bool:
         """Whether new requests are answered."""
         return self._loaded and not self.draining.is_set() and bool(self._registry.models())
-
-    @property
-    def accepted(self) -> int:
-        """The number of requests that are not answered yet."""
-        return self._accepted
 
     def finish_loading(self) -> None:
         """Become ready, if there is a model."""
@@ -77,13 +73,13 @@ class Lifecycle:
         return self
 
     def __enter__(self) -> None:
-        if not self._accepted:
+        if not self.accepted:
             self._idle.clear()
-        self._accepted += 1
-        self._statistics.page[IN_FLIGHT] = self._accepted
+        self.accepted += 1
+        self._statistics.page[IN_FLIGHT] = self.accepted
 
     def __exit__(self, *_: object) -> None:
-        self._accepted -= 1
-        self._statistics.page[IN_FLIGHT] = self._accepted
-        if not self._accepted:
+        self.accepted -= 1
+        self._statistics.page[IN_FLIGHT] = self.accepted
+        if not self.accepted:
             self._idle.set()

@@ -5,7 +5,7 @@ left as it is until that ends, and the others are still followed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,8 @@ from polyhead_server.repository.scanning import (
     no_models,
     scan_family,
 )
-from polyhead_server.serving.loading import Loaded, in_thread
-from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import Load, Policy, ServedVersions
+from polyhead_server.serving.loading import in_thread
+from polyhead_server.serving.versions import ServedVersions
 
 LOOK_SECONDS = 10.0
 """A file system that has not shown a folder and its manifests by then may never do so."""
@@ -44,11 +43,7 @@ class Reconciler:
 
     Args:
         models: The repository's folder.
-        policy: Which versions of a family to serve.
-        registry: The models in service.
-        load: Loads the graphs of a version; called in a thread.
-        build: Makes a model of a loaded graph.
-        retired: Called for each model that is out of service and has given its last answer.
+        versions: Loads, replaces and retires what it holds.
         side_by_side: How many families are looked at and loaded at once.
         families: The only ones to serve; none is all.
         look_seconds: How long looking at a family may hold up the others.
@@ -58,12 +53,8 @@ class Reconciler:
     def __init__(
         self,
         models: Path | RemoteFolder,
+        versions: ServedVersions,
         *,
-        policy: Policy,
-        registry: Registry,
-        load: Load,
-        build: Callable[[Loaded], Model],
-        retired: Callable[[Model], None],
         side_by_side: int,
         families: Sequence[str] = (),
         look_seconds: float = LOOK_SECONDS,
@@ -71,8 +62,7 @@ class Reconciler:
     ) -> None:
         self._models = models
         self._families = families
-        self._registry = registry
-        self._versions = ServedVersions(registry, policy=policy, load=load, build=build, retired=retired)
+        self._versions = versions
         self._side_by_side = side_by_side
         self._look_seconds = look_seconds
         self._load_seconds = load_seconds
@@ -81,9 +71,38 @@ class Reconciler:
         """The work in progress, by family: one, and those that take too long."""
         self._closed = False
 
-    def declare(self, found: Scan) -> None:
-        """Register what will be loaded first, and what cannot be."""
+    async def look(self, *, may_be_empty: bool) -> Scan:
+        """Read the repository's manifests, and register what will be loaded first, and what cannot be.
+
+        A family that does not answer cannot.
+
+        Args:
+            may_be_empty: Whether the repository may hold nothing yet.
+
+        Raises:
+            StartError: There is no such folder, it does not answer, or nothing in it looks like a family.
+        """
+        silent = f"it did not answer within {self._look_seconds:g} s"
+
+        async def read(reader: Callable[[Path | RemoteFolder], T], name: str) -> T:
+            return await asyncio.wait_for(in_thread(partial(reader, self._models / name)), self._look_seconds)
+
+        try:
+            names = await read(list_families, _REPOSITORY)
+        except TimeoutError as error:
+            raise StartError(
+                f"--models must be a folder that can be read, {self._models} is not: {silent}"
+            ) from error
+        found: list[VersionFolder | Broken] = []
+        for name in self._chosen(names):
+            try:
+                found += await read(scan_family, name)
+            except TimeoutError:
+                found.append(Broken(family=name, version=0, reason=f"its folder cannot be read: {silent}"))
+        if not found and not may_be_empty:
+            raise no_models(self._models)
         self._versions.declare(found)
+        return found
 
     async def reconcile(self, found: Scan | None = None, *, patient: bool = True) -> None:
         """Serve what the repository holds now.
@@ -99,19 +118,24 @@ class Reconciler:
         """
         async with self._one_at_a_time:
             if found is None:
-                names = _chosen(await self._look(_REPOSITORY, list_families), self._families)
+                names = self._chosen(await self._look(_REPOSITORY, list_families))
             else:
                 names = [one.family for one in found]
 
-            async def follow(name: str) -> None:
-                with suppress(SlowError):  # the log says so
-                    if found is None:
-                        versions = await self._look(name, scan_family)
-                    else:
-                        versions = [one for one in found if one.family == name]
-                    await self._update(name, versions, patient=patient)
+            slots = asyncio.Semaphore(self._side_by_side)
 
-            await _for_each(sorted({*names, *self._versions.families}), follow, self._side_by_side)
+            async def follow(name: str) -> None:
+                async with slots:
+                    with suppress(SlowError):  # the log says so
+                        if found is None:
+                            versions = await self._look(name, scan_family)
+                        else:
+                            versions = [one for one in found if one.family == name]
+                        await self._update(name, versions, patient=patient)
+
+            each = map(follow, sorted({*names, *self._versions.families}))
+            for error in filter(None, await asyncio.gather(*each, return_exceptions=True)):
+                raise error  # the first, after all have been followed
 
     async def watch(self, seconds: float) -> None:
         """Reconcile for ever, with pauses of so many seconds."""
@@ -128,7 +152,7 @@ class Reconciler:
 
     async def wait_for_any(self) -> None:
         """Wait until a model is in service, or nothing is being loaded any more."""
-        while self._busy and not self._registry.models():
+        while self._busy and not self._versions.registry.models():
             await asyncio.wait(self._busy.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def load(self, name: str) -> None:
@@ -168,9 +192,12 @@ class Reconciler:
             work.cancel()
         await self._versions.close()
 
+    def _chosen(self, names: Sequence[str]) -> Sequence[str]:
+        return [name for name in names if not self._families or name in self._families]
+
     async def _look(self, name: str, read: Callable[[Path | RemoteFolder], T]) -> T:
         return await self._in_time(
-            name, lambda: in_thread(lambda: read(self._models / name)), self._look_seconds
+            name, lambda: in_thread(partial(read, self._models / name)), self._look_seconds
         )
 
     async def _update(self, name: str, found: Scan, *, patient: bool) -> None:
@@ -200,57 +227,6 @@ class Reconciler:
         return task.result()
 
 
-async def _for_each(names: Iterable[str], work: Callable[[str], Awaitable[None]], most: int) -> None:
-    """Do work for each name, for so many at once; then raise the first exception, if there is one."""
-    slots = asyncio.Semaphore(most)
-
-    async def one(name: str) -> None:
-        async with slots:
-            await work(name)
-
-    for result in await asyncio.gather(*map(one, names), return_exceptions=True):
-        if result is not None:
-            raise result
-
-
 def _log_end(name: str, work: asyncio.Future[Any]) -> None:
     if not work.cancelled():
         LOGGER.info("%s: the slow operation has ended", name or "the repository", exc_info=work.exception())
-
-
-def _chosen(there: Sequence[str], families: Sequence[str]) -> Sequence[str]:
-    return [name for name in there if not families or name in families]
-
-
-async def look(
-    models: Path | RemoteFolder,
-    *,
-    families: Sequence[str] = (),
-    may_be_empty: bool,
-    seconds: float = LOOK_SECONDS,
-) -> Scan:
-    """Read the manifests of a repository as `scan` does, leaving out families that do not answer.
-
-    Args:
-        models: The repository's folder.
-        families: The only ones to look for; none is all.
-        may_be_empty: Whether it may hold nothing yet.
-        seconds: How long the list of families, and each of them, may take.
-
-    Raises:
-        StartError: There is no such folder, it does not answer, or nothing in it looks like a family.
-    """
-    silent = f"it did not answer within {seconds:g} s"
-    try:
-        there = await asyncio.wait_for(in_thread(lambda: list_families(models)), seconds)
-    except TimeoutError as error:
-        raise StartError(f"--models must be a folder that can be read, {models} is not: {silent}") from error
-    found: list[VersionFolder | Broken] = []
-    for name in _chosen(there, families):
-        try:
-            found += await asyncio.wait_for(in_thread(partial(scan_family, models / name)), seconds)
-        except TimeoutError:
-            found.append(Broken(family=name, version=0, reason=f"its folder cannot be read: {silent}"))
-    if not found and not may_be_empty:
-        raise no_models(models)
-    return found

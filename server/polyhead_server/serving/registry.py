@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from polyhead_server.engine.device import Device
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
@@ -61,14 +62,10 @@ class Model:
     signature: Signature
     scheduler: Scheduler
     tokeniser: Tokeniser | None
-    provider: str
-    """onnxruntime's execution provider that is really in use, or OpenVINO."""
-    backend: str = "onnxruntime"
-    compute_precision: str = "fp32"
-    """In which fp32 and int8 families are computed."""
+    device: Device
+    """Where it runs."""
     drift: Future[ComputeDrift] | None = None
     """What computing in another precision than fp32 changes, once that is measured."""
-    on_gpu: bool = False
     close: Callable[[], None] = lambda: None
     """Frees its memory once the scheduler is closed. May block for some moments."""
     statistics: Statistics = field(default_factory=Statistics)

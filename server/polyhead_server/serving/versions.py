@@ -69,7 +69,7 @@ class ServedVersions:
         retired: Callable[[Model], None],
     ) -> None:
         self.families: dict[str, Family] = {}
-        self._registry = registry
+        self.registry = registry
         self._policy = policy
         self._load = load
         self._build = build
@@ -148,7 +148,7 @@ class ServedVersions:
         family = self.families[name]
         for version in list(family.served):
             for model in self._withdraw(family, version):
-                self._registry.fail(model.signature.name, version, "it was unloaded")
+                self.registry.fail(model.signature.name, version, "it was unloaded")
             LOGGER.info("%s version %d is unloaded", name, version)
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class ServedVersions:
 
     def _declare(self, version: VersionFolder) -> None:
         for graph in version.manifest.graphs:
-            self._registry.declare(version.manifest.served_name(graph), version.version)
+            self.registry.declare(version.manifest.served_name(graph), version.version)
 
     async def _serve(self, family: Family, found: VersionFolder | Broken) -> bool:
         """Load a version where needed; return whether it is in service, changed or not."""
@@ -173,10 +173,10 @@ class ServedVersions:
             family.failures.pop(number, None)
             family.logged.pop(number, None)
             names = [model.signature.name for model in served]
-            if any(self._registry.reason(name, number) for name in names):
+            if any(self.registry.reason(name, number) for name in names):
                 LOGGER.info("%s version %d has the files again that are served", family.name, number)
                 for name in names:
-                    self._registry.keep(name, number, "")
+                    self.registry.keep(name, number, "")
             return True
         if number in family.failures and family.failures[number][0] == found.state:
             return served is not None
@@ -215,7 +215,7 @@ class ServedVersions:
         if not at_once:  # all of them in one iteration of the event loop
             models = [self._put_into_service(result) for result in loaded]
         for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
-            self._retire(self._registry.forget(name, number))
+            self._retire(self.registry.forget(name, number))
         if not failed:
             family.logged.pop(number, None)
         family.served[number] = models
@@ -224,7 +224,7 @@ class ServedVersions:
 
     def _put_into_service(self, loaded: Loaded) -> Model:
         model = self._build(loaded)
-        self._retire(self._registry.ready(model))
+        self._retire(self.registry.ready(model))
         return model
 
     def _report_failure(
@@ -236,10 +236,10 @@ class ServedVersions:
         error: Exception | None = None,
     ) -> None:
         """Show in the index, and once in the log, why a version is not served as its files are now."""
-        show = self._registry.fail
+        show = self.registry.fail
         shown = reason
         if served := family.served.get(version):
-            show = self._registry.keep
+            show = self.registry.keep
             shown = f"the files have changed and cannot be served: {reason}; it is served as before"
             names = [model.signature.name for model in served]
         if family.logged.get(version) != reason:
@@ -255,15 +255,15 @@ class ServedVersions:
         """Take a version out of service."""
         models = family.served.pop(version)
         for model in models:
-            self._retire(self._registry.forget(model.signature.name, version))
+            self._retire(self.registry.forget(model.signature.name, version))
         return models
 
     def _forget(self, family: Family, versions: set[int]) -> None:
         """Remove all but these versions from the index, unless they are in service."""
-        for slot in self._registry.slots():
+        for slot in self.registry.slots():
             is_here = slot.name.partition(".")[0] == family.name
             if is_here and slot.model is None and slot.version not in versions:
-                self._registry.forget(slot.name, slot.version)
+                self.registry.forget(slot.name, slot.version)
 
     def _retire(self, model: Model | None) -> None:
         """Close a model that is out of service after its last answer."""

@@ -81,7 +81,7 @@ class _KnownBench(Bench):
 
     async def _compute(self, batch: RunningBatch) -> None:
         costs = batch.session.costs
-        price = costs.price(self.planner.joint([one.size for one in batch.entries]))
+        price = costs.price(self.planner.joint([one.work.size for one in batch.entries]))
         seconds = price * float(np.exp(0.1 * self._random.standard_normal()))
         began = asyncio.get_running_loop().time()
         await self._cpus.run(seconds, LANES if costs is self._wide else 1)

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import UnavailableError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
@@ -392,7 +393,9 @@ class Local:
         signature = described(self._repository, "tiny", graph)
         scheduler = cast(Any, Constant(signature, number))
         self.registry.declare(signature.name, 1)
-        self.registry.ready(Model(signature=signature, scheduler=scheduler, tokeniser=None, provider="CPU"))
+        self.registry.ready(
+            Model(signature=signature, scheduler=scheduler, tokeniser=None, device=on_cpu(""))
+        )
 
     def hops(self, model: str, size: tuple[int, int], **options: Any) -> int:
         """The hops of one request of B x T tokens."""
@@ -470,7 +473,7 @@ def test_each_large_part_of_a_stream_is_written_off_the_event_loop(local: Local)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_model_that_is_replaced_while_a_request_is_read_does_not_answer_it(
+def test_a_model_that_is_replaced_while_a_request_is_read_answers_it_and_no_other(
     local: Local, known: bool
 ) -> None:
     if known:
@@ -481,16 +484,27 @@ def test_a_model_that_is_replaced_while_a_request_is_read_does_not_answer_it(
         local.serve("fast", 7)
 
     local.threads.before = replace
-    hops, (reply,) = local.answer("tiny", MANY)
+    answers = [local.answer("tiny", MANY) for _ in range(3)]
 
-    assert hops == 3  # read twice
-    assert set(np.frombuffer(reply.raw_output_contents[0], np.float32)) == {7}
+    assert [hops for hops, _ in answers] == [2, 2, 2]
+    numbers = [set(np.frombuffer(reply.raw_output_contents[0], np.float32)) for _, (reply,) in answers]
+    assert numbers == [{0}, {7}, {7}]
 
 
-def test_a_model_that_leaves_while_a_request_is_read_answers_nothing(local: Local) -> None:
+def test_a_model_that_leaves_while_a_request_is_read_answers_it_and_no_other(local: Local) -> None:
     local.hops("tiny", MANY)
-    local.threads.before = lambda: local.registry.fail("tiny", 1, "it was unloaded")
+    model = local.registry.find("tiny")
+    ends: list[int] = []
 
+    def leave() -> None:
+        local.threads.before = lambda: None
+        local.registry.fail("tiny", 1, "it was unloaded")
+        model.lease.end(lambda: ends.append(local.threads.hops))
+
+    local.threads.before = leave
+    before = local.threads.hops
+    assert local.hops("tiny", MANY) == 2
+    assert ends == [before + 1]  # when it had been computed
     with pytest.raises(UnavailableError, match="it was unloaded"):
         local.hops("tiny", MANY)
 

@@ -18,7 +18,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.outputs import OutputLayout
-from polyhead_server.inference.parts import PART_BYTES, Part, PartMaker, Parts, parts_of
+from polyhead_server.inference.parts import PART_BYTES, Part, Parts, make_part, parts_of
 from polyhead_server.inference.reply import write_reply
 from polyhead_server.repository.signature import Signature, TensorSpec
 
@@ -51,12 +51,11 @@ def divided(signature: Signature, *outputs: OutputLayout, part_bytes: int, total
     )
 
 
-def written(signature: Signature, parts: Parts, arrays: dict[str, Any]) -> Callable[[Part], Any]:
+def written(parts: Parts, arrays: dict[str, Any]) -> Callable[[Part], Any]:
     """A function that makes and writes one part after the other, and reads it as protobuf does."""
-    maker = PartMaker(parts, arrays, signature, "")
 
     def write(part: Part) -> Any:
-        message = write_reply(maker.make(part, TIMINGS, 0), streamed=True)
+        message = write_reply(make_part(parts, part, arrays, TIMINGS, 0), streamed=True)
         return pb.ModelStreamInferResponse.FromString(message).infer_response
 
     return write
@@ -105,7 +104,7 @@ def test_parts_put_together_are_the_output(
 ) -> None:
     whole = np.random.default_rng(1).random(shape, np.float32)
     parts = divided(signature, laid_out("attention.0", shape, datatype), part_bytes=part_bytes)
-    write = written(signature, parts, {"attention.0": whole})
+    write = written(parts, {"attention.0": whole})
     contents: list[bytes] = []
     for index, part in enumerate(parts):
         message = write(part)
@@ -132,7 +131,7 @@ def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> No
     whole = np.random.default_rng(2).random((2, 4, 6, 6), np.float32)
     output = laid_out("attention.0", (2, 2, 3, 6), selection={1: [3, 1], 2: range(1, 4)})
     parts = divided(signature, output, part_bytes=100)
-    write = written(signature, parts, {"attention.0": whole})
+    write = written(parts, {"attention.0": whole})
 
     contents = [write(part).raw_output_contents[0] for part in parts]
 
@@ -144,7 +143,7 @@ def test_an_output_is_let_go_with_its_last_part(signature: Signature) -> None:
     first = np.zeros((4, 4), np.float32)
     seen = weakref.ref(first)
     parts = divided(signature, laid_out("a", (4, 4)), laid_out("b", (4, 4)), part_bytes=32)
-    write = written(signature, parts, {"a": first, "b": np.zeros((4, 4), np.float32)})
+    write = written(parts, {"a": first, "b": np.zeros((4, 4), np.float32)})
     del first
     one, other, *_ = parts
 
@@ -163,7 +162,7 @@ def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch(signature: Signat
     del batch
     parts = divided(signature, laid_out("first", (1, 2)), laid_out("output", (1, 64, 32)), part_bytes=2**20)
 
-    written(signature, parts, arrays)(next(iter(parts)))
+    written(parts, arrays)(next(iter(parts)))
 
     assert watched() is None
     assert arrays.keys() == {"output", "attention.0", "whole", "tokens"}
@@ -211,9 +210,9 @@ def test_parts_are_small_where_messages_may_be_large(signature: Signature) -> No
 def test_a_parts_fields_take_less_than_is_reserved(signature: Signature) -> None:
     largest = 2**15
     output = laid_out("attention.1000000", (largest,) * 4)
-    parts = Parts(outputs=[output], part_bytes=4, count=2**62)
+    parts = Parts(signature=signature, request_id="", outputs=[output], part_bytes=4, count=2**62)
     part = dataclasses.replace(next(iter(parts)), number=2**62)
 
-    message = written(signature, parts, {output.spec.name: np.zeros((1, 1, 1, 1), np.float32)})(part)
+    message = written(parts, {output.spec.name: np.zeros((1, 1, 1, 1), np.float32)})(part)
 
     assert message.ByteSize() + 200 < 1024

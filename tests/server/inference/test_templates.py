@@ -9,21 +9,23 @@ from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.inference.templates import (
-    Extent,
     RequestTemplate,
     RequestTemplates,
-    extent_of,
+    layout_at,
     make_template,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
 from polyhead_server.serving.registry import Model, Registry
 
+SETTINGS = Settings(models=Path())
+
 
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
     signature = described(repository, "tiny")
-    return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU")
+    return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def registry(repository: Path) -> Registry:
 
 @pytest.fixture
 def templates(registry: Registry) -> RequestTemplates:
-    return RequestTemplates(registry)
+    return RequestTemplates(registry, SETTINGS)
 
 
 def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: bool = True) -> InferRequest:
@@ -52,7 +54,7 @@ def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: 
 
 def learn(templates: RequestTemplates, registry: Registry, what: InferRequest) -> RequestTemplate:
     message = parse(pb.ModelInferRequest, what.header)
-    template = make_template(message, len(what.raw), registry.find("tiny"), Settings(models=Path()))
+    template = make_template(message, len(what.raw), registry.find("tiny"), SETTINGS)
     templates.find(what)
     templates.remember(what, template)
     return template
@@ -96,30 +98,16 @@ def test_only_so_many_are_remembered(templates: RequestTemplates, registry: Regi
     assert templates.find(request(1099)) is not None
 
 
-def test_what_follows_from_a_length_is_remembered_with_the_template(
-    templates: RequestTemplates, registry: Registry, repository: Path
+def test_what_follows_from_a_length_is_worked_out_once_and_forgotten_with_the_templates(
+    templates: RequestTemplates, registry: Registry
 ) -> None:
-    def extent(tokens: int) -> Extent:
-        sizes, settings = {"B": 1, "T": tokens}, Settings(models=repository)
-        return extent_of(template.outputs, sizes, template.model.signature, settings)
-
     template = learn(templates, registry, request())
-    first = extent(1)
-    for each in (first, extent(1)):
-        templates.learn(template, each)
-    assert template.extents == {1: first}
-    assert template.extents[1] is first
+    first = templates.layout_at(template, 1)
 
-    for tokens in range(2, 8194):
-        templates.learn(template, dataclasses.replace(first, tokens=tokens))
-    assert templates.find(request()) is None
-
-
-def test_what_follows_from_a_text_is_not_remembered(templates: RequestTemplates, registry: Registry) -> None:
-    template = dataclasses.replace(learn(templates, registry, request()), extras=frozenset({"tokens"}))
-    extent = template.extent
-    assert extent is not None
-
-    templates.learn(template, extent)
-
-    assert not template.extents
+    assert templates.layout_at(template, 1) is first
+    assert templates.layout_at(template, 2) == layout_at(template, 2, settings=SETTINGS)
+    for tokens in range(3, 4096):
+        templates.layout_at(template, tokens)
+    assert templates.layout_at.cache_info().currsize < 4000
+    templates.forget()
+    assert templates.layout_at.cache_info().currsize == 0

@@ -14,6 +14,7 @@ from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.observability.observer import Drop, Execution
 from polyhead_server.scheduling import (
     CostModel,
+    Dispatch,
     DynamicAxes,
     Iterations,
     Lanes,
@@ -26,7 +27,7 @@ from polyhead_server.scheduling import (
 from polyhead_server.scheduling.admission import RunningBatch
 from polyhead_server.scheduling.batch import measure
 from polyhead_server.scheduling.queue import Entry
-from polyhead_server.scheduling.threads import BatchSource
+from polyhead_server.scheduling.threads import BatchSource, EngineThreads
 
 
 class _Selector(selectors.SelectSelector):
@@ -103,17 +104,17 @@ class VirtualEngine:
         self.stop()
 
 
-class VirtualThreads:
+class VirtualThreads(EngineThreads):
     """Runs batches in tasks; each takes as long as `compute`."""
 
     def __init__(self, compute: Callable[[RunningBatch], Awaitable[None]], runs: int = 1) -> None:
+        super().__init__("virtual", runs)
         self._compute = compute
         self._runs = runs
         self._wakes = asyncio.Event()
-        self._stopping = False
 
     def start(self, source: BatchSource) -> None:
-        loops = [self._loop(source) for _ in range(self._runs)]
+        loops = [self._take_turns(source) for _ in range(self._runs)]
         self._task = asyncio.gather(*loops)
         self._task.add_done_callback(lambda task: self._end(task, source))
 
@@ -131,7 +132,7 @@ class VirtualThreads:
             task.exception()
         source.ended()
 
-    async def _loop(self, source: BatchSource) -> None:
+    async def _take_turns(self, source: BatchSource) -> None:
         while True:
             self._wakes.clear()
             if batch := source.take():
@@ -195,15 +196,17 @@ class Bench:
         )
         self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
-            Lanes(engine=self.engine, costs=costs, count=lanes),
+            Dispatch(
+                Lanes(engine=self.engine, costs=costs, count=lanes),
+                wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
+                planner=self.planner,
+            ),
             name="tiny",
             dynamic=self.dynamic,
             limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
-            planner=self.planner,
-            wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
-            batch_runner=self.threads,
+            threads=self.threads,
         )
         self.taken: list[tuple[float, list[Entry]]] = []
         """Every batch, and when it was taken."""
@@ -240,7 +243,7 @@ class Bench:
 
     async def _compute(self, batch: RunningBatch) -> None:
         self.taken.append((asyncio.get_running_loop().time(), batch.entries))
-        size = self.planner.joint([entry.size for entry in batch.entries])
+        size = self.planner.joint([entry.work.size for entry in batch.entries])
         await asyncio.sleep(batch.session.costs.price(size))
 
 

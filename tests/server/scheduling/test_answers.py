@@ -173,8 +173,8 @@ def check_batches(one: Any, left: dict[int, float]) -> None:
     """Nothing ran twice, too late, after its caller had left, or in too large a batch."""
     taken: set[Entry] = set()
     for time, entries in one.taken:
-        rows = sum(entry.size.rows for entry in entries)
-        longest = max(entry.size.longest for entry in entries)
+        rows = sum(entry.work.size.rows for entry in entries)
+        longest = max(entry.work.size.longest for entry in entries)
         assert len(entries) == 1 or rows <= most_rows(longest)
         for entry in entries:
             number = int(entry.work.feeds["x"][0, 0])

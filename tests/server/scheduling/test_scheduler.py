@@ -15,6 +15,7 @@ from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError, ServingError
 from polyhead_server.scheduling import (
     CostModel,
+    Dispatch,
     DynamicAxes,
     Iterations,
     Lanes,
@@ -86,11 +87,10 @@ def schedule(
     engine: FakeEngine, limit: int = 100, lanes: int = 1, costs: CostModel = BY_TOKENS, **more: Any
 ) -> Scheduler:
     return Scheduler(
-        Lanes(engine=engine, costs=costs, count=lanes),
+        Dispatch(Lanes(engine=engine, costs=costs, count=lanes), wide=None, planner=Planner()),
         name="tiny",
         dynamic=DynamicAxes(inputs={}, outputs={}),
         limits=Limits(max_queued_tokens=limit),
-        planner=Planner(),
         observer=Counter(),
         **more,
     )
@@ -110,15 +110,7 @@ async def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
 @pytest.mark.parametrize("inline", [True, False])
 async def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
     costs = CostModel({Size.full(1, 1): 1e-4})
-    scheduler = Scheduler(
-        Lanes(engine=engine, costs=costs),
-        name="tiny",
-        dynamic=DynamicAxes(inputs={}, outputs={}),
-        limits=Limits(max_queued_tokens=100),
-        planner=Planner(),
-        observer=Counter(),
-        iterations=Iterations() if inline else None,
-    )
+    scheduler = schedule(engine, costs=costs, iterations=Iterations() if inline else None)
     engine.let(1)
     await scheduler.submit(work(1))
     first = costs.price(Size.full(1, 1))
@@ -187,7 +179,7 @@ async def test_a_fault_in_a_run_costs_no_other_caller_an_answer(
     scheduler = schedule(engine)
     engine.let(2)
     with monkeypatch.context() as patch:
-        patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_: 1 / 0)
+        patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_, **__: 1 / 0)
         with pytest.raises(EngineError, match="scheduler of tiny failed"):
             await scheduler.submit(work(1))
 

@@ -16,7 +16,6 @@ from tests.waiting import reached
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
 from polyhead_server.repository.scanning import Broken, VersionFolder
-from polyhead_server.serving.reconciler import LOOK_SECONDS, look
 from polyhead_server.serving.registry import ModelState
 
 
@@ -233,19 +232,19 @@ async def test_at_the_start_what_does_not_answer_is_left_out(
     world.write(1)
     with monkeypatch.context() as patch:
         dead = DeadFileSystem(patch, world.models / "a")
-        looking = asyncio.ensure_future(look(world.models, may_be_empty=False))
+        looking = asyncio.ensure_future(world.reconciler.look(may_be_empty=False))
         await reached(lambda: bool(dead.looks))
-        skip(LOOK_SECONDS)
+        skip(PATIENCE)
         silent, found = await looking
         dead.mend()
-    reason = "its folder cannot be read: it did not answer within 10 s"
+    reason = f"its folder cannot be read: it did not answer within {PATIENCE:g} s"
     assert silent == Broken(family="a", version=0, reason=reason)
     assert isinstance(found, VersionFolder)
     assert found.family == "b"
     dead = DeadFileSystem(monkeypatch, world.models)
-    looking = asyncio.ensure_future(look(world.models, may_be_empty=False))
+    looking = asyncio.ensure_future(world.reconciler.look(may_be_empty=False))
     await reached(lambda: bool(dead.looks))
-    skip(LOOK_SECONDS)
+    skip(PATIENCE)
     with pytest.raises(StartError, match=r"must be a folder that can be read, .*: it did not answer within"):
         await looking
     dead.mend()

@@ -5,13 +5,14 @@ from typing import Any, cast
 
 import pytest
 
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError
 from polyhead_server.serving.registry import Model, ModelState, Registry
 
 
 def model(name: str, version: int) -> Model:
     signature = SimpleNamespace(name=name, version=version)
-    return Model(signature=cast(Any, signature), scheduler=cast(Any, None), tokeniser=None, provider="CPU")
+    return Model(signature=cast(Any, signature), scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
 
 
 @pytest.fixture

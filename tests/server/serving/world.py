@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from polyhead_server.engine.devices import on_cpu
 from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
-from polyhead_server.serving.reconciler import Reconciler, look
+from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import Policy
+from polyhead_server.serving.versions import Policy, ServedVersions
 
 PATIENCE = 60.0
 """How long a reconciler waits for one family."""
@@ -64,11 +65,13 @@ class World:
         self.begun = threading.Semaphore(0)
         self.reconciler = Reconciler(
             folder,
-            policy=policy,
-            registry=self.registry,
-            load=self.load,
-            build=self.build,
-            retired=self.retired.append,
+            ServedVersions(
+                self.registry,
+                policy=policy,
+                load=self.load,
+                build=self.build,
+                retired=self.retired.append,
+            ),
             side_by_side=2,
             look_seconds=PATIENCE,
             load_seconds=PATIENCE,
@@ -125,7 +128,7 @@ class World:
             signature=loaded.signature,
             scheduler=cast(Any, FakeScheduler(loaded.signature.manifest.digest)),
             tokeniser=None,
-            provider="CPU",
+            device=on_cpu(""),
             close=loaded.close,
         )
 
@@ -134,9 +137,7 @@ class World:
         return engine
 
     async def start(self) -> None:
-        found = await look(self.models, may_be_empty=True, seconds=PATIENCE)
-        self.reconciler.declare(found)
-        await self.reconciler.reconcile(found)
+        await self.reconciler.reconcile(await self.reconciler.look(may_be_empty=True))
 
     def serving(self) -> dict[str, list[int]]:
         """Versions in service, by model."""

@@ -20,8 +20,7 @@ from tests.waiting import until
 from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference import account
-from polyhead_server.inference.parts import PartMaker
+from polyhead_server.inference import account, inference
 from polyhead_server.observability import counter_slots as slots
 
 LIMIT = 8 * 1024
@@ -152,14 +151,14 @@ def test_all_parts_together_have_a_limit(serve: Any) -> None:
 def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failing = PartMaker.make, True
+    real, failing = inference.make_part, True
 
-    def make(self: PartMaker, part: Any, *rest: Any) -> Any:
+    def make(parts: Any, part: Any, *rest: Any) -> Any:
         if part.output.spec.name == "attention.1" and failing:
             raise TooLargeError("no memory for this part")
-        return real(self, part, *rest)
+        return real(parts, part, *rest)
 
-    monkeypatch.setattr(PartMaker, "make", make)
+    monkeypatch.setattr(inference, "make_part", make)
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     replies = small.stream(iter(requests.get, None))
     requests.put(in_parts(small, id="a"))
@@ -177,8 +176,8 @@ def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     assert {reply.infer_response.id for reply in rest} == {"b"}
     assert list(together(rest)) == ["output", "attention.0", "attention.1", "value_norms"]
     statistics = small.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny.attention"))
-    inference = statistics.model_stats[0].inference_stats
-    assert (inference.success.count, inference.fail.count) == (1, 1)
+    counted = statistics.model_stats[0].inference_stats
+    assert (counted.success.count, counted.fail.count) == (1, 1)
 
 
 def test_an_error_is_the_streams_status_where_the_caller_wants_that(server: Any) -> None:
@@ -203,18 +202,18 @@ class Produced:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parts = 0
         self.arrays: list[weakref.ref[Any]] = []
-        real_make, real_run = PartMaker.make, Engine.run
+        real_make, real_run = inference.make_part, Engine.run
 
-        def make(maker: PartMaker, *given: Any) -> Any:
+        def make(*given: Any) -> Any:
             self.parts += 1
-            return real_make(maker, *given)
+            return real_make(*given)
 
         def run(engine: Engine, feeds: Any, outputs: Any) -> Any:
             results = real_run(engine, feeds, outputs)
             self.arrays += [weakref.ref(array) for array in results.values()]
             return results
 
-        monkeypatch.setattr(PartMaker, "make", make)
+        monkeypatch.setattr(inference, "make_part", make)
         monkeypatch.setattr(Engine, "run", run)
 
     def alive(self) -> int:
