@@ -17,6 +17,7 @@ from polyhead_server.errors import DrainingError, ExpiredError
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Drop
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.budget import Reservation
 
@@ -71,7 +72,7 @@ class ThreadsafeRuntime:
         """Return the reservation of a request that is about to arrive. The end of its block releases it."""
         return self._budget.begin(self)
 
-    def on_drop(self, reason: str) -> None:
+    def on_drop(self, reason: Drop) -> None:
         """Count a request that finds no room."""
         self.soon(partial(self.registry.unattributed.on_drop, reason))
 

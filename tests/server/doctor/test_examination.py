@@ -56,7 +56,12 @@ def with_gpu(
 
 def bare(**changes: Any) -> Machine:
     """A machine without a GPU."""
-    without = {"has": frozenset(), "problem": "missing libcuda.so.1", "shown": (), "highest": None}
+    without: dict[str, Any] = {
+        "has": frozenset(),
+        "problem": "missing libcuda.so.1",
+        "shown": (),
+        "highest": None,
+    }
     return with_gpu(**(without | changes))
 
 
