@@ -11,7 +11,7 @@ from polyhead_server.doctor.report import (
     Cuda,
     GraphReport,
     Library,
-    Machine,
+    MachineReport,
     OnnxRuntime,
     OpenVino,
     Problem,
@@ -27,7 +27,7 @@ _BOTH = {"onnxruntime", "onnxruntime-gpu"}
 
 
 def examine(
-    machine: Machine,
+    machine: MachineReport,
     asked: RequestedDevice,
     *,
     compute_precision: ComputePrecision = "fp32",

@@ -17,7 +17,7 @@ from polyhead_server.doctor.report import (
     Cuda,
     Gpu,
     Library,
-    Machine,
+    MachineReport,
     Memory,
     OnnxRuntime,
     OpenVino,
@@ -44,10 +44,10 @@ _INSTRUCTIONS = {
 """By name, the kernel's flags of which one is enough."""
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineReport:
     """Look at the machine that this process runs on."""
     runtime = onnxruntime_here()
-    return Machine(
+    return MachineReport(
         processors=processors(),
         memory=memory(),
         runtime=runtime,

@@ -98,7 +98,7 @@ class Cuda:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineReport:
     """What there is."""
 
     processors: Processors
@@ -138,7 +138,7 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Machine):
+class Report(MachineReport):
     """Everything."""
 
     polyhead: str

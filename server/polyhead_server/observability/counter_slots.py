@@ -4,7 +4,7 @@ Light to import, for the supervisor.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpc import StatusCode
@@ -97,7 +97,7 @@ Each size up to 256 has slots of its own; larger sizes share those of the next p
 
 # ---- Dropped work ------------------------------------------------------------------------------
 
-DROP = {reason: _slots.take() for reason in Drop}
+DROP: Mapping[str, int] = {reason: _slots.take() for reason in Drop}
 """Work that ended without a result, by the reason."""
 
 # ---- Workers -----------------------------------------------------------------------------------

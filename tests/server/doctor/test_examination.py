@@ -8,7 +8,7 @@ import pytest
 
 from polyhead_server.doctor.examination import examine
 from polyhead_server.doctor.machine import libraries_for
-from polyhead_server.doctor.report import Cuda, Gpu, Machine, Memory, OnnxRuntime, OpenVino, Processors
+from polyhead_server.doctor.report import Cuda, Gpu, MachineReport, Memory, OnnxRuntime, OpenVino, Processors
 from polyhead_server.engine.device import CPU, CUDA
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
@@ -31,10 +31,10 @@ def with_gpu(
     compiler: str | None = "13.0",
     instructions: dict[str, bool] | None = None,
     openvino: OpenVino = ABSENT,
-) -> Machine:
+) -> MachineReport:
     """A machine with a GPU, on which everything works unless a test says otherwise."""
     libraries = () if installed.cuda is None else libraries_for(installed.cuda)
-    return Machine(
+    return MachineReport(
         processors=Processors(in_machine=16, affinity=8, usable=4, instructions=instructions),
         memory=Memory(total=128 * 2**30, available=100 * 2**30, limit=None),
         runtime=installed,
@@ -54,9 +54,14 @@ def with_gpu(
     )
 
 
-def bare(**changes: Any) -> Machine:
+def bare(**changes: Any) -> MachineReport:
     """A machine without a GPU."""
-    without = {"has": frozenset(), "problem": "missing libcuda.so.1", "shown": (), "highest": None}
+    without: dict[str, Any] = {
+        "has": frozenset(),
+        "problem": "missing libcuda.so.1",
+        "shown": (),
+        "highest": None,
+    }
     return with_gpu(**(without | changes))
 
 
