@@ -24,7 +24,7 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
 from polyhead_server.http import embeddings as embed
-from polyhead_server.http import errors, scoring, sparse
+from polyhead_server.http import errors, scoring
 from polyhead_server.http.bodies import Bodies, Reply
 from polyhead_server.http.calls import CallForm
 from polyhead_server.http.documents import Field, Fields, read_json
@@ -277,7 +277,7 @@ def _call_routes(route: _MakeRoute, procedures: HttpProcedures, inferences: Infe
     like_tei = "as Text Embeddings Inference does"
     yield call("/embed", embed.TEI, errors.tei, f"Embed texts, {like_tei}", like([[0.0]]))
     words = like([[{"index": 0, "value": 0.0}]])
-    yield call("/embed_sparse", sparse.TEI, errors.tei, f"Weigh words in texts, {like_tei}", words)
+    yield call("/embed_sparse", embed.SPARSE, errors.tei, f"Weigh words in texts, {like_tei}", words)
     label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
     found = {"entity_group": "", "score": 0.0, "word": "", "start": 0, "end": 0}
     token = {"entity": "", "index": 0, "score": 0.0, "word": "", "start": 0, "end": 0}
