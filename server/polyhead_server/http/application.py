@@ -39,7 +39,7 @@ from polyhead_server.http.endpoint import (
     Endpoint,
 )
 from polyhead_server.http.inferences import Inferences
-from polyhead_server.http.messages import json_form, to_json
+from polyhead_server.http.messages import json_form
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.tensors import REQUEST, SAMPLE
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
@@ -104,6 +104,7 @@ class HttpProcedures:
             body: The fields of its request that the body has.
         """
         rpc = RPCS[procedure]
+        form = json_form(rpc.response)
 
         async def answer(caller: Caller) -> Reply:
             fields = caller.request.path_params
@@ -112,7 +113,7 @@ class HttpProcedures:
                 with self._runtime.reserve() as held:
                     text = await self._bodies.read(caller.request, held)
                     fields = fields | body.read(read_json(text) if text else {}, "the request")
-            response = to_json(await self._runtime.call(procedure, rpc.request(**fields)))
+            response = form.write(await self._runtime.call(procedure, rpc.request(**fields)))
             return _json(response[field] if field else response)
 
         return answer
