@@ -170,8 +170,8 @@ class Endpoint:
                 if (rejection := self._rejection(caller)) is not None:
                     reply = self._reject(caller, *rejection)
                 else:
-                    is_recorded = self.log is not None and self.procedure == INFERENCE
-                    with self.log.request(caller) if is_recorded else nullcontext():
+                    log = self.log if self.procedure == INFERENCE else None
+                    with nullcontext() if log is None else log.request(caller):
                         try:
                             reply = await self.answer(caller)
                         except Exception as error:
