@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 
 from polyhead_server.doctor.graphs import inspect
@@ -59,7 +59,7 @@ def examine(
     graphs = () if models is None or device is None else tuple(inspect(models, name, device))
     return Report(
         **vars(machine),
-        polyhead=version("polyhead"),
+        polyhead=metadata.version("polyhead"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         asked=asked,

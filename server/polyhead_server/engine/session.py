@@ -87,7 +87,7 @@ def examine(path: Path, device: Device) -> tuple[str, Operators]:
     try:  # not packed, which would only take memory
         session = _open(path, replace(device, packed=False), threads=1, record=True)
     except RepositoryError as error:
-        raise RepositoryError(f"{error}: {str(error.__cause__).splitlines()[0]}") from error
+        raise RepositoryError(f"{error}: {error.__cause__}".splitlines()[0]) from error
     return session.get_providers()[0], placed(session)
 
 

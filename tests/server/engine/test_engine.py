@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.numerics import close
+from tests.server.conftest import everything_on, pretend
 
 from polyhead_server.engine.device import CPU, CUDA, Device
 from polyhead_server.engine.devices import choose_device, on_cpu, on_cuda
@@ -168,18 +169,7 @@ def test_a_session_that_fell_back_to_another_device_is_refused(
 def test_a_graph_that_is_on_the_device_in_part_is_refused(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Session(ort.InferenceSession):  # type: ignore[misc]
-        """Says that it is on CUDA; its nodes say where they are."""
-
-        def __init__(
-            self, path: str, options: ort.SessionOptions, providers: list[object], **_: object
-        ) -> None:
-            super().__init__(path, options, [CPU])
-
-        def get_providers(self) -> list[str]:
-            return [CUDA, CPU]
-
-    monkeypatch.setattr(ort, "InferenceSession", Session)
+    pretend(monkeypatch, CUDA, everything_on(CPU))
 
     with pytest.raises(
         DeviceError, match=r"attention\.onnx must run on CUDA.* as a whole, .* left .*\d MatMul.*to the CPU"

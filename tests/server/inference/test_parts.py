@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
@@ -19,8 +20,7 @@ from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.parts import PART_BYTES, Part, PartMaker, Parts, parts_of
 from polyhead_server.inference.reply import write_reply
-from polyhead_server.repository.manifest import read_manifest
-from polyhead_server.repository.signature import Signature, TensorSpec, signature_of
+from polyhead_server.repository.signature import Signature, TensorSpec
 
 FIELDS = 1024 + len("tiny.attention")
 TIMINGS = {"parse_ns": 1, "queue_ns": 1, "compute_ns": 1}
@@ -42,7 +42,7 @@ def laid_out(
 
 @pytest.fixture(scope="module")
 def signature(repository: Path) -> Signature:
-    return signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "attention")
+    return described(repository, "tiny", "attention")
 
 
 def divided(signature: Signature, *outputs: OutputLayout, part_bytes: int, total: int = 2**40) -> Parts:

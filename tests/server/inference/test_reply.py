@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_proto.wire import read_reply
@@ -26,8 +27,7 @@ from polyhead_server.inference.reply import (
     write_reply,
     write_timings,
 )
-from polyhead_server.repository.manifest import GraphName, read_manifest
-from polyhead_server.repository.signature import signature_of
+from polyhead_server.repository.manifest import GraphName
 
 TIMINGS = {
     "parse_ns": 2**62,
@@ -41,7 +41,7 @@ TIMINGS = {
 def laid_out(
     repository: Path, graph: GraphName, names: Sequence[str], default: OutputParameters | None = None
 ) -> ReplyLayout:
-    signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), graph)
+    signature = described(repository, "tiny", graph)
     outputs = requested_outputs(
         [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names],
         default or OutputParameters(),
@@ -53,21 +53,6 @@ def laid_out(
 def arrays(outputs: Sequence[OutputLayout]) -> list[np.ndarray[Any, Any]]:
     chance = np.random.default_rng(0)
     return [chance.standard_normal(output.shape, np.float32) for output in outputs]
-
-
-def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
-    layout = laid_out(repository, "attention", [])
-    values = arrays(layout.outputs)
-    header = layout.header + write_id("id 7")
-    pieces = [header, write_timings(TIMINGS), *(piece for value in values for piece in frame_tensor(value))]
-
-    reply = pb.ModelInferResponse.FromString(b"".join(pieces))
-
-    assert (reply.model_name, reply.model_version, reply.id) == ("tiny.attention", "1", "id 7")
-    assert {name: parameter.int64_param for name, parameter in reply.parameters.items()} == TIMINGS
-    names = ["output", "attention.0", "attention.1", "value_norms"]
-    assert [output.name for output in reply.outputs] == names
-    assert list(reply.raw_output_contents) == [value.tobytes() for value in values]
 
 
 def test_the_size_is_known_before(repository: Path) -> None:
@@ -111,18 +96,6 @@ def test_a_reply_that_is_too_large_says_what_would_need_less(
 
     with pytest.raises(TooLargeError, match=f"ask for {ways}"):
         check_size(layout, "", 10)
-
-
-def test_a_stream_s_part_is_a_message(repository: Path) -> None:
-    layout = laid_out(repository, "fast", [])
-    (value,) = arrays(layout.outputs)
-
-    part = pb.ModelStreamInferResponse.FromString(
-        join([layout.header, write_id("7"), *frame_tensor(value)], streamed=True)
-    )
-
-    assert part.infer_response.id == "7"
-    assert part.infer_response.raw_output_contents[0] == value.tobytes()
 
 
 def test_a_reply_that_is_kept_holds_its_own_memory_and_no_other(repository: Path) -> None:

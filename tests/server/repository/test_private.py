@@ -108,6 +108,8 @@ import os, signal, sys
 from pathlib import Path
 from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.manifest import read_manifest
 
 folder = Path(sys.argv[1])
 with private_copy(folder, read_manifest(folder, family="tiny", version=1)):
