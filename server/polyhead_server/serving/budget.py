@@ -16,7 +16,7 @@ from polyhead_server.observability.statistics import Statistics
 class Drops(Protocol):
     """Count rejections."""
 
-    def on_drop(self, reason: str) -> None:
+    def on_drop(self, reason: Drop) -> None:
         """Count one."""
 
 
