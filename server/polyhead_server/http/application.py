@@ -24,7 +24,7 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
 from polyhead_server.http import embeddings as embed
-from polyhead_server.http import errors, scoring, sparse
+from polyhead_server.http import errors, scoring
 from polyhead_server.http.bodies import Bodies, Reply
 from polyhead_server.http.calls import CallForm
 from polyhead_server.http.documents import Field, Fields, read_json
@@ -39,7 +39,7 @@ from polyhead_server.http.endpoint import (
     Endpoint,
 )
 from polyhead_server.http.inferences import Inferences
-from polyhead_server.http.messages import json_form, to_json
+from polyhead_server.http.messages import json_form
 from polyhead_server.http.openapi import document, like
 from polyhead_server.http.tensors import REQUEST, SAMPLE
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
@@ -104,6 +104,7 @@ class HttpProcedures:
             body: The fields of its request that the body has.
         """
         rpc = RPCS[procedure]
+        form = json_form(rpc.response)
 
         async def answer(caller: Caller) -> Reply:
             fields = caller.request.path_params
@@ -112,7 +113,7 @@ class HttpProcedures:
                 with self._runtime.reserve() as held:
                     text = await self._bodies.read(caller.request, held)
                     fields = fields | body.read(read_json(text) if text else {}, "the request")
-            response = to_json(await self._runtime.call(procedure, rpc.request(**fields)))
+            response = form.write(await self._runtime.call(procedure, rpc.request(**fields)))
             return _json(response[field] if field else response)
 
         return answer
@@ -277,7 +278,7 @@ def _call_routes(route: _MakeRoute, procedures: HttpProcedures, inferences: Infe
     like_tei = "as Text Embeddings Inference does"
     yield call("/embed", embed.TEI, errors.tei, f"Embed texts, {like_tei}", like([[0.0]]))
     words = like([[{"index": 0, "value": 0.0}]])
-    yield call("/embed_sparse", sparse.TEI, errors.tei, f"Weigh words in texts, {like_tei}", words)
+    yield call("/embed_sparse", embed.SPARSE, errors.tei, f"Weigh words in texts, {like_tei}", words)
     label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
     found = {"entity_group": "", "score": 0.0, "word": "", "start": 0, "end": 0}
     token = {"entity": "", "index": 0, "score": 0.0, "word": "", "start": 0, "end": 0}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS, OUTPUT
@@ -146,6 +147,14 @@ class InputSize(NamedTuple):
     """Of all its texts; 0 of token ids."""
     is_pair: bool = False
     """A request has pairs alone, or none."""
+
+
+def write_array(items: Iterable[object]) -> Iterator[bytes]:
+    """Write a JSON array, element by element."""
+    yield b"["
+    for index, item in enumerate(items):
+        yield b"," * bool(index) + orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
+    yield b"]"
 
 
 def text_bytes(text: str) -> int:

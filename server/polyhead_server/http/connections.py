@@ -247,7 +247,7 @@ class BoundedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections, on the only socket."""
-        (self._listening,) = sockets or []
+        [self._listening] = sockets or []
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         await self.lifespan.startup()
         self.servers = []

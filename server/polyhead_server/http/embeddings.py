@@ -1,6 +1,6 @@
-"""Embeddings calls: OpenAI's `/v1/embeddings` and `/v1/models`, and TEI's `/embed`.
+"""Embeddings calls: OpenAI's `/v1/embeddings` and `/v1/models`, and TEI's `/embed` and `/embed_sparse`.
 
-Shape letters: B batch, T tokens, D width.
+Shape letters: B batch, T tokens, D width, n words.
 """
 
 import base64
@@ -20,6 +20,8 @@ from polyhead_proto.names import (
     POOLED,
     PRECISION,
     PROMPT_NAME,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
     TEXT,
     TOKENS,
     TRUNCATE,
@@ -36,6 +38,7 @@ from polyhead_server.http.calls import (
     output_of,
     request_of_texts,
     text_bytes,
+    write_array,
 )
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters, pack
@@ -45,7 +48,6 @@ from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
-PROMPT_NAME_FIELD = Field("The prompt to put before each text", [str])
 _DIMENSIONS = Field("How many of the first dimensions to return, normalised again", [int])
 
 
@@ -164,30 +166,40 @@ def embeds(signature: Signature) -> bool:
 def _write_openai(
     call: EmbeddingsCall, _: Signature | None, tokens: int, vectors: NDArray[Any]
 ) -> Iterator[bytes]:
-    yield b'{"object":"list","data":['
-    for index, vector in enumerate(vectors):
-        shown = base64.b64encode(vector.tobytes()).decode() if call.base64 else vector
-        one = {"object": "embedding", "index": index, "embedding": shown}
-        yield b"," * bool(index) + _dumps(one)
+    encoded = (base64.b64encode(vector).decode() if call.base64 else vector for vector in vectors)
+    yield b'{"object":"list","data":'
+    yield from write_array(
+        {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(encoded)
+    )
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    yield b'],"model":%b,"usage":%b}' % (_dumps(call.model), _dumps(usage))
+    yield b',"model":%b,"usage":%b}' % (orjson.dumps(call.model), orjson.dumps(usage))
 
 
 def _write_tei(call: EmbeddingsCall, _: Signature, __: int, vectors: NDArray[np.float32]) -> Iterator[bytes]:
-    if call.normalise:
-        vectors = normalised(vectors)
-    for index, vector in enumerate(vectors):
-        yield (b"," if index else b"[") + _dumps(vector)
-    yield b"]"
+    yield from write_array(normalised(vectors) if call.normalise else vectors)
+
+
+def weighs_words(signature: Signature) -> bool:
+    """Return whether a graph gives sparse vectors."""
+    return output_of(signature, SPARSE_VALUES) is not None
+
+
+def _write_sparse(
+    _: EmbeddingsCall, __: Signature, ___: int, values: NDArray[np.float32], indices: NDArray[Any]
+) -> Iterator[bytes]:
+    """Write the words [B, n] that there are of each text."""
+
+    def words_of(row: NDArray[np.float32], words: NDArray[Any]) -> list[dict[str, object]]:
+        there = words >= 0
+        pairs = zip(words[there].tolist(), row[there].tolist(), strict=True)
+        return [{"index": word, "value": value} for word, value in pairs]
+
+    yield from write_array(map(words_of, values, indices))
 
 
 def listed_model(name: str, created: int) -> dict[str, object]:
     """Return what `/v1/models` says of a model."""
     return {"id": name, "object": "model", "created": created, "owned_by": "polyhead"}
-
-
-def _dumps(value: object) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _read_inputs(given: Any, name: str) -> Sequence[str] | Sequence[Sequence[int]]:
@@ -220,6 +232,14 @@ def _sample(*, base64: bool) -> Any:
 SAMPLES = [_sample(base64=False), _sample(base64=True)]
 """Replies of `/v1/embeddings`, for their schema."""
 
+_OPTIONS = {TRUNCATE: TRUNCATE_FIELD, PROMPT_NAME: Field("The prompt to put before each text", [str])}
+_TEXTS = ["A cat sat.", "The dog ran away."]
+_TEI_FIELDS = {
+    "inputs": Field("A text, texts, token ids or lists of token ids", [str, list], required=True),
+    "truncation_direction": DIRECTION_FIELD,
+    **_OPTIONS,
+}
+
 OPENAI = CallForm(
     fields=Fields(
         {
@@ -229,10 +249,9 @@ OPENAI = CallForm(
             "dimensions": _DIMENSIONS,
             "output_dtype": Field(f"float (the default), {', '.join(DATATYPES)}", [str]),
             "user": Field("Ignored", [str]),
-            TRUNCATE: TRUNCATE_FIELD,
-            PROMPT_NAME: PROMPT_NAME_FIELD,
+            **_OPTIONS,
         },
-        example={"model": "minilm", "input": ["A cat sat.", "The dog ran away."]},
+        example={"model": "minilm", "input": _TEXTS},
     ),
     read=partial(read_call, "input"),
     serves=embeds,
@@ -243,19 +262,32 @@ OPENAI = CallForm(
 TEI = CallForm(
     fields=Fields(
         {
-            "inputs": Field("A text, texts, token ids or lists of token ids", [str, list], required=True),
+            **_TEI_FIELDS,
             "model": Field("The family; without, the only one that embeds", [str]),
             "normalize": Field("Whether vectors get the length 1: true by default", [bool]),
-            "truncation_direction": DIRECTION_FIELD,
             "dimensions": _DIMENSIONS,
-            TRUNCATE: TRUNCATE_FIELD,
-            PROMPT_NAME: PROMPT_NAME_FIELD,
         },
-        example={"inputs": ["A cat sat.", "The dog ran away."]},
+        example={"inputs": _TEXTS},
     ),
     read=partial(read_call, "inputs"),
     serves=embeds,
     does="embed",
     role=POOLED,
     write=_write_tei,
+)
+SPARSE = CallForm(
+    fields=Fields(
+        {**_TEI_FIELDS, "model": Field("The family; without, the only one that weighs words", [str])},
+        example={"inputs": _TEXTS},
+    ),
+    read=partial(
+        read_call,
+        "inputs",
+        roles=(SPARSE_VALUES, SPARSE_INDICES),
+        gives="weighs words (polyhead export --graphs sparse)",
+    ),
+    serves=weighs_words,
+    does="weigh words",
+    role=SPARSE_VALUES,
+    write=_write_sparse,
 )

@@ -22,12 +22,6 @@ def json_form(kind: type[Message]) -> JsonForm:
     return _of_message(kind.DESCRIPTOR)
 
 
-def to_json(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it."""
-    fields: dict[str, Any] = json_form(type(message)).write(message)
-    return fields
-
-
 @cache
 def _of_message(descriptor: Any) -> JsonForm:
     forms = {field.name: _of_field(field) for field in descriptor.fields}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from polyhead_proto.names import LOGITS, SPANS, TEXT
 from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.calls import ApiCall, InputSize, request_of_texts, text_bytes
+from polyhead_server.http.calls import ApiCall, InputSize, request_of_texts, text_bytes, write_array
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters
 from polyhead_server.inference.reply import InferReply
@@ -80,12 +80,11 @@ class TaggingCall(ApiCall):
 
     def write(self, labels: Sequence[str], rows: Sequence[Tokens]) -> Iterator[bytes]:
         """Write the reply, text by text."""
+        found = (self._entities(text, row, labels) for text, row in zip(self.texts, rows, strict=True))
         if self.is_single:
-            yield orjson.dumps(self._entities(self.texts[0], rows[0], labels))
-            return
-        for at, (text, row) in enumerate(zip(self.texts, rows, strict=True)):
-            yield (b"," if at else b"[") + orjson.dumps(self._entities(text, row, labels))
-        yield b"]"
+            yield orjson.dumps(next(found))
+        else:
+            yield from write_array(found)
 
     def _entities(self, text: str, row: Tokens, labels: Sequence[str]) -> list[dict[str, Any]]:
         logits, spans = row
