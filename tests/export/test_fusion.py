@@ -35,6 +35,7 @@ VARIANTS = {
         norm="pre",
         final_norm=True,
         activation="gelu_tanh",
+        layer_norm_epsilon=1e-3,  # large enough to show
     ),
     "own head width, no bias": EncoderConfig(
         d_model=20, heads=3, layers=2, head_width=8, feed_forward=12, bias=False
