@@ -21,7 +21,7 @@ from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
 from polyhead_server.inference.wire import LARGE, InferRequest, Peeked, peek
-from polyhead_server.observability.counter_slots import LOADING
+from polyhead_server.observability.observer import Drop
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
@@ -44,7 +44,7 @@ class Inference:
         self._workers = workers
         self._max_reply_bytes = settings.max_reply_bytes
         self._templates = RequestTemplates(registry, settings)
-        self._reader = partial(read, known=self._templates.plan_at, settings=settings)
+        self._reader = partial(read, known=self._templates.layout_at, settings=settings)
 
     async def answer(
         self,
@@ -90,9 +90,9 @@ class Inference:
                     if self._registry.changes == changes:
                         self._templates.remember(request, job.template)
                 account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
-                plan, parts, arrays = job.plan, job.parts, job.extras
-                account.batch = plan.batch
-                held.add(plan.computed_bytes + min(plan.size, self._max_reply_bytes), model.statistics)
+                layout, parts, arrays = job.layout, job.parts, job.extras
+                account.batch = layout.batch
+                held.add(layout.computed_bytes + min(layout.size, self._max_reply_bytes), model.statistics)
                 account.input_ns = account.elapsed_ns
                 if job.work is not None:
                     done = await model.scheduler.submit(job.work)
@@ -101,8 +101,8 @@ class Inference:
                     del done
             del job  # what only the engine needs
             if parts is None or send is None:
-                make = partial(make_reply, plan, arrays, request.request_id)
-                message, account.write_ns = await self._write(plan.work_bytes, make, write, account.timings)
+                make = partial(make_reply, layout, arrays, request.request_id)
+                message, account.write_ns = await self._write(layout.work_bytes, make, write, account.timings)
                 return message
             for part in parts:
                 message, account.write_ns = await self._write(
@@ -133,7 +133,7 @@ class Inference:
             return self._registry.find(seen.model, seen.version)
         except UnavailableError as error:
             if error.retry_after_ms is not None:
-                self._registry.unattributed.on_drop(LOADING)
+                self._registry.unattributed.on_drop(Drop.LOADING)
             raise
 
     async def _read(

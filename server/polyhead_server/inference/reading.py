@@ -13,9 +13,9 @@ from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import LENGTHS, SPANS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.inputs import bounded
-from polyhead_server.inference.parts import Parts, plan_parts
-from polyhead_server.inference.reply import Content, ReplyPlan, check_size
-from polyhead_server.inference.templates import PlanAt, RequestTemplate, make_template, plan_at
+from polyhead_server.inference.parts import Parts, parts_of
+from polyhead_server.inference.reply import Content, ReplyLayout, check_size
+from polyhead_server.inference.templates import LayoutAt, RequestTemplate, layout_at, make_template
 from polyhead_server.inference.values import check_values, read_inputs
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
@@ -32,7 +32,7 @@ class Job:
     template: RequestTemplate
     work: Work | None
     """For the scheduler; None where no requested output needs the engine."""
-    plan: ReplyPlan
+    layout: ReplyLayout
     parts: Parts | None
     """None for a whole reply."""
     extras: dict[str, Content]
@@ -50,10 +50,10 @@ def read(
     deadline: float,
     streamed: bool,
     *,
-    known: PlanAt,
+    known: LayoutAt,
     settings: Settings,
 ) -> Job:
-    """Read and check a request, and plan its reply; may be called in any thread.
+    """Read and check a request, and lay out its reply; may be called in any thread.
 
     Args:
         request: The request.
@@ -61,7 +61,7 @@ def read(
         model: The one that is asked.
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
-        known: `plan_at`, which remembers the plans of templates.
+        known: `layout_at`, which remembers the layouts of templates.
         settings: The server's limits.
 
     Raises:
@@ -87,33 +87,33 @@ def read(
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
-    # It checks the sizes, before anything is made of them. Plans of a new template, which may not be kept,
+    # It checks the sizes, before anything is made of them. Layouts of a new template, which may not be kept,
     # are not either.
     tokens = sizes[signature.length]
-    plan = plan_at(template, tokens, settings=settings) if is_new else known(template, tokens)
+    layout = layout_at(template, tokens, settings=settings) if is_new else known(template, tokens)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, made, template) if template.extras else {}
     if TOKENS in extras:
-        plan = plan_at(template, tokens, len(extras[TOKENS]), settings=settings)
+        layout = layout_at(template, tokens, len(extras[TOKENS]), settings=settings)
     parts = None
     if parameters.parts:
-        parts = plan_parts(
-            plan.outputs,
+        parts = parts_of(
+            layout.outputs,
             signature=signature,
             request_id=request.request_id,
             part_limit=settings.max_reply_bytes,
             total_limit=settings.max_stream_reply_bytes,
         )
     else:
-        check_size(plan, request.request_id, settings.max_reply_bytes)
+        check_size(layout, request.request_id, settings.max_reply_bytes)
     work = None
-    if plan.computed:
+    if layout.computed:
         size, real_tokens = measure(feeds, template.dynamic)
         work = Work(
             feeds=feeds,
-            outputs=plan.computed,
+            outputs=layout.computed,
             size=size,
             real_tokens=real_tokens,
             deadline=deadline,
@@ -123,7 +123,7 @@ def read(
     return Job(
         template=template,
         work=work,
-        plan=plan,
+        layout=layout,
         parts=parts,
         extras=extras,
         parsed_ns=parsed_ns,

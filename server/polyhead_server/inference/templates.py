@@ -16,7 +16,7 @@ from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, q
 from polyhead_server.inference.inputs import RequestInput, check_inputs
 from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
-from polyhead_server.inference.reply import ReplyPlan, plan_reply
+from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -27,11 +27,11 @@ from polyhead_server.settings import Settings
 
 _MAX_HEADER_BYTES = 4096
 _MAX_TEMPLATES = 1024
-_MAX_PLANS = 2048
+_MAX_LAYOUTS = 2048
 """Of all templates together: each takes a few KiB for a graph with many outputs, and keeps its template."""
 
-PlanAt = Callable[["RequestTemplate", int], ReplyPlan]
-"""`plan_at` with settings."""
+LayoutAt = Callable[["RequestTemplate", int], ReplyLayout]
+"""`layout_at` with settings."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,10 +117,10 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
     return tokenizer.prompts.get(name, ""), tokenizer.forms.get(name, PLAIN)
 
 
-def plan_at(
+def layout_at(
     template: RequestTemplate, tokens: int, tokens_bytes: int = 0, *, settings: Settings
-) -> ReplyPlan:
-    """Check what a request makes the engine do, and plan its reply.
+) -> ReplyLayout:
+    """Check what a request makes the engine do, and lay out its reply.
 
     Args:
         template: The request's.
@@ -135,7 +135,7 @@ def plan_at(
     signature = template.model.signature
     sizes = {**template.sizes, signature.length: tokens}
     _check_work(sizes, signature, settings)
-    return plan_reply(template.outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
+    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
 
 
 def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:
@@ -165,8 +165,8 @@ class RequestTemplates:
         self._registry = registry
         self._changes = registry.changes
         self._known: dict[tuple[bytes, int], RequestTemplate] = {}
-        self.plan_at = lru_cache(maxsize=_MAX_PLANS)(partial(plan_at, settings=settings))
-        """Remembers plans. May be called in any thread."""
+        self.layout_at = lru_cache(maxsize=_MAX_LAYOUTS)(partial(layout_at, settings=settings))
+        """Remembers layouts. May be called in any thread."""
 
     def find(self, request: InferRequest) -> RequestTemplate | None:
         """Return the template of an earlier request with the same header."""
@@ -186,4 +186,4 @@ class RequestTemplates:
         """Forget every template, which would keep its model in memory."""
         self._changes = self._registry.changes
         self._known.clear()
-        self.plan_at.cache_clear()
+        self.layout_at.cache_clear()

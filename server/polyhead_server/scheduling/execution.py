@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Execution
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import (
     DynamicAxes,
@@ -17,7 +18,6 @@ from polyhead_server.scheduling.batch import (
     split,
 )
 from polyhead_server.scheduling.dispatch import Lanes
-from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.planning import Planner
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work

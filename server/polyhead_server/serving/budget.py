@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Protocol
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
-from polyhead_server.observability.counter_slots import MEMORY
+from polyhead_server.observability.observer import Drop
 from polyhead_server.observability.statistics import Statistics
 
 
@@ -67,7 +67,7 @@ class Reservation:
             if size <= 0 or held <= self.bytes or held + size <= budget.limit:
                 self._change(size)
                 return
-        (drops or self._drops).on_drop(MEMORY)
+        (drops or self._drops).on_drop(Drop.MEMORY)
         raise UnavailableError(
             f"requests and replies hold {held} bytes, {size} more would pass "
             f"the limit of {budget.limit}: try again later, ask for less, or read replies as they come",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
@@ -12,12 +13,10 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.inference.templates import (
     RequestTemplate,
     RequestTemplates,
+    layout_at,
     make_template,
-    plan_at,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
 
 SETTINGS = Settings(models=Path())
@@ -25,7 +24,7 @@ SETTINGS = Settings(models=Path())
 
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
-    signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "fast")
+    signature = described(repository, "tiny")
     return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
 
 
@@ -85,35 +84,6 @@ def test_the_number_of_raw_contents_is_part_of_it(templates: RequestTemplates, r
     assert templates.find(none) is None
 
 
-def test_a_template_ends_with_its_model(
-    templates: RequestTemplates, registry: Registry, repository: Path
-) -> None:
-    learn(templates, registry, request())
-    registry.ready(tiny(repository))
-
-    assert templates.find(request()) is None
-
-
-def test_a_template_ends_when_another_version_becomes_the_newest(
-    templates: RequestTemplates, registry: Registry
-) -> None:
-    learn(templates, registry, request())
-    registry.declare("tiny", 2)
-    learn(templates, registry, request())
-    registry.forget("tiny", 2)
-
-    assert templates.find(request()) is None
-
-
-def test_a_template_is_not_known_any_more_when_its_model_is_gone(
-    templates: RequestTemplates, registry: Registry
-) -> None:
-    learn(templates, registry, request())
-    registry.forget("tiny", 1)
-
-    assert templates.find(request()) is None
-
-
 def test_data_is_not_remembered(templates: RequestTemplates, registry: Registry) -> None:
     learn(templates, registry, request(raw=False))
 
@@ -132,12 +102,12 @@ def test_what_follows_from_a_length_is_worked_out_once_and_forgotten_with_the_te
     templates: RequestTemplates, registry: Registry
 ) -> None:
     template = learn(templates, registry, request())
-    first = templates.plan_at(template, 1)
+    first = templates.layout_at(template, 1)
 
-    assert templates.plan_at(template, 1) is first
-    assert templates.plan_at(template, 2) == plan_at(template, 2, settings=SETTINGS)
+    assert templates.layout_at(template, 1) is first
+    assert templates.layout_at(template, 2) == layout_at(template, 2, settings=SETTINGS)
     for tokens in range(3, 4096):
-        templates.plan_at(template, tokens)
-    assert templates.plan_at.cache_info().currsize < 4000
+        templates.layout_at(template, tokens)
+    assert templates.layout_at.cache_info().currsize < 4000
     templates.forget()
-    assert templates.plan_at.cache_info().currsize == 0
+    assert templates.layout_at.cache_info().currsize == 0
