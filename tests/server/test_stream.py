@@ -15,13 +15,7 @@ from tests.server.graphs import OpenGraph, described
 from tests.servers import quick_settings
 
 from polyhead_proto import messages as pb
-from polyhead_server.scheduling import (
-    CostModel,
-    Lanes,
-    Planner,
-    Size,
-    Work,
-)
+from polyhead_server.scheduling import CostModel, Lanes, Planner, Size, Work
 from polyhead_server.scheduling.batch import asked_bytes
 from polyhead_server.scheduling.execution import run_batch
 
@@ -143,14 +137,6 @@ def test_too_much_is_refused_before_it_takes_memory(opened: Running) -> None:
         opened.infer("probed.stream", {"input_ids": IDS[:1], "read_layers": many, "read_tokens": many})
 
 
-def run_together(graph: OpenGraph, items: Sequence[Any]) -> Iterator[tuple[list[Any], Any]]:
-    """Run works of which all are wanted."""
-    session = Lanes(engine=graph.engine, costs=CostModel({Size.full(1, 1): 1.0}))
-    return run_batch(
-        session, [*items], dynamic=graph.dynamic, planner=Planner(packed=True), wanted=lambda some: some
-    )
-
-
 class OpenStream(OpenGraph):
     """The graph of the stream, for rows of `IDS` and what is asked of them."""
 
@@ -164,6 +150,13 @@ class OpenStream(OpenGraph):
             **asked,
         }
         return self.work(feeds)
+
+
+def run_together(graph: "OpenStream", items: Sequence[Any]) -> Iterator[tuple[list[Any], Any]]:
+    """Run works of which all are wanted."""
+    session = Lanes(engine=graph.engine, costs=CostModel({Size.full(1, 1): 1.0}))
+    planner = Planner(packed=True)
+    return run_batch(session, [*items], dynamic=graph.dynamic, planner=planner, wanted=lambda some: some)
 
 
 def test_requests_with_other_edits_share_a_batch(

@@ -92,7 +92,7 @@ def read(
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
-    # It checks the sizes, before anything is made of them. Plans of a new template, which may not be kept,
+    # It checks the sizes, before anything is made of them. Layouts of a new template, which may not be kept,
     # are not either.
     tokens = sizes[signature.length]
     layout = layout_at(template, tokens, settings=settings) if is_new else known(template, tokens)

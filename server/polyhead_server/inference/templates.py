@@ -120,7 +120,7 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
 def layout_at(
     template: RequestTemplate, tokens: int, tokens_bytes: int = 0, *, settings: Settings
 ) -> ReplyLayout:
-    """Check what a request makes the engine do, and layout its reply.
+    """Check what a request makes the engine do, and lay out its reply.
 
     Args:
         template: The request's.

@@ -85,15 +85,3 @@ def test_threads_share_it(statistics: Statistics) -> None:
         list(pool.map(hold, range(4)))
 
     assert budget.bytes == budget.answering == 0
-
-
-def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:
-    budget = Budget(100, statistics)
-    with budget.reserve(60) as one:
-        one.keep(lambda release: None)
-    assert budget.bytes == 60
-
-    one.release()
-    one.release()
-
-    assert budget.bytes == 0
