@@ -40,7 +40,7 @@ def code_of(server: Any, path: str, metadata: Any = None, payload: bytes = b"") 
     method = server.channel.unary_unary(path)
     try:
         # An open Watch does not end.
-        method(payload, timeout=2 if path.endswith("/Watch") else 30, metadata=metadata)
+        method(payload, timeout=0.5 if path.endswith("/Watch") else 30, metadata=metadata)
     except grpc.RpcError as error:
         return error.code()
     return grpc.StatusCode.OK
