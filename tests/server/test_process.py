@@ -171,6 +171,7 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
     (tmp_path / "bad" / "tiny" / "1" / "manifest.json").write_text("{}")
     started = {
         "no model could be loaded: tiny 1: manifest.json is not valid": start(models=tmp_path / "bad"),
+        "must be a folder that can be read": start(models=tmp_path / "none"),
         "cannot listen on nonsense..:0: it must be the name of a host": start("--host", "nonsense.."),
     }
     for message, server in started.items():
