@@ -27,6 +27,7 @@ from polyhead_server import GrpcServer, Runtime, Settings, create_server
 from polyhead_server.engine.device import CPU, Device
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
+from polyhead_server.http.server import announce
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 
@@ -80,10 +81,8 @@ class Running:
         return self.one.loop
 
     def method(self, name: str) -> Any:
-        """A remote procedure, of messages or their bytes."""
-        rpc = RPCS[name]
-        make: Any = self.channel.stream_stream if "Stream" in name else self.channel.unary_unary
-        return make(rpc.path, serialised, rpc.response.FromString)
+        """A remote procedure; see `procedure`."""
+        return procedure(self.channel, name)
 
     def call(self, name: str, request: Any = None, **options: Any) -> Any:
         """Calls a remote procedure; without a request, with an empty one."""
@@ -98,7 +97,7 @@ class Running:
         """Infers; see `request` for the options."""
         return Result(self.call("ModelInfer", self.request(model, inputs, **options)))
 
-    def rejected(self, model: str, inputs: Mapping[str, Value], **options: Any) -> str:
+    def rejected(self, model: str, inputs: Mapping[str, Any], **options: Any) -> str:
         """What it says of a request that it rejects as wrong."""
         with fails(grpc.StatusCode.INVALID_ARGUMENT) as caught:
             self.infer(model, inputs, **options)
@@ -143,9 +142,15 @@ class Running:
         return request
 
 
-def serialised(message: Any) -> bytes:
-    """The bytes of a message, which may be bytes already."""
-    return message if isinstance(message, bytes) else bytes(message.SerializeToString())
+def procedure(channel: grpc.Channel, name: str) -> Any:
+    """A remote procedure, which takes messages or their bytes."""
+
+    def serialised(message: Any) -> bytes:
+        return message if isinstance(message, bytes) else bytes(message.SerializeToString())
+
+    rpc = RPCS[name]
+    make: Any = channel.stream_stream if "Stream" in name else channel.unary_unary
+    return make(rpc.path, serialised, rpc.response.FromString)
 
 
 class Served:
@@ -161,11 +166,12 @@ class Served:
             self.address = f"127.0.0.1:{port}"
             return self.server, port
 
-        def announce(_: object, port: int) -> None:
-            self.http_port = port
+        def announce_it(settings: Settings, port: int | None) -> None:
+            self.http_port = port or 0
+            announce(settings, port)
 
         monkeypatch.setattr(polyhead_server.process, "create_server", create)
-        monkeypatch.setattr(polyhead_server.process, "announce", announce)
+        monkeypatch.setattr(polyhead_server.process, "announce", announce_it)
         self.process = asyncio.create_task(polyhead_server.process.serve(quick_settings(models, **settings)))
 
     async def until_ready(self) -> None:

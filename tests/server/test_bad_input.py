@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.conftest import fails
+from tests.server.conftest import fails, procedure
 
 from polyhead_proto import messages as pb
 
@@ -660,10 +660,9 @@ def test_an_unknown_procedure_is_unimplemented(server: Any, name: str, message: 
 def test_a_stock_client_limit_is_no_business_of_the_server(server: Any) -> None:
     """A client that takes 4 MiB refuses a larger reply itself; the server goes on."""
     with grpc.insecure_channel(server.address) as channel:
-        method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         request = build(Tensor(shape=(1, 700, D), raw=bytes(700 * D * 4)), model="tiny.attention")
         with pytest.raises(grpc.RpcError, match="larger than max") as caught:
-            method(request.SerializeToString(), timeout=120)
+            procedure(channel, "ModelInfer")(request, timeout=120)
 
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert server.call("ServerLive").live

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.numerics import close
 from tests.server import h2
-from tests.server.conftest import Gate
+from tests.server.conftest import Gate, procedure
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -41,11 +41,7 @@ def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: Gate, co
     with gate.closed():
         calls = []
         for number in range(CALLERS):
-            method: Any = channels[number % connections].unary_unary(
-                RPCS["ModelInfer"].path,
-                request_serializer=pb.ModelInferRequest.SerializeToString,
-                response_deserializer=pb.ModelInferResponse.FromString,
-            )
+            method = procedure(channels[number % connections], "ModelInfer")
             calls.append(method.future(request, timeout=60))
             calls[-1].add_done_callback(count)
         # Refusals do not wait for what is computed.
@@ -106,7 +102,7 @@ def test_a_burst_is_answered_or_refused_by_the_server_and_never_cut_off(serve: A
         with held_up(server):
             calls = []
             for number in range(BURST):
-                method: Any = channels[number % CONNECTIONS].unary_unary(RPCS["ModelInfer"].path)
+                method = procedure(channels[number % CONNECTIONS], "ModelInfer")
                 calls.append(method.future(request, timeout=120))
             check: Any = server.channel.unary_unary("/grpc.health.v1.Health/Check")
             probe = check.future(b"", timeout=120)
@@ -136,7 +132,6 @@ def test_calls_that_are_opened_and_reset_take_nothing_from_others(serve: Any) ->
                         + h2.frame(h2.RST_STREAM, struct.pack(">I", h2.CANCEL), stream=stream)
                     )
                 h2.round_trip(connection)
-            method: Any = server.channel.unary_unary(RPCS["ServerLive"].path)
-            calls = [method.future(b"", timeout=60) for _ in range(50)]
+            calls = [server.method("ServerLive").future(b"", timeout=60) for _ in range(50)]
         assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 50}
     assert server.infer("tiny", {"x": X[:, :3]})["output"].shape == (1, 3, 16)

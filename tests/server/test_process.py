@@ -13,11 +13,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.conftest import fails
+from tests.server.conftest import Running, fails, procedure
 from tests.servers import COMMAND, Callers, ServerProcess
 
 from polyhead_load.sweep.server import free_port
-from polyhead_proto import messages as pb
 from polyhead_server.engine.devices import choose_device
 
 X = np.ones((4, 40, 16), np.float32)
@@ -37,14 +36,8 @@ def start(repository: Path) -> Iterator[Any]:
         one.close()
 
 
-def infer(channel: grpc.Channel) -> bytes:
-    request = pb.ModelInferRequest(
-        model_name="tiny.attention",
-        inputs=[{"name": "x", "datatype": "FP32", "shape": X.shape}],
-        raw_input_contents=[X.tobytes()],
-    )
-    method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    return bytes(method(request.SerializeToString(), timeout=120))
+def infer(channel: grpc.Channel) -> Any:
+    return procedure(channel, "ModelInfer")(Running.request("tiny.attention", {"x": X}), timeout=120)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -69,14 +62,11 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any, device: st
     patient = ("--drain-seconds", "600", "--max-wait-seconds", "600", "--max-queued-tokens", "1000000")
     server = start("--device", device, *patient)
     address = server.until(r"serving .* on (\S+) with")[1]
-    request = pb.ModelInferRequest(
-        model_name="tiny.attention",
-        inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 1500, 16]}],
-        raw_input_contents=[bytes(1500 * 16 * 4)],
-        outputs=[{"name": "output"}],
-    ).SerializeToString()
+    request = Running.request(
+        "tiny.attention", {"x": np.zeros((1, 1500, 16), np.float32)}, outputs=["output"]
+    )
     with grpc.insecure_channel(address) as channel:
-        method: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        method = procedure(channel, "ModelInfer")
         # Half a minute's work, most of which is never done.
         waiting = [method.future(request, timeout=600) for _ in range(300)]
         waiting[0].result()
@@ -98,7 +88,7 @@ def test_a_server_that_is_stopped_for_a_moment_answers_afterwards(start: Any, de
     with grpc.insecure_channel(address) as channel:
         infer(channel)
         server.process.send_signal(signal.SIGSTOP)
-        method: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        method = procedure(channel, "ServerLive")
         with fails(grpc.StatusCode.DEADLINE_EXCEEDED):
             method(b"", timeout=0.5)
         waiting = [method.future(b"", timeout=60) for _ in range(3)]
@@ -163,8 +153,8 @@ def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository:
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                method: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
-                while not method(b"", wait_for_ready=True, timeout=240):
+                method = procedure(channel, "ServerReady")
+                while not method(b"", wait_for_ready=True, timeout=240).ready:
                     time.sleep(0.1)
                 for _ in range(200):  # each has a line
                     infer(channel)
@@ -181,6 +171,7 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
     (tmp_path / "bad" / "tiny" / "1" / "manifest.json").write_text("{}")
     started = {
         "no model could be loaded: tiny 1: manifest.json is not valid": start(models=tmp_path / "bad"),
+        "must be a folder that can be read": start(models=tmp_path / "none"),
         "cannot listen on nonsense..:0: it must be the name of a host": start("--host", "nonsense.."),
     }
     for message, server in started.items():

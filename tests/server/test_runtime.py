@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pages import block
-from tests.server.conftest import Gate
+from tests.server.conftest import Gate, Running
 from tests.servers import quick_settings
 from tests.waiting import reached
 
@@ -31,12 +31,7 @@ LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)
 
 
 def infer_request(x: Any = X, model: str = "tiny", output: str = "output") -> bytes:
-    return pb.ModelInferRequest(
-        model_name=model,
-        inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
-        outputs=[{"name": output}],
-        raw_input_contents=[x.tobytes()],
-    ).SerializeToString()
+    return Running.request(model, {"x": x}, outputs=[output]).SerializeToString()
 
 
 def output_of(reply: bytes) -> Any:
@@ -178,17 +173,19 @@ async def test_two_runtimes_serve_side_by_side(repository: Path) -> None:
 # ---- Start -------------------------------------------------------------------------------------
 
 
-async def test_without_a_model_it_says_why(repository: Path, tmp_path: Path) -> None:
-    bad = tmp_path / "bad"
-    (bad / "tiny" / "1").mkdir(parents=True)
-    (bad / "tiny" / "1" / "manifest.json").write_text("{}")
+async def test_without_a_model_it_says_why(tmp_path: Path) -> None:
+    (tmp_path / "bad" / "tiny" / "1").mkdir(parents=True)
+    (tmp_path / "bad" / "tiny" / "1" / "manifest.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
 
-    with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: manifest\.json is not valid"):
-        async with loaded(bad):
-            pass
-    with pytest.raises(StartError, match="--models must be a folder that can be read"):
-        async with loaded(tmp_path / "none"):
-            pass
+    for models, why in (
+        ("bad", r"no model could be loaded: tiny 1: manifest\.json is not valid"),
+        ("none", "--models must be a folder that can be read"),
+        ("empty", "--models must hold at least one model"),
+    ):
+        with pytest.raises(StartError, match=why):
+            async with loaded(tmp_path / models):
+                pass
 
 
 def test_a_device_that_does_not_work_is_found_first(

@@ -13,6 +13,7 @@ from polyhead_server.doctor.command import app
 from polyhead_server.doctor.display import show
 from polyhead_server.doctor.examination import examine
 from polyhead_server.doctor.machine import this_machine
+from polyhead_server.engine.devices import cuda_problem
 
 Doctor = Callable[..., tuple[int, str]]
 
@@ -34,6 +35,16 @@ def test_the_cpu_works(doctor: Doctor) -> None:
 
     assert status == 0
     assert "works: --device cpu runs on cpu" in text
+
+
+def test_cuda_works_exactly_where_a_server_would_start(doctor: Doctor) -> None:
+    problem = cuda_problem()
+    status, text = doctor("--device", "cuda")
+
+    assert status == (0 if problem is None else 1)
+    if problem is not None:
+        assert "problem: --device cuda does not work here" in text
+        assert "to do:" in text
 
 
 def test_json_is_for_programs(doctor: Doctor, repository: Path) -> None:

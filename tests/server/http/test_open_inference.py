@@ -3,12 +3,10 @@
 import gzip
 import json
 import zlib
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import split_strings
 from tests.server.http.conftest import Answered, OverHttp, with_tensor
 
@@ -188,28 +186,6 @@ def test_metadata_configuration_statistics_and_index(web: OverHttp) -> None:
         index = web.post("/v2/repository/index", body).json
         assert {"name": "tiny", "version": "1", "state": "READY", "reason": ""} in index
     assert web.get("/v2/models/none").status == 404
-
-
-def test_metrics_count_both_protocols(web: OverHttp) -> None:
-    def counts() -> Counter[tuple[str, str]]:
-        families = text_string_to_metric_families(web.get("/metrics").body.decode())
-        (requests,) = (family for family in families if family.name == "polyhead_requests")
-        return Counter(
-            {
-                (sample.labels["protocol"], sample.labels["code"]): int(sample.value)
-                for sample in requests.samples
-                if sample.labels["model"] == "tiny-masked"
-            }
-        )
-
-    before = counts()
-    web.running.infer("tiny-masked", {"x": X})
-    web.post("/v2/models/tiny-masked/infer", {"inputs": [json_input()]})
-    web.post("/v2/models/tiny-masked/infer", {"inputs": []})
-
-    added = counts() - before
-
-    assert added == {("grpc", "OK"): 1, ("http", "OK"): 1, ("http", "INVALID_ARGUMENT"): 1}
 
 
 @pytest.mark.parametrize("accepted", ["text/plain;version=x", "application/openmetrics-text;version=1.0.x"])

@@ -93,6 +93,19 @@ def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemoryS
     assert not request.status.is_ok
 
 
+@pytest.mark.parametrize("caller", [(("traceparent", f"00-{TRACE}-{PARENT}-00"),), ()])
+def test_the_caller_decides_and_the_sampler_where_that_has_not(
+    serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, caller: Any
+) -> None:
+    if not caller:
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    server = serve()
+    server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=caller)
+
+    assert spans(server, exporter) == []
+
+
 def test_the_environment_names_the_service(
     serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

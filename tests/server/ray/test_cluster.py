@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.interop.test_tritonclient import PYTHON
-from tests.server.conftest import fails
+from tests.server.conftest import Running, fails, procedure
 from tests.server.ray.conftest import RayCluster
 
 from polyhead_client import Client
-from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
 
@@ -42,18 +41,11 @@ def channel(cluster: RayCluster) -> Iterator[grpc.Channel]:
 
 
 def call(channel: grpc.Channel, name: str, request: Any, **options: Any) -> Any:
-    rpc = RPCS[name]
-    method = channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
-    return method(request, **({"timeout": 120} | options))
+    return procedure(channel, name)(request, **({"timeout": 120} | options))
 
 
 def request(model: str = "tiny", x: Any = X, output: str = "output") -> pb.ModelInferRequest:
-    return pb.ModelInferRequest(
-        model_name=model,
-        inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
-        outputs=[{"name": output}],
-        raw_input_contents=[x.tobytes()],
-    )
+    return Running.request(model, {"x": x}, outputs=[output])
 
 
 def trailers(error: Any) -> dict[str, Any]:

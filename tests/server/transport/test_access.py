@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.server.conftest import fails
 
@@ -40,7 +40,7 @@ def code_of(server: Any, path: str, metadata: Any = None, payload: bytes = b"") 
     method = server.channel.unary_unary(path)
     try:
         # An open Watch does not end.
-        method(payload, timeout=2 if path.endswith("/Watch") else 30, metadata=metadata)
+        method(payload, timeout=0.5 if path.endswith("/Watch") else 30, metadata=metadata)
     except grpc.RpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -104,13 +104,6 @@ def test_no_method_is_open_but_those_for_probes(locked: Any) -> None:
     assert locked.runtime.registry.counters.total("tiny", 1)[slots.CODE[slots.GRPC]["OK"]] == 0
 
 
-def test_streams_are_closed_too(locked: Any) -> None:
-    with fails(grpc.StatusCode.UNAUTHENTICATED):
-        list(locked.stream(iter([b""])))
-
-    assert len(list(locked.stream(iter([b""]), metadata=bearer(TOKEN)))) == 1
-
-
 def test_management_has_a_token_of_its_own(locked: Any) -> None:
     for path in MANAGEMENT:
         assert code_of(locked, path) is grpc.StatusCode.UNAUTHENTICATED
@@ -124,16 +117,6 @@ def test_a_management_token_alone_closes_nothing_else(serve: Any, tmp_path: Path
 
     assert server.call("ServerLive").live
     assert all(code_of(server, path) is grpc.StatusCode.UNAUTHENTICATED for path in MANAGEMENT)
-
-
-def test_probes_need_no_token(locked: Any) -> None:
-    stub, request = health_pb2_grpc.HealthStub(locked.channel), health_pb2.HealthCheckRequest()
-    assert stub.Check(request, timeout=120).status == 1
-    watch = stub.Watch(request, timeout=120)
-    assert next(watch).status == 1
-    watch.cancel()
-
-    assert code_of(locked, "/grpc.health.v1.Health/List") is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_reflection_is_closed_without_a_token(locked: Any) -> None:

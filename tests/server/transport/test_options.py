@@ -8,14 +8,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.conftest import Gate, fails
+from tests.server.conftest import Gate, fails, procedure
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.transport.options import DEFAULTS, server_options
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
-LIVE = "/inference.GRPCInferenceService/ServerLive"
 X = np.ones((1, 3, 16), np.float32)
 ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
 
@@ -77,11 +76,9 @@ def test_one_connection_too_many_is_closed(serve: Any) -> None:
         grpc.insecure_channel(server.address, ALONE) as second,
         grpc.insecure_channel(server.address, ALONE) as third,
     ):
-        live: Any = second.unary_unary(LIVE)
-        live(b"", timeout=120)
-        method: Any = third.unary_unary(LIVE)
+        procedure(second, "ServerLive")(b"", timeout=120)
         with fails(grpc.StatusCode.UNAVAILABLE):
-            method(b"", timeout=120)
+            procedure(third, "ServerLive")(b"", timeout=120)
     assert server.call("ServerLive").live
 
 
@@ -112,12 +109,11 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
         grpc.insecure_channel(server.address, ALONE) as full,
         grpc.insecure_channel(server.address, ALONE) as other,
     ):
-        live: Any = full.unary_unary(LIVE)
-        elsewhere: Any = other.unary_unary(LIVE)
-        infer: Any = full.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        live, elsewhere = procedure(full, "ServerLive"), procedure(other, "ServerLive")
+        infer = procedure(full, "ModelInfer")
         live(b"", timeout=120)
         with gate.closed():
-            held = [infer.future(request.SerializeToString(), timeout=60) for _ in range(2)]
+            held = [infer.future(request, timeout=60) for _ in range(2)]
             while server.runtime.lifecycle.accepted < 2:
                 elsewhere(b"", timeout=120)
             third = live.future(b"", timeout=60)

@@ -7,12 +7,12 @@ from typing import Any
 import grpc
 import pytest
 import trustme
+from tests.server.conftest import procedure
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.transport.tls import Files, RenewedFiles, server_credentials
 
-LIVE = "/inference.GRPCInferenceService/ServerLive"
 # A failure of gRPC's own handshake must not be tried again for as long as the call may take.
 ONCE = (("grpc.enable_retries", 0),)
 
@@ -56,8 +56,7 @@ def call(address: str, credentials: grpc.ChannelCredentials | None) -> Any:
     )
     with channel:
         try:
-            method: Any = channel.unary_unary(LIVE)
-            method(b"", timeout=120)
+            procedure(channel, "ServerLive")(b"", timeout=120)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK

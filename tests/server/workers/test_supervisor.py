@@ -21,13 +21,12 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from tests.server.conftest import fails
+from tests.server.conftest import Running, fails, procedure
 from tests.server.workers.conftest import Start, Workers
 from tests.servers import Callers, quick_settings
 from tests.waiting import until
 
 from polyhead_client import Client, Unavailable
-from polyhead_proto import messages as pb
 from polyhead_server import Settings
 from polyhead_server.address import reserve_port
 from polyhead_server.observability.shared_counters import SharedCounters
@@ -35,19 +34,13 @@ from polyhead_server.workers.supervisor import Supervisor, settings_of
 from polyhead_server.workers.worker import LOADING, READY, Assignment
 
 X = np.ones((2, 3, 16), np.float32)
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 # A connection of its own, so that the system can give it to another worker.
 ALONE = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
 
 
-def infer(channel: grpc.Channel, **options: Any) -> bytes:
-    request = pb.ModelInferRequest(
-        model_name="tiny",
-        inputs=[{"name": "x", "datatype": "FP32", "shape": X.shape}],
-        raw_input_contents=[X.tobytes()],
-    )
-    method: Any = channel.unary_unary(INFER)
-    return bytes(method(request.SerializeToString(), **({"timeout": 120} | options)))
+def infer(channel: grpc.Channel, **options: Any) -> Any:
+    request = Running.request("tiny", {"x": X})
+    return procedure(channel, "ModelInfer")(request, **({"timeout": 120} | options))
 
 
 def use_both(workers: Workers) -> int:
@@ -165,7 +158,7 @@ def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: Start) -
             infer(channel)
         for worker in (0, 1):  # who is stopped has their calls in flight for as long as that takes
             os.kill(workers.pids(worker)[0], signal.SIGSTOP)
-        methods: list[Any] = [channel.unary_unary(INFER) for channel in channels]
+        methods = [procedure(channel, "ModelInfer") for channel in channels]
         calls = [method.future(b"", timeout=60) for method in methods]
         for worker in (0, 1):
             os.kill(workers.pids(worker)[0], signal.SIGKILL)
