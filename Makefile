@@ -65,7 +65,7 @@ numerics-%: $(VENV)/dev
 
 test-compose:  ## Build the images and really run the compose stack, on a container engine
 	docker compose version && docker info >/dev/null
-	$(MAKE) $(VENV)/dev $(TRITON_VENV)/ready
+	$(MAKE) $(VENV)/dev
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
 

@@ -152,14 +152,22 @@ def write_tokenizer_files(
 
 
 def random_model(dialect: str, head: str = "Model", **changes: Any) -> Any:
-    """A model of transformers in which every tensor is random, norms and biases too."""
+    """A model of one of the dialects."""
+    kind, sizes = DIALECTS[dialect]
+    return random_of(kind, head, **{**sizes, **changes})
+
+
+def random_of(kind: str, head: str, **config: Any) -> Any:
+    """A model of transformers in which every tensor is random, norms and biases too.
+
+    `kind` and `head` are what the names of its classes begin and end with.
+    """
     import transformers
 
-    kind, sizes = DIALECTS[dialect]
-    config = getattr(transformers, f"{kind}Config")(attn_implementation="eager", **{**sizes, **changes})
+    made = getattr(transformers, f"{kind}Config")(attn_implementation="eager", **config)
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        model = getattr(transformers, f"{kind}{head}")(config).eval()
+        model = getattr(transformers, f"{kind}{head}")(made).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.2)

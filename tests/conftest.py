@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from tests.checkpoints import write_checkpoint, write_splade
+from tests.clock import SkippingLoop
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from polyhead_export import TokenizerFile, export_family, from_checkpoint
@@ -212,6 +213,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("slowest files")
     for file, seconds in sorted(SECONDS.items(), key=lambda item: -item[1])[:10]:
         terminalreporter.write_line(f"{seconds:7.1f} s  {file}")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Asynchronous tests run on an event loop whose clock they can put forward."""
+    return "asyncio", {"loop_factory": SkippingLoop}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,6 @@ tests/model/test_sentence_transformers.py and tests/model/test_checkpoint.py hav
 export, and tests/test_configurations.py what no checkpoint can say.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from tests.checkpoints import (
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
-from polyhead_export import Built, export_family, from_checkpoint
+from polyhead_export import export_family, from_checkpoint
 from polyhead_model.config import Activation, Pooling
 
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
@@ -69,19 +68,6 @@ def trained() -> list[Trained]:
         for group in range(len(DIALECTS))
         for row, pooling in enumerate(POOLINGS[group])
     ]
-
-
-def test_the_rows_are_spread() -> None:
-    """What is spread over the rows is spread: nothing is bound to one pooling."""
-    rows = trained()
-    assert {row.dialect for row in rows} == {name for group in DIALECTS for name in group}
-    assert {row.pooling for row in rows} == {None, *get_args(Pooling)}
-    for field in ("activation", "normalise", "prompt", "dense"):
-        poolings = {getattr(row, field): set[str | None]() for row in rows}
-        for row in rows:
-            poolings[getattr(row, field)].add(row.pooling)
-        assert len(poolings) >= 2
-        assert sum(len(found) >= 2 for found in poolings.values()) >= 2
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +143,8 @@ def texts(dialect: str) -> list[str]:
 def test_checkpoints(row: Trained, references: dict[str, Any], client: Client) -> None:
     model, sentences = references[row.name], texts(row.dialect)
 
-    encoding = client.encode(sentences, model=row.name, attention=True)
+    encoding: Any = client.encode(sentences, model=row.name, attention=True)
 
-    assert encoding.output is not None
-    assert encoding.attention is not None
     vectors = model.encode(sentences, output_value="token_embeddings", convert_to_tensor=True)
     for ours, theirs in zip(encoding.output, vectors, strict=True):
         np.testing.assert_allclose(ours[: len(theirs)], theirs.numpy(), rtol=1e-5, atol=1e-5)
@@ -174,14 +158,12 @@ def test_checkpoints(row: Trained, references: dict[str, Any], client: Client) -
             np.testing.assert_allclose(
                 encoding.attention[layer][index], theirs[index, :, :length, :length].numpy(), atol=1e-5
             )
-    by_ids = client.encode(
+    by_ids: Any = client.encode(
         batch["input_ids"].numpy(), attention_mask=batch["attention_mask"].numpy(), model=row.name
     )
     if row.pooling is None:
         assert encoding.pooled is None
         return
-    assert encoding.pooled is not None
-    assert by_ids.pooled is not None
     expected = model.encode(sentences)
     np.testing.assert_allclose(encoding.pooled, expected, rtol=1e-5, atol=1e-5)
     # Callers who tokenise bring the prompt themselves.
@@ -261,30 +243,6 @@ def test_passages_are_ranked_as_by_sentence_transformers(
 def test_long_text_is_cut_with_its_prompt(row: Trained, references: dict[str, Any], client: Client) -> None:
     long = ["a b c d e f g h " * 30]
 
-    pooled = client.encode(long, model=row.name, truncate=True).pooled
+    pooled: Any = client.encode(long, model=row.name, truncate=True).pooled
 
-    assert pooled is not None
     np.testing.assert_allclose(pooled, references[row.name].encode(long), rtol=1e-5, atol=1e-5)
-
-
-def test_the_manifest_and_the_server_tell_the_prompt(models: Path, client: Client) -> None:
-    for row in trained():
-        manifest = json.loads((models / row.name / "1" / "manifest.json").read_text())
-        assert manifest["tokenizer"]["prompt"] == (row.prompt or "")
-        assert manifest["left_out"] == []
-
-
-def test_prompts_may_be_left_to_the_callers(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "bare", "bert")
-    model = sentence_transformer(tmp_path / "bare", pooling="mean", normalise=True, prompt=PROMPT)
-    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
-
-    def tokenizer_prompt(name: str | None) -> str:
-        built: Built = from_checkpoint(tmp_path / "saved", "any", prompt_name=name).build()
-        assert built.tokenizer is not None
-        assert built.tokenizer.prompts == model.prompts
-        return built.tokenizer.prompt
-
-    assert tokenizer_prompt(None) == PROMPT
-    assert not tokenizer_prompt("")
-    assert tokenizer_prompt("passage") == OTHER_PROMPTS["passage"]

@@ -75,16 +75,6 @@ def build(name: str, config: EncoderConfig) -> Encoder:
     return encoder
 
 
-def test_what_there_is_to_test_is_spread() -> None:
-    """Every pooling is there, dense layers and a classifier are, and in blocks every activation."""
-    all_ = configurations().values()
-    assert {one.pooling for one in all_} == {None, *get_args(Pooling)}
-    kinds = {(len(one.dense), one.norm, one.feed_forward is None) for one in all_}
-    assert len(kinds) == len(LAYERS) * (1 + len(DENSE))
-    assert len({one.pooling is None for one in all_ if one.classifier}) == 2
-    assert {one.activation for one in all_ if one.feed_forward} == set(ACTIVATIONS)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")

@@ -19,16 +19,13 @@ from tests.late_checkpoints import (
     write_pylate,
 )
 from tests.pages import block
+from tests.server.graphs import OpenGraph, manifest_of
 from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
 from polyhead_client.command import main
 from polyhead_export import export_family
 from polyhead_export.sources import from_checkpoint
-from polyhead_server.engine.devices import on_cpu
-from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.drift import measure_drift
 from polyhead_server.serving.tokeniser import open_tokeniser
 from polyhead_view import explain_similarity
@@ -76,10 +73,11 @@ def test_token_vectors_are_those_of_the_loop(
     client: Client, theirs: tuple[Any, Any, Any, Path], kind: str
 ) -> None:
     model, weight, tokenizer, _ = theirs
-    encoding = client.encode(DOCUMENTS, prompt_name=kind, token_vectors=True, output=False, truncate=True)
+    encoding: Any = client.encode(
+        DOCUMENTS, prompt_name=kind, token_vectors=True, output=False, truncate=True
+    )
     alone = client.encode(DOCUMENTS[0], prompt_name=kind, token_vectors=True, truncate=True)
 
-    assert encoding.token_vectors is not None
     for text, ours in zip(DOCUMENTS, encoding.token_vectors, strict=True):
         ids, attended = token_ids(tokenizer, text, kind)
         assert ours.shape == (QUERY_LENGTH if kind == "query" else len(ids), WIDTH)
@@ -182,20 +180,22 @@ def test_queries_and_documents_have_lengths_of_their_own(client: Client) -> None
 
 
 def test_drift_is_measured_on_vectors_of_queries(models: Path) -> None:
-    folder = models / "colbert" / "1"
-    manifest = read_manifest(folder, family="colbert", version=1)
-    signature = signature_of(manifest, "maxsim")
-    engine = Engine(folder / "maxsim.onnx", signature=signature, device=on_cpu(""), threads=1)
+    graph = OpenGraph(models, "colbert", "maxsim")
 
     class Twice:
         def run(self, feeds: Any, outputs: Any) -> Any:
-            return {name: 2 * value for name, value in engine.run(feeds, outputs).items()}
+            return {name: 2 * value for name, value in graph.engine.run(feeds, outputs).items()}
 
         def stop(self) -> None: ...
 
         def close(self) -> None: ...
 
-    drift = measure_drift(Twice(), engine, signature, open_tokeniser(folder, manifest))
+    drift = measure_drift(
+        Twice(),
+        graph.engine,
+        graph.signature,
+        open_tokeniser(models / "colbert" / "1", manifest_of(models, "colbert")),
+    )
 
     assert drift.deviations["max_similarities"] > 0.1
     assert drift.cosines["token_vectors"].least == pytest.approx(1)

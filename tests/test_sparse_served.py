@@ -79,8 +79,7 @@ def test_words_are_those_of_transformers(client: Client, folder: Path) -> None:
     for number, words in enumerate(expected):
         assert 10 < len(words) < 150
         for each in (encoding, by_ids):
-            sparse = each.sequence(number).sparse
-            assert sparse is not None
+            sparse: Any = each.sequence(number).sparse
             found = sparse.to_dict()
             assert found == pytest.approx(words, abs=1e-5)
             assert list(found.values()) == sorted(found.values(), reverse=True)

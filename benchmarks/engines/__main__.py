@@ -24,7 +24,7 @@ from benchmarks.natural.workers import plans_of
 from benchmarks.peers.contenders import PeerError
 from benchmarks.peers.launch import version_of
 from benchmarks.sentences import natural_texts
-from polyhead_server.doctor.machine import LocalMachine
+from polyhead_server.doctor.machine import onnxruntime_here, openvino_here, processors
 
 _BATCH_SIZES = (1, 4, PER_LIST)
 _TEXTS = 96
@@ -100,12 +100,12 @@ def main() -> int:
     parser.add_argument("--sentences-venv", type=Path, default=Path(".venv-peer-sentences"))
     chosen = parser.parse_args()
     python = chosen.sentences_venv.absolute() / "bin" / "python"
-    machine = LocalMachine()
-    openvino, bf16 = machine.openvino(), "bf16" in machine.openvino().computes
+    openvino = openvino_here()
+    bf16 = "bf16" in openvino.computes
     if openvino.version is None:
         raise PeerError(openvino.problem)
     versions = {
-        "onnxruntime": machine.runtime().version,
+        "onnxruntime": onnxruntime_here().version,
         "OpenVINO": openvino.version,
         "CTranslate2": version_of(python, "ctranslate2"),
         "sentence-transformers": version_of(python, "sentence_transformers"),
@@ -129,7 +129,7 @@ def main() -> int:
                     ),
                 )
             )
-    instructions = [name for name, has in (machine.processors().instructions or {}).items() if has]
+    instructions = [name for name, has in (processors().instructions or {}).items() if has]
     computes = "OpenVINO computes" if bf16 else "It lacks bf16 products: what computes"
     return finish(
         chosen,

@@ -36,15 +36,8 @@ _LONGEST_NUMBER = 10
 """The most bytes of a number of varying size."""
 _CONTENTS = pb.InferTensorContents.DESCRIPTOR.name
 
-_WIDTHS = {
-    FieldDescriptor.TYPE_FIXED32: 4,
-    FieldDescriptor.TYPE_FIXED64: 8,
-    FieldDescriptor.TYPE_FLOAT: 4,
-    FieldDescriptor.TYPE_DOUBLE: 8,
-    FieldDescriptor.TYPE_SFIXED32: 4,
-    FieldDescriptor.TYPE_SFIXED64: 8,
-}
-"""Of numbers of fixed size, in bytes."""
+_WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+"""Of numbers of fixed size, in bytes. The protocol has no others."""
 _NEVER_PACKED = frozenset({FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING})
 _LAST_BYTES = bytes(range(0x80))
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+from contextlib import ExitStack
 
 import grpc
 
@@ -36,9 +37,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 def _why(host: str, port: int) -> str:
     """Ask the system for the reason, which gRPC does not report."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
+        listen(host, port).close()
     except (OSError, ValueError) as error:
         return explain(error)
     return "gRPC could not bind it"
@@ -86,26 +85,21 @@ def reserve_port(host: str, port: int) -> socket.socket:
     if not hasattr(socket, "SO_REUSEPORT"):
         raise StartError("--workers must be 1 here: this system cannot share a port (SO_REUSEPORT)")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Without SO_REUSEPORT, so that a port that others share among themselves counts as taken.
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            address = probe.getsockname()
-        reserved = socket.socket(family, kind, protocol)
+        with listen(host, port) as probe:
+            family, address = probe.family, probe.getsockname()
+        with ExitStack() as stack:
+            reserved = stack.enter_context(socket.socket(family))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # Needed beside connections that a server without workers left in TIME_WAIT. Once bound, it would
+            # let others in.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(address)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+            stack.pop_all()
+            return reserved
     except (OSError, ValueError) as error:
         raise StartError(f"cannot listen on {format_address(host, port)}: {explain(error)}") from error
-    try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Needed beside connections that a server without workers left in TIME_WAIT. Once bound, it would let
-        # others in.
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(address)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except OSError as error:
-        reserved.close()
-        raise StartError(f"cannot listen on {format_address(host, port)}: {error.strerror}") from error
-    return reserved
 
 
 def explain(error: OSError | ValueError) -> str:

@@ -17,7 +17,7 @@ from polyhead_server.http.server import announce, serve_http
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.observability.shared_counters import SharedCounters
-from polyhead_server.repository import remove_abandoned_copies, remove_private_copies
+from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 from polyhead_server.transport.server import GrpcServer, create_server
 
@@ -35,18 +35,13 @@ class WorkerContext:
     counters: SharedCounters
     """Where all workers count."""
     restarts: int
-    """How often the worker has been replaced."""
+    """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
     lifeline: int
     """A file that becomes readable when the supervisor ends."""
     on_ready: Callable[[], None]
     """Called when every model is loaded or has failed."""
     keep_reporting: Callable[[], Coroutine[Any, Any, None]]
     """Runs on the event loop until cancelled: whoever misses its reports knows that the loop stands still."""
-
-    @property
-    def replacement(self) -> bool:
-        """Whether it replaces a worker, and listens when it has loaded: the others answer meanwhile."""
-        return self.restarts > 0
 
 
 async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
@@ -69,16 +64,16 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         http = ExitStack()
         # In a thread, because the last requests over HTTP are answered on this event loop.
         stack.push_async_callback(asyncio.to_thread, http.close)
+        replaces = worker is not None and worker.restarts > 0
+        server, _ = await create_server(
+            settings,
+            counters=None if worker is None else worker.counters,
+            reuse_port=worker is not None,
+            listen_when_loaded=replaces,
+        )
         if worker is None:
-            server, _ = await create_server(settings)
             warn_if_exposed(settings)
         else:
-            server, _ = await create_server(
-                settings,
-                counters=worker.counters,
-                reuse_port=True,
-                listen_when_loaded=worker.replacement,
-            )
             loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.
@@ -94,10 +89,10 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             reuse_port=worker is not None,
             on_failure=partial(loop.call_soon_threadsafe, http_failed.set),
         )
-        if worker is None:
-            announce(settings, http.enter_context(serving_http))
-        elif not worker.replacement:
-            http.enter_context(serving_http)
+        if not replaces:
+            port = http.enter_context(serving_http)
+            if worker is None:
+                announce(settings, port)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
         trimming = asyncio.ensure_future(keep_trim())
@@ -105,9 +100,9 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         await server.start()
 
         def on_ready() -> None:
+            if replaces:
+                http.enter_context(serving_http)
             if worker is not None:
-                if worker.replacement:
-                    http.enter_context(serving_http)
                 worker.on_ready()
 
         await _run_until(server, (stopped, http_failed, server.runtime.lifecycle.lost), on_ready)

@@ -91,12 +91,11 @@ class RemoteFolder:
             raise StartError(f"--models {self} cannot be opened: {error}") from error
         try:
             yield storage, path
-        except OSError as error:
-            if error.strerror:
-                raise
-            missing = isinstance(error, FileNotFoundError)
-            raise OSError(errno.ENOENT if missing else errno.EIO, _reason(error), str(self)) from error
         except Exception as error:  # drivers have their own
+            if isinstance(error, OSError) and error.strerror:
+                raise
+            if isinstance(error, FileNotFoundError):
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from error
             raise OSError(errno.EIO, _reason(error), str(self)) from error
 
 
@@ -104,8 +103,6 @@ def _reason(error: Exception) -> str:
     """Say what went wrong in our own words: the index shows it. The log has the driver's."""
     from polyhead_server.observability.logs import LOGGER
 
-    if isinstance(error, FileNotFoundError):
-        return os.strerror(errno.ENOENT)
     said = _SECRETS.sub("…", str(error))
     LOGGER.warning("the storage of --models failed: %s: %s", type(error).__name__, said)
     return f"its storage did not answer as expected ({type(error).__name__}); the server's log says more"

@@ -5,12 +5,11 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
-from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import choose_device, in_precision
 from polyhead_server.errors import RequestError, StartError
 from polyhead_server.inference.inference import Inference
@@ -19,7 +18,7 @@ from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, spl
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository import Scan
+from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, dynamic_axes_of
 from polyhead_server.serving.budget import Budget, Reservation
@@ -78,6 +77,7 @@ class Runtime:
         self._gauges = Gauges(self.registry, self.budget, self.lifecycle)
         threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
+        self._iterations = Iterations()
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
         self._reconciler = Reconciler(
@@ -85,7 +85,7 @@ class Runtime:
             policy=settings.versions,
             registry=self.registry,
             load=loader.load,
-            build=_Builder(settings, self.device, self.registry, Iterations()).build,
+            build=self._build,
             retired=self._inference.on_retired,
             side_by_side=threads,
             families=families,
@@ -146,6 +146,50 @@ class Runtime:
         self.lifecycle.finish_loading()
         if self.settings.repository_mode == "poll":
             self._polling = asyncio.ensure_future(self._reconciler.watch(self.settings.poll_seconds))
+
+    # ---- Models -----------------------------------------------------------------------------------
+
+    def _build(self, loaded: Loaded) -> Model:
+        """Build a model that can answer requests."""
+        signature = loaded.signature
+        statistics = Statistics(self.registry.counters, signature.name, signature.version)
+        scheduler = Scheduler(
+            loaded.lanes,
+            name=signature.name,
+            dynamic=dynamic_axes_of(signature),
+            limits=Limits(
+                max_queued_tokens=self.settings.max_queued_tokens,
+                max_wait_seconds=self.settings.max_wait_seconds,
+            ),
+            planner=Planner(
+                packed=signature.packed,
+                max_tokens=self.settings.max_batch_tokens,
+                most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
+            ),
+            wide=loaded.wide,
+            # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
+            iterations=self._iterations if self.device.host_threads else None,
+            observer=statistics,
+            on_broken=lambda: self.registry.fail(
+                signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
+            ),
+        )
+        return Model(
+            signature=signature,
+            scheduler=scheduler,
+            tokeniser=loaded.tokeniser,
+            provider=self.device.provider,
+            backend=self.device.backend,
+            compute_precision=self.device.compute_precision,
+            drift=loaded.drift,
+            on_gpu=not self.device.host_memory,
+            close=loaded.close,
+            statistics=statistics,
+        )
+
+    def _most_rows(self, signature: Signature, longest: int, at_once: int) -> int:
+        """Return the largest B of a batch at T, of which so many run at once and share the memory."""
+        return self.settings.max_working_bytes // at_once // max(1, signature.working_bytes(1, longest))
 
     # ---- Requests ----------------------------------------------------------------------------------
 
@@ -327,55 +371,3 @@ class Runtime:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-@dataclass(frozen=True)
-class _Builder:
-    """Build a model with a scheduler from each graph that is loaded."""
-
-    settings: Settings
-    device: Device
-    registry: Registry
-    iterations: Iterations
-
-    def build(self, loaded: Loaded) -> Model:
-        """Build a model that can answer requests."""
-        signature = loaded.signature
-        statistics = Statistics(self.registry.counters, signature.name, signature.version)
-        scheduler = Scheduler(
-            loaded.lanes,
-            name=signature.name,
-            dynamic=dynamic_axes_of(signature),
-            limits=Limits(
-                max_queued_tokens=self.settings.max_queued_tokens,
-                max_wait_seconds=self.settings.max_wait_seconds,
-            ),
-            planner=Planner(
-                packed=signature.packed,
-                max_tokens=self.settings.max_batch_tokens,
-                most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
-            ),
-            wide=loaded.wide,
-            # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
-            iterations=self.iterations if self.device.host_threads else None,
-            observer=statistics,
-            on_broken=lambda: self.registry.fail(
-                signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
-            ),
-        )
-        return Model(
-            signature=signature,
-            scheduler=scheduler,
-            tokeniser=loaded.tokeniser,
-            provider=self.device.provider,
-            backend=self.device.backend,
-            compute_precision=self.device.compute_precision,
-            drift=loaded.drift,
-            on_gpu=not self.device.host_memory,
-            close=loaded.close,
-            statistics=statistics,
-        )
-
-    def _most_rows(self, signature: Signature, longest: int, at_once: int) -> int:
-        """Return the largest B of a batch at T, of which so many run at once and share the memory."""
-        return self.settings.max_working_bytes // at_once // max(1, signature.working_bytes(1, longest))

@@ -83,10 +83,6 @@ def _convert_models(_type: object, tokens: Sequence[Token]) -> Path | RemoteFold
     return location(tokens[0].value)
 
 
-def _check_device(_type: object, device: str) -> None:
-    check_device(device)
-
-
 def _check_origins(_type: object, origins: Sequence[str]) -> None:
     for origin in origins:
         if _ORIGIN.fullmatch(origin) is None:
@@ -155,7 +151,7 @@ class Settings:
     workers: Annotated[int, _AtLeastOne] = 1
     """Processes that share the port; on GPUs, for each GPU. Each loads every model."""
 
-    device: Annotated[str, Parameter(validator=_check_device)] = "auto"
+    device: Annotated[str, Parameter(validator=check_device)] = "auto"
     """Where models run: auto, cpu, openvino, cuda, or cuda:0,2 for some of the GPUs. cuda takes all GPUs and
     does not start without one. openvino is the CPU, computed by OpenVINO (docs/devices.md). auto takes the
     first GPU that works, else the CPU, and logs which."""

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,8 @@ class FakeServer:
 
     `answers[rpc]` may be replaced; `properties` override those of every model; `calls` has
     every request with its metadata. `graphs` are those of each family, which may also have `rows` and
-    `insight`; with `head_mask`, each takes one.
+    `insight`; with `head_mask`, each takes one. `script` plays replies in parts: number of the stream and
+    context → messages.
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -42,6 +43,7 @@ class FakeServer:
         self.graphs = ["", "attention"]
         self.head_mask = False
         self.properties: dict[str, str] = {}
+        self.script: Callable[[int, grpc.ServicerContext], Iterable[Any]] = lambda *_: ()
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {
             "ServerLive": lambda *_: pb.ServerLiveResponse(live=True),
@@ -70,6 +72,9 @@ class FakeServer:
             for rpc in RPCS.values()
             if rpc.name in self.answers
         }
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._play, response_serializer=lambda message: message.SerializeToString()
+        )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = (
             self._server.add_insecure_port("127.0.0.1:0")
@@ -95,6 +100,10 @@ class FakeServer:
             return self.answers[name](request, context)
 
         return handle
+
+    def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+        self.calls.append(("ModelStreamInfer", next(requests), {}))
+        yield from self.script(self.count("ModelStreamInfer"), context)
 
     def _metadata(self, request: Any, context: grpc.ServicerContext) -> Any:
         family, _, graph = request.name.partition(".")
@@ -410,15 +419,27 @@ Connect = Callable[..., Client]
 
 
 QUICK_OVER_BOTH = ("test_client", "test_real_server")
-"""What both kinds of client share is the same code: of the others, half is slow."""
+OVER_BOTH = (
+    "test_coalescing",
+    "test_errors",
+    "test_large_replies",
+    "test_options",
+    "test_retry",
+    "test_several_servers",
+    "test_splitting",
+)
+"""What other modules test is the same code in both kinds of client. Of these, the half of asyncio is slow."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests of calls with both kinds of client."""
+    """Run tests of calls with both kinds of client, where these differ."""
     if "transport" in metafunc.fixturenames:
-        quick = Path(metafunc.module.__file__ or "").stem in QUICK_OVER_BOTH
-        marks = () if quick else pytest.mark.slow
-        metafunc.parametrize("transport", ["sync", pytest.param("asyncio", marks=marks)])
+        module = Path(metafunc.module.__file__ or "").stem
+        kinds: list[Any] = ["sync"]
+        if module in QUICK_OVER_BOTH + OVER_BOTH:
+            marks = () if module in QUICK_OVER_BOTH else pytest.mark.slow
+            kinds.append(pytest.param("asyncio", marks=marks))
+        metafunc.parametrize("transport", kinds)
 
 
 @pytest.fixture

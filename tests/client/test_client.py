@@ -2,16 +2,10 @@
 
 import asyncio
 import inspect
-import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 import pytest
 
 from polyhead_client import (
@@ -223,15 +217,6 @@ def test_an_asyncio_channel_of_ones_own_is_used_and_left_open(fake: "FakeServer"
     asyncio.run(run())
 
 
-def test_requests_run_side_by_side(fake: "FakeServer") -> None:
-    async def run() -> None:
-        async with AsyncClient(fake.target) as client:
-            encodings = await asyncio.gather(*(client.encode([i, i], model="words") for i in range(32)))
-        assert [encoding.output[0, 0] for encoding in encodings] == [2 * i for i in range(32)]
-
-    asyncio.run(run())
-
-
 def test_a_cancelled_task_stays_a_cancelled_task(fake: "FakeServer") -> None:
     arrived = asyncio.Event()
 
@@ -253,36 +238,3 @@ def test_a_cancelled_task_stays_a_cancelled_task(fake: "FakeServer") -> None:
                 await task
 
     asyncio.run(run())
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_tls(tmp_path: Path, start_fake: "Callable[..., FakeServer]") -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=fake"
-    )
-    files = ["-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command.split(), *files], check=True, capture_output=True)
-    fake = start_fake(grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())]))
-
-    with Client(fake.target, credentials=grpc.ssl_channel_credentials(certificate.read_bytes())) as client:
-        assert client.encode("a", model="words").model == "words"
-    with Client(fake.target) as plain:
-        assert not plain.live()
-
-
-def test_importing_the_command_needs_nothing_heavy() -> None:
-    code = "import sys, polyhead_client.command; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.split()
-
-    assert not {"numpy", "grpc", "google.protobuf", "matplotlib", "torch", "onnxruntime", "rich"} & set(
-        loaded
-    )
-
-
-def test_numbers_of_large_arrays_survive(client: Client) -> None:
-    x = np.random.default_rng(0).normal(size=(16, 1024, 4)).astype(np.float32)
-
-    np.testing.assert_array_equal(client.encode(x, model="vectors").output, 2 * x)

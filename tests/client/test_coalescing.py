@@ -136,12 +136,6 @@ def test_nothing_is_joined_where_it_is_turned_off(gate: Gate) -> None:
     assert gate.sizes == [1] * 8
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_the_switch_is_checked(kind: Any) -> None:
-    with pytest.raises(InvalidRequest, match="coalesce must be True or False, was 'no'"):
-        kind(coalesce="no")
-
-
 def form_of(index: int) -> tuple[Any, dict[str, Any]]:
     """Inputs of one of many forms, and options."""
     length = int(RANDOM.integers(1, 9))
@@ -378,14 +372,6 @@ class Step:
 @pytest.fixture
 def steps(fake: "FakeServer") -> Steps:
     return Steps(fake)
-
-
-def test_a_call_is_sent_at_once_while_nothing_is_under_way(steps: Steps) -> None:
-    for _ in range(3):
-        step = steps.begin(vectors(3, D))
-        assert isinstance(step.action, Call)
-        steps.finish(step)
-    assert not steps.senders
 
 
 def test_the_calls_are_shared_out_among_two_requests(steps: Steps) -> None:
@@ -675,32 +661,3 @@ def test_a_loop_that_ends_takes_the_calls_with_it(gate: Gate) -> None:
 
     asyncio.run(run())
     gate.open.set()
-
-
-@pytest.mark.parametrize("kind", ["tiny", "tiny-tokens", "texts", "attention"])
-def test_a_real_server_gives_each_caller_what_it_gives_it_alone(
-    connect: "Connect", real_server: str, kind: str
-) -> None:
-    words = "the cat dog sat ran on mat sofa i saw that".split()  # noqa: SIM905
-    lengths = RANDOM.integers(1, 13, 200)
-    inputs: dict[str, list[Any]] = {
-        "tiny": [vectors(n, 16) for n in lengths],
-        "tiny-tokens": [RANDOM.integers(5, 20, n) for n in lengths],
-        "texts": [" ".join(RANDOM.choice(words, n)) for n in lengths],
-        "attention": [vectors(n, 16) for n in lengths],
-    }
-    of_kind: dict[str, dict[str, Any]] = {
-        "tiny": {"model": "tiny"},
-        "tiny-tokens": {"model": "tiny-tokens", "tokens": True},
-        "texts": {"model": "tiny-tokens"},
-        "attention": {"model": "tiny", "attention": [-1], "heads": [1, 3], "queries": 0},
-    }
-    options = of_kind[kind]
-    alone, client = connect(real_server, coalesce=False), connect(real_server)
-    expected = [alone.encode(x, **options) for x in inputs[kind]]
-
-    with ThreadPoolExecutor(32) as callers:
-        results = list(callers.map(lambda x: client.encode(x, **options), inputs[kind]))
-
-    for result, encoding in zip(results, expected, strict=True):
-        assert_same(result, encoding, atol=2e-5)

@@ -38,7 +38,7 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Add:
 
 def test_the_help_lists_every_command_and_imports_none() -> None:
     points = {point.name: point.module for point in entry_points(group="polyhead.commands")}
-    heavy = ["grpc", "numpy", "markdown_it", *points.values()]
+    heavy = ["grpc", "numpy", "google.protobuf", "matplotlib", "torch", "markdown_it", *points.values()]
     code = f"""
 import sys
 from polyhead_client.command import main

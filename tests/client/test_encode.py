@@ -1,4 +1,4 @@
-"""`encode` against a made-up server, over both transports."""
+"""`encode` against a made-up server."""
 
 import copy
 import pickle
@@ -153,19 +153,6 @@ def test_chosen_queries_of_ragged_sequences_keep_their_rows(
     assert [weights.shape for weights in encoding.attention[0]] == [(H, 2, 5), (H, 2, 2)]
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("FP32", 0), ("FP16", 1e-3), ("UINT8", 0.5001 / 255)])
-def test_weights_are_float32_however_they_crossed_the_wire(
-    client: Client, random: np.random.Generator, dtype: Any, error: float
-) -> None:
-    x = vectors(random, 2, 6, D)
-    exact: Any = client.encode(x, model="vectors", attention=[1])
-
-    encoding: Any = client.encode(x, model="vectors", attention=[1], dtype=dtype)
-
-    assert encoding.attention[1].dtype == np.float32
-    np.testing.assert_allclose(encoding.attention[1], exact.attention[1], atol=error, rtol=0)
-
-
 def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(
     client: Client, random: np.random.Generator
 ) -> None:
@@ -200,16 +187,6 @@ def test_masks_reach_the_server_for_every_sequence(client: Client, fake: "FakeSe
     at = [tensor.name for tensor in request.inputs].index("mask")
     assert list(request.inputs[at].shape) == [2, 3, 3]
     assert request.raw_input_contents[at] == np.stack([causal, causal]).tobytes()
-
-
-def test_masks_of_a_list_are_padded(client: Client, fake: "FakeServer") -> None:
-    sequences = [np.zeros((length, D), np.float32) for length in (3, 1)]
-
-    client.encode(sequences, model="vectors", mask=[np.ones((3, 3), np.bool_), np.ones((1, 1), np.bool_)])
-
-    mask = np.frombuffer(fake.last("ModelInfer").raw_input_contents[-1], np.bool_).reshape(2, 3, 3)
-    assert mask[0].all()
-    assert mask[1].sum() == mask[1, 0, 0] == 1
 
 
 def test_half_precision_vectors_cross_the_wire_as_they_are(client: Client, fake: "FakeServer") -> None:

@@ -131,13 +131,6 @@ def test_big_endian_and_strided_arrays_arrive_as_little_endian_rows() -> None:
     np.testing.assert_array_equal(np.frombuffer(tensor.raw, "<f4").reshape(tensor.shape), x)
 
 
-def test_a_batch_of_any_number_of_sequences_is_padded() -> None:
-    batch = prepare([[index] * (1 + index % 5) for index in range(300)])
-
-    ids = np.frombuffer(batch.tensors[0].raw, "<i8").reshape(300, 5)
-    np.testing.assert_array_equal(ids.sum(1), [index * (1 + index % 5) for index in range(300)])
-
-
 def test_padding_need_not_be_given_where_there_is_none() -> None:
     assert [tensor.name for tensor in prepare(X, lengths=[3, 3]).tensors] == ["x"]
     assert [tensor.name for tensor in prepare(X, lengths=[3, 2]).tensors] == ["x", "lengths"]
@@ -205,9 +198,3 @@ def test_columns_of_strings_are_texts() -> None:
     batch = prepare(Column(), text_pair=Column())  # type: ignore[arg-type]
 
     assert [field.rows for field in batch.fields] == [[b"a", b"b"]] * 2
-
-
-def test_masked_arrays_are_read_without_their_mask() -> None:
-    masked = np.ma.array(IDS, mask=True)
-
-    assert prepare(masked).tensors[0].raw == prepare(IDS).tensors[0].raw

@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import numpy as np
 import pytest
 from tests.client.encodings import assert_same
-from tests.metadata import described
+from tests.client.test_parts import part
 
 import polyhead_client.parts
 from polyhead_client import AsyncClient, Client, InvalidRequest, ServerError, TooLarge, Unavailable
@@ -18,7 +17,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.names import PUSHBACK
 
 if TYPE_CHECKING:
-    from tests.client.conftest import Connect
+    from tests.client.conftest import Connect, FakeServer
 
 X = np.random.default_rng(8).normal(size=(2, 40, 16)).astype(np.float32)
 
@@ -91,13 +90,12 @@ def test_a_reply_of_some_mebibytes_comes_in_parts_though_it_fits_into_a_message(
             client.wait_until_ready(timeout=240)
             small = client.encode(x[:, :100], model="tiny", attention=True)
             assert RPCS["ModelStreamInfer"].path not in recorder.called
-            large = client.encode(x, model="tiny", attention=True)
+            large: Any = client.encode(x, model="tiny", attention=True)
             assert RPCS["ModelStreamInfer"].path in recorder.called
         infer: Any = channel.unary_unary(RPCS["ModelInfer"].path)
         whole = pb.ModelInferResponse.FromString(infer(message.SerializeToString()))
 
     assert small.attention is not None
-    assert large.attention is not None
     contents = dict(zip((output.name for output in whole.outputs), whole.raw_output_contents, strict=True))
     assert large.output.tobytes() == contents["output"]
     assert [large.attention[layer].tobytes() for layer in (0, 1)] == [
@@ -138,87 +136,28 @@ def test_other_refusals_of_a_stream_are_what_they_are_elsewhere(client: Client) 
         client.encode(X, model="tiny", attention=True, heads=range(5))
 
 
-class Scripted(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
-    """A server whose streams play a script."""
-
-    def __init__(self, script: Any) -> None:
-        self.script = script
-        self.streams = 0
-
-    def service(self, details: Any) -> Any:
-        if details.method == RPCS["ModelMetadata"].path:
-            return grpc.unary_unary_rpc_method_handler(lambda *_: METADATA.SerializeToString())
-        if details.method == RPCS["ModelStreamInfer"].path:
-            return grpc.stream_stream_rpc_method_handler(self._play)
-        return None
-
-    def _play(self, requests: Any, context: Any) -> Any:
-        self.streams += 1
-        next(requests)
-        for message in self.script(self.streams, context):
-            yield message.SerializeToString()
-
-
-METADATA = pb.ModelMetadataResponse(
-    name="a.attention",
-    versions=["1"],
-    inputs=[{"name": "x", "datatype": "FP32", "shape": [-1, -1, 4]}],
-    outputs=[
-        {"name": "output", "datatype": "FP32", "shape": [-1, -1, 4]},
-        {"name": "attention.0", "datatype": "FP32", "shape": [-1, 1, -1, -1]},
-    ],
-    properties={
-        "tensors": described(["attention.0"]),
-        "heads": "1",
-        "d_model": "4",
-        "max_reply_bytes": "1024",
-        "max_stream_reply_bytes": "100000",
-    },
-)
 SMALL = np.ones((1, 30, 4), np.float32)
-
-
-def part(index: int, name: str, array: Any, *, final: bool = False) -> Any:
-    return pb.ModelStreamInferResponse(
-        infer_response=pb.ModelInferResponse(
-            model_name="a.attention",
-            model_version="1",
-            outputs=[{"name": name, "datatype": "FP32", "shape": array.shape}],
-            raw_output_contents=[array.tobytes()],
-            parameters={
-                "part": pb.InferParameter(int64_param=index),
-                "triton_final_response": pb.InferParameter(bool_param=final),
-            },
-        )
-    )
-
-
-OUTPUT = part(0, "output", SMALL)
-ATTENTION = part(1, "attention.0", np.ones((1, 1, 30, 30), np.float32), final=True)
+OUTPUT = part(0, SMALL)
+ATTENTION = part(1, np.ones((1, 3, 30, 30), np.float32), name="attention.0", final=True)
 
 
 @pytest.fixture
-def play(connect: "Connect") -> Any:
-    servers = []
+def play(connect: "Connect", fake: "FakeServer") -> Any:
+    """Plays a script where a reply must come in parts: the client to encode with, and the server."""
+    fake.properties = {"max_reply_bytes": "1024", "max_stream_reply_bytes": "100000"}
 
-    def start(script: Any) -> tuple[Client, Scripted]:
-        server, handler = grpc.server(ThreadPoolExecutor(2)), Scripted(script)
-        server.add_generic_rpc_handlers((handler,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        servers.append(server)
-        return connect(f"127.0.0.1:{port}"), handler
+    def start(script: Any) -> tuple[Client, "FakeServer"]:
+        fake.script = script
+        return connect(fake.target), fake
 
-    yield start
-    for server in servers:
-        server.stop(None).wait()
+    return start
 
 
 def test_a_stream_that_ends_too_early_is_an_error(play: Any) -> None:
     client, _ = play(lambda *_: [OUTPUT])
 
     with pytest.raises(ServerError, match="ended the stream before the last part"):
-        client.encode(SMALL, model="a", attention=True)
+        client.encode(SMALL, model="vectors", attention=[0])
 
 
 def test_a_status_in_the_middle_is_that_error(play: Any) -> None:
@@ -226,11 +165,11 @@ def test_a_status_in_the_middle_is_that_error(play: Any) -> None:
         yield OUTPUT
         context.abort(grpc.StatusCode.INTERNAL, "broken")
 
-    client, handler = play(script)
+    client, fake = play(script)
 
     with pytest.raises(ServerError, match="broken"):
-        client.encode(SMALL, model="a", attention=True)
-    assert handler.streams == 1
+        client.encode(SMALL, model="vectors", attention=[0])
+    assert fake.count("ModelStreamInfer") == 1
 
 
 @pytest.mark.parametrize("times", [3, 4])
@@ -241,14 +180,14 @@ def test_a_reply_that_breaks_off_is_fetched_again(play: Any, times: int) -> None
             context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
         yield ATTENTION
 
-    client, handler = play(script)
+    client, fake = play(script)
 
     if times == 3:
-        assert client.encode(SMALL, model="a", attention=True).attention[0].shape == (1, 1, 30, 30)
+        assert client.encode(SMALL, model="vectors", attention=[0]).attention[0].shape == (1, 3, 30, 30)
     else:
         with pytest.raises(Unavailable, match="going away"):
-            client.encode(SMALL, model="a", attention=True)
-    assert handler.streams == 4
+            client.encode(SMALL, model="vectors", attention=[0])
+    assert fake.count("ModelStreamInfer") == 4
 
 
 def test_a_reply_that_breaks_off_for_good_is_not_fetched_again(play: Any) -> None:
@@ -257,11 +196,11 @@ def test_a_reply_that_breaks_off_for_good_is_not_fetched_again(play: Any) -> Non
         context.set_trailing_metadata(((PUSHBACK, "-1"),))
         context.abort(grpc.StatusCode.UNAVAILABLE, "the device failed for good")
 
-    client, handler = play(script)
+    client, fake = play(script)
 
     with pytest.raises(Unavailable, match="failed for good"):
-        client.encode(SMALL, model="a", attention=True)
-    assert handler.streams == 1
+        client.encode(SMALL, model="vectors", attention=[0])
+    assert fake.count("ModelStreamInfer") == 1
 
 
 def test_a_stream_that_is_refused_for_now_is_tried_again(play: Any) -> None:
@@ -272,10 +211,10 @@ def test_a_stream_that_is_refused_for_now_is_tried_again(play: Any) -> None:
         yield OUTPUT
         yield ATTENTION
 
-    client, handler = play(script)
+    client, fake = play(script)
 
-    assert client.encode(SMALL, model="a", attention=True).output.shape == SMALL.shape
-    assert handler.streams == 3
+    assert client.encode(SMALL, model="vectors", attention=[0]).output.shape == SMALL.shape
+    assert fake.count("ModelStreamInfer") == 3
 
 
 def test_the_stream_is_closed_when_the_reply_is_there(play: Any) -> None:
@@ -288,7 +227,7 @@ def test_the_stream_is_closed_when_the_reply_is_there(play: Any) -> None:
         closed.wait(120)
 
     client, _ = play(script)
-    client.encode(SMALL, model="a", attention=True)
+    client.encode(SMALL, model="vectors", attention=[0])
 
     assert closed.wait(120)
 

@@ -130,6 +130,12 @@ def test_a_token_goes_with_every_call_of_both_clients(fake: "FakeServer", connec
     assert {call[2].get("authorization") for call in fake.calls} == {"Bearer secret"}
 
 
+def test_without_a_token_none_is_sent(fake: "FakeServer", connect: "Connect") -> None:
+    connect(fake.target).ready()
+
+    assert all("authorization" not in call[2] for call in fake.calls)
+
+
 def test_one_environment_is_for_all_commands(
     fake: "FakeServer", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -150,12 +156,6 @@ def test_one_environment_is_for_all_commands(
     monkeypatch.setenv("POLYHEAD_INFER_TIMEOUT", "0")
     assert main(["infer", "a cat"]) == 1
     assert "timeout must be more than 0" in capsys.readouterr().err
-
-
-def test_without_a_token_none_is_sent(fake: "FakeServer", connect: "Connect") -> None:
-    connect(fake.target).ready()
-
-    assert all("authorization" not in call[2] for call in fake.calls)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.client.conftest import Connect
-from tests.numerics import close
 from tests.pages import block
 from tests.servers import quick_settings, serving
 
@@ -82,56 +81,6 @@ def test_insight_is_that_of_the_attention(client: Client) -> None:
         weighted = norm_weighted(attention, norms)
         weighted /= weighted.sum(-1, keepdims=True)
         np.testing.assert_allclose(scores.weighted["entropy"][index], entropy(weighted), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["texts", "ids", "array"])
-def test_few_queries_are_those_of_the_whole(client: Client, kind: str) -> None:
-    inputs: Any = {
-        "texts": TEXTS,
-        "ids": [[5, 6, 7], [8], [9, 10, 11, 12, 13]],
-        "array": RANDOM.integers(5, 32, (2, 6)),
-    }[kind]
-    options: dict[str, Any] = {"attention": [1, 0], "queries": [2, 0], "heads": [1]}
-
-    rows: Any = client.encode(inputs, model="probed", **options)
-    whole: Any = client.encode(inputs, model="probed.attention", **options)
-
-    assert (rows.model, whole.model) == ("probed.rows", "probed.attention")
-    for layer, expected in whole.attention.items():
-        for one, other in zip(rows.attention[layer], expected, strict=True):
-            close(one, other)
-
-
-def test_weights_are_multiplied_by_norms(client: Client) -> None:
-    whole = client.encode(TEXTS, attention=[1], value_norms=True)
-
-    weighted = client.encode(TEXTS, attention=[1], weighted=True)
-
-    for one, attention, norms in zip(
-        *((each or {})[1] for each in (weighted.attention, whole.attention, whole.value_norms)), strict=True
-    ):
-        np.testing.assert_allclose(one, attention * norms[:, None], rtol=1e-5)
-
-
-@pytest.mark.parametrize("graph", ["", ".attention", ".rows", ".insight"])
-def test_a_silenced_head_is_silent_in_its_sequence(client: Client, graph: str) -> None:
-    mask = np.ones((len(TEXTS), L, H))
-    mask[1, 0, 1] = 0
-    wishes: dict[str, dict[str, Any]] = {
-        ".attention": {"attention": 0},
-        ".rows": {"attention": 0, "queries": [0]},
-        ".insight": {"scores": True},
-    }
-    options = wishes.get(graph, {})
-
-    plain = client.encode(TEXTS, model="probed", **options)
-    silenced = client.encode(TEXTS, model="probed", head_mask=mask, **options)
-
-    assert plain.model == f"probed{graph}"
-    assert plain.pooled is not None
-    assert silenced.pooled is not None
-    changed = np.abs(silenced.pooled - plain.pooled).max(1) > 1e-3
-    assert changed.tolist() == [False, True, False]
 
 
 def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -45,12 +45,11 @@ def test_the_server_tells_of_itself(client: Client) -> None:
         client.wait_until_ready("nothing")
     assert client.metadata().name == "polyhead"
     assert {"tiny", "tiny.attention", "tiny-tokens"} <= {model.name for model in client.models()}
-    info = client.model("tiny-tokens.attention")
+    info: Any = client.model("tiny-tokens.attention")
     assert (info.layers, info.heads, info.d_model) == (2, 2, 16)
     assert info.attention_layers == (0, 1)
     assert info.takes_text
     assert info.max_request_bytes == 64 << 20
-    assert info.parameters is not None
     assert info.parameters > 1000
 
 

@@ -444,15 +444,3 @@ def test_a_real_server_gives_what_one_with_room_gives(
     whole = connect(real_server).encode(texts, **options)
 
     assert_same(split, whole, atol=1e-5)
-
-
-def test_vectors_and_attention_of_a_real_server_too(
-    connect: "Connect", narrow_server: str, real_server: str
-) -> None:
-    x = RANDOM.normal(size=(30, 40, 16)).astype(np.float32)
-    options: dict[str, Any] = {"model": "tiny", "attention": True, "lengths": RANDOM.integers(1, 41, 30)}
-
-    split = connect(narrow_server).encode(x, **options)
-    whole = connect(real_server).encode(x, **options)
-
-    assert_same(split, whole, atol=1e-5)

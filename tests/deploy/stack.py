@@ -45,15 +45,6 @@ def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: 
     return str(done.stdout)
 
 
-def engine_answers() -> bool:
-    """There is a container engine, with Compose."""
-    with suppress(OSError, AssertionError, subprocess.TimeoutExpired):
-        run("docker", "compose", "version", timeout=120)
-        run("docker", "info", timeout=120)
-        return True
-    return False
-
-
 def can_be_had(image: str) -> bool:
     """The image is here, or can be pulled."""
     with suppress(AssertionError, subprocess.TimeoutExpired):
@@ -81,7 +72,6 @@ class Stack:
 
     def __init__(self, name: str, *, tag: str, files: Sequence[Path] = (), **settings: str) -> None:
         self.name = name
-        self.started = time.time()
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         self.settings = {"POLYHEAD_TAG": tag} | settings
         self._files = [ROOT / "docker-compose.yml", *files]
@@ -109,11 +99,6 @@ class Stack:
     def address(self) -> str:
         """The server's, on this machine."""
         return f"127.0.0.1:{self.ports['POLYHEAD_PORT']}"
-
-    @property
-    def http_address(self) -> str:
-        """The same for HTTP."""
-        return f"127.0.0.1:{self.ports['POLYHEAD_HTTP_PORT']}"
 
     def container(self, service: str) -> dict[str, Any]:
         """What the engine says about a service's only container."""
@@ -150,12 +135,9 @@ class Stack:
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as reply:
             return str(reply.read().decode())
 
-    def ask(self, query: str, **parameters: str) -> list[dict[str, Any]]:
-        """What Prometheus answers to a query; over a range where there is a `start`."""
-        kind = "query_range" if "start" in parameters else "query"
-        said = self.get(
-            "prometheus", f"/api/v1/{kind}?{urllib.parse.urlencode({'query': query} | parameters)}"
-        )
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """What Prometheus answers to a query."""
+        said = self.get("prometheus", f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")
         result: list[dict[str, Any]] = json.loads(said)["data"]["result"]
         return result
 

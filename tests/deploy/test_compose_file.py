@@ -146,13 +146,6 @@ def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
         assert (ROOT / secret["file"]).read_bytes() == b""
 
 
-def test_grafana_fetches_nothing_when_it_starts() -> None:
-    environment = services()["grafana"]["environment"]
-
-    assert environment["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
-    assert environment["GF_PLUGINS_PREINSTALL_AUTO_UPDATE"] == "false"
-
-
 def test_volumes_have_names_so_that_none_is_left_behind() -> None:
     named = set(read()["volumes"])
     for service in services().values():

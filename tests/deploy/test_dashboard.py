@@ -69,17 +69,6 @@ def test_legends_name_labels_that_the_query_keeps(
     assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels
 
 
-def test_the_dashboard_shows_what_it_is_for() -> None:
-    asked = " ".join(target["expr"] for target in TARGETS)
-
-    for name in ("queue_seconds", "compute_seconds", "serialise_seconds", "batch_sequences"):
-        assert f"polyhead_{name}_bucket" in asked
-    assert "polyhead_padded_tokens_total" in asked
-    assert "sum by (reason) (rate(polyhead_drops_total" in asked
-    for quantile in ("0.5", "0.99"):
-        assert f"histogram_quantile({quantile}, sum by (model, le) (rate(polyhead_request_seconds" in asked
-
-
 def test_panels_do_not_overlap_and_have_names_of_their_own() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:

@@ -79,19 +79,6 @@ def test_a_manifest_of_an_earlier_release_will_do(tmp_path: Path) -> None:
     assert manifest_of(folder)["calibration"]["texts"] == 1
 
 
-def test_an_incomplete_version_is_completed(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
-    (folder / "attention.onnx").unlink()
-    manifest = manifest_of(folder)
-    del manifest["graphs"]["attention"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    steps: list[str] = []
-
-    export_family(encoder, "small", tmp_path, if_exists="add", on_step=steps.append)
-
-    assert [step for step in steps if "tracing" in step] == ["small: tracing the attention graph"]
-    assert set(manifest_of(folder)["graphs"]) == {"fast", "attention"}
-
-
 def refuse(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a graph fail its comparison."""
 

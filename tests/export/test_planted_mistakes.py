@@ -72,8 +72,7 @@ def change(name: str, to: Callable[[Weights], NDArray[np.generic]]) -> Plant:
     """Change one of the encoder's weights, as the graph has it: matrices are transposed."""
 
     def plant(model: ir.Model) -> None:
-        value = model.graph.initializers[name]
-        assert value.const_value is not None
+        value: Any = model.graph.initializers[name]
         value.const_value = ir.tensor(to(value.const_value.numpy().copy()).astype(np.float32), name=name)
 
     return plant

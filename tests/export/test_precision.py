@@ -72,23 +72,6 @@ def test_only_the_inside_of_a_family_changes(
 
 
 @pytest.mark.parametrize("precision", EPSILON)
-def test_weights_are_named_and_shared(narrow: Path, precision: Precision) -> None:
-    large = [
-        {
-            tensor.name
-            for tensor in onnx.load(
-                narrow / f"tiny-{precision}" / "1" / graph, load_external_data=False
-            ).graph.initializer
-            if tensor.data_location == TensorProto.EXTERNAL
-        }
-        for graph in ("model.onnx", "attention.onnx")
-    ]
-
-    assert large[0] <= large[1]
-    assert "layers.0.attention.w_qkv.weight.T" in large[0]
-
-
-@pytest.mark.parametrize("precision", EPSILON)
 def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision) -> None:
     """Another implementation of 16 bits, which rounds elsewhere, drifts about as far."""
     manifest = manifest_of(narrow / f"tiny-{precision}" / "1")
@@ -112,10 +95,9 @@ def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision)
 def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> None:
     encoder = load_checkpoint(minilm_checkpoint).encoder
     steps: list[str] = []
-    exported = export_family(encoder, "minilm", tmp_path, precision="fp16", on_step=steps.append)
+    exported: Any = export_family(encoder, "minilm", tmp_path, precision="fp16", on_step=steps.append)
 
     assert len(steps) == count_steps([])
-    assert exported.parity.drift is not None
     assert all(graph["pooled"] <= 1e-3 for graph in exported.parity.drift.deviations.values())
     operators = manifest_of(exported.folder)["graphs"]["fast"]["operators"]
     assert {"Attention": 6, "SkipLayerNormalization": 12, "BiasGelu": 6}.items() <= operators.items()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from polyhead_export import ExportError, ParityError, Precision, export_family
+from polyhead_export import ParityError, export_family
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
 from polyhead_model import Encoder, EncoderConfig, TokenVectors
 from polyhead_model.config import Classifier, Dense
@@ -183,15 +183,6 @@ def test_an_encoder_that_8_bits_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParityError, match=message):
         export_family(encoder, "outlier", tmp_path, precision="int8")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_sentences_are_for_int8_with_a_tokenizer(tmp_path: Path) -> None:
-    precisions: tuple[Precision, ...] = ("fp32", "int8")
-    for precision in precisions:
-        with pytest.raises(ExportError, match="for the drift of int8, of an encoder with a token"):
-            export_family(
-                build(CONFIGS["vectors"]), "some", tmp_path, precision=precision, sentences=["Yes."]
-            )
 
 
 @pytest.fixture(scope="module")

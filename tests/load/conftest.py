@@ -84,13 +84,12 @@ def fake() -> Iterator[Fake]:
     with ExitStack() as stack:
 
         def start(tell_at: int = -1) -> FakeServer:
-            process = stack.enter_context(
+            process: Any = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, FAKE_SERVER, str(tell_at)], stdout=subprocess.PIPE, text=True
                 )
             )
             stack.callback(process.kill)
-            assert process.stdout is not None
             return FakeServer(process, f"127.0.0.1:{int(process.stdout.readline())}")
 
         yield start

@@ -10,7 +10,7 @@ A model's name says what it does:
     parts          answers in two parts, and breaks off after the first for every other request
     busy           refuses every other request at once, and takes 20 ms for the others
     early          answers with an output that is too short for its shape
-    rubbish-KIND   answers every other request with OK, and with something else: none, shape, bytes or name
+    rubbish        answers every other request with OK, and with something else
 
 The first request is answered at once by all of them: it is the one that is sent to see whether the rest will
 do. Replies carry what the server's own clock says of the service, as `compute_ns`.
@@ -177,22 +177,10 @@ def add_output(reply: pb.ModelInferResponse, output: Any, shape: Sequence[int]) 
 
 def spoil(model: str, received: int, reply: pb.ModelInferResponse) -> None:
     """Makes an answer what it must not be, where the model's name says so."""
-    kind = model.removeprefix("rubbish-")
     if model == "early":
         reply.raw_output_contents[0] = reply.raw_output_contents[0][1:]
-    if kind == model or received % 2:
-        return
-    match kind:
-        case "none":
-            reply.ClearField("outputs")
-            reply.ClearField("raw_output_contents")
-        case "shape":
-            reply.outputs[0].shape[1] += 1
-            reply.raw_output_contents[0] += bytes(4 * D_MODEL)
-        case "bytes":
-            reply.raw_output_contents[0] = b"OK"
-        case "name":
-            reply.outputs[0].name = "outcome"
+    if model == "rubbish" and not received % 2:
+        reply.raw_output_contents[0] = b"OK"
 
 
 async def model_metadata(data: bytes, context: Context) -> bytes:

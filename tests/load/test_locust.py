@@ -216,21 +216,6 @@ def test_what_is_unanswered_at_the_end_is_recorded(fake: Fake, locust: Locust, t
     assert f"{count} requests were still under way when the run ended" in error
 
 
-def test_workers_take_their_options_from_the_master(fake: Fake, locust: Locust, tmp_path: Path) -> None:
-    server, port = fake(tell_at=60), str(free_port())
-    master = locust(
-        *["--master", "--master-bind-port", port, "--expect-workers", "2", "--host", server.address],
-        *["--headless", "--rate", "50", "--model", "known-1", "--records", "out"],
-    )
-    workers = [locust("--worker", "--master-port", port) for _ in range(2)]
-    stop(master, when_reached=server)
-    for worker in workers:
-        end(worker)
-
-    assert {one.name[-1] for one in (tmp_path / "out").iterdir()} == {"0", "1"}
-    assert all(len(seen["planned"]) for seen in recorded(tmp_path / "out"))
-
-
 def test_a_worker_says_why_it_cannot_send(fake: Fake, locust: Locust) -> None:
     _, error = end(
         locust(
@@ -283,7 +268,7 @@ def test_the_form_decides_which_loop_a_run_is(fake: Fake, page: Callable[..., Pa
     places = [shown.index(f'"{name}": {{') for name in ("model", "rate", "tokens", "attention", "seed")]
     assert places == sorted(places)
     folders: set[Path] = set()
-    for rate in ("40", "", "90"):
+    for rate in ("40", ""):
         ours.run(until=answered(30), rate=rate, **form)
         (folder,) = set((tmp_path / "out").iterdir()) - folders
         folders.add(folder)
@@ -378,7 +363,7 @@ def test_only_answers_have_a_latency(fake: Fake, locust: Locust, tmp_path: Path)
 def test_rubbish_is_no_answer(fake: Fake, locust: Locust) -> None:
     server = fake(tell_at=40)
     process = locust(
-        *["--host", server.address, "--headless", "--model", "rubbish-bytes", "--json", "--rate", "80"]
+        *["--host", server.address, "--headless", "--model", "rubbish", "--json", "--rate", "80"]
     )
     server.wait_until_reached()
     process.send_signal(signal.SIGTERM)

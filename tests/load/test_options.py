@@ -88,12 +88,6 @@ def test_what_a_locked_server_asks_for(tmp_path: Path, monkeypatch: pytest.Monke
         plan("--client-cert", "cert")
 
 
-def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLYHEAD_LOAD_WARM_UP", "2.5")
-
-    assert plan().warm_up_seconds == 2.5
-
-
 def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
     empty = dict.fromkeys(["model", "attention", "heads", "queries", "dtype", "rate", "tokens"], "")
 
@@ -124,7 +118,6 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
             ["--rate", "-1"],
             "rate must be more than 0 requests a second, and finite, for an open loop, was -1",
         ),
-        (["--batch", "0"], "batch must be 1 or more, was 0"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:

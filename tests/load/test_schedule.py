@@ -52,12 +52,6 @@ def test_processes_share_a_schedule(count: int) -> None:
         assert len(share) == pytest.approx(len(whole) / count, rel=0.15)
 
 
-def test_a_schedule_may_have_no_end() -> None:
-    endless = [arrival.planned for arrival in islice(schedule(10.0, seconds=float("inf"), seed=1), 50)]
-
-    assert endless == list(islice(poisson(10.0, 1), 50))
-
-
 @pytest.mark.parametrize(("rate", "seconds"), [(20.0, 4.0), (3.3, 3.0), (437.2, 0.5)])
 def test_a_schedule_has_as_many_arrivals_as_the_rate_says(rate: float, seconds: float) -> None:
     for seed in range(50):

@@ -1,9 +1,9 @@
 """Attention against a plain loop, and against both of PyTorch's own implementations."""
 
-import copy
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.numerics import close
-from torch import Tensor, nn
+from torch import Tensor
 
-from polyhead_model import MultiHeadAttention, masks, scaled_dot_product_attention
+from polyhead_model import MultiHeadAttention, scaled_dot_product_attention
 
 examples = settings(max_examples=40)
 
@@ -105,16 +105,6 @@ def test_multi_head_attention_is_the_loop(case: Case) -> None:
 
 @examples
 @given(cases())
-def test_rows_sum_to_one_over_what_is_visible(case: Case) -> None:
-    _, weights = case.attention(case.query, case.key, case.value, mask=case.mask, need_weights=True)
-
-    assert torch.all(weights.masked_select(~case.mask[:, None].expand_as(weights)) == 0)
-    sees = case.mask.any(dim=-1)[:, None].expand(weights.shape[:-1])
-    close(weights.sum(dim=-1), sees.float(), scale=1)
-
-
-@examples
-@given(cases())
 def test_pure_function_is_torch_sdpa(case: Case) -> None:
     q, k, v = (
         x.reshape(len(x), x.shape[1], 1, -1).transpose(1, 2) for x in (case.query, case.key, case.value)
@@ -126,71 +116,6 @@ def test_pure_function_is_torch_sdpa(case: Case) -> None:
     close(output, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), scale=TERMS)
     output, _ = scaled_dot_product_attention(q, k, v)
     close(output, F.scaled_dot_product_attention(q, k, v), scale=TERMS)
-
-
-def torch_twin(attention: MultiHeadAttention) -> nn.MultiheadAttention:
-    """PyTorch's own module with the same weights."""
-    twin = nn.MultiheadAttention(
-        attention.d_model, attention.heads, bias=attention.bias, batch_first=True
-    ).eval()
-    state = attention.fuse().state_dict()
-    names = {"w_qkv.": "in_proj_", "w_o.": "out_proj."}
-    twin.load_state_dict(
-        {ours.replace(a, b): t for ours, t in state.items() for a, b in names.items() if ours.startswith(a)}
-    )
-    return twin
-
-
-LENGTHS = torch.tensor([7, 1, 4])
-MASKS = {
-    "none": None,
-    "causal": masks.causal(7),
-    "key padding": masks.key_padding(LENGTHS, 7),
-    "both": masks.combine(masks.causal(7), masks.key_padding(LENGTHS, 7)),
-    "arbitrary": torch.rand(3, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.5,
-}
-
-
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
-@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_self_attention_is_torch_multihead_attention(bias: bool, fused: bool, mask: Tensor | None) -> None:
-    torch.manual_seed(1)
-    attention = MultiHeadAttention(24, 6, bias=bias, fused=fused).eval()
-    x = torch.randn(3, 7, 24)
-    if mask is not None:
-        mask = mask | torch.eye(7, dtype=torch.bool)  # PyTorch gives NaN where a row sees nothing
-        blocked = ~mask.expand(3, 7, 7).repeat_interleave(6, dim=0)
-    with torch.no_grad():
-        output, weights = attention(x, mask=mask, need_weights=True)
-        expected, expected_weights = torch_twin(attention)(
-            x, x, x, attn_mask=None if mask is None else blocked, average_attn_weights=False
-        )
-
-    close(output, expected)
-    close(weights, expected_weights, scale=1)
-
-
-@pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
-@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_cross_attention_is_torch_multihead_attention(bias: bool, fused: bool) -> None:
-    torch.manual_seed(2)
-    attention = MultiHeadAttention(20, 4, bias=bias, fused=fused).eval()
-    query, key, value = torch.randn(3, 5, 20), torch.randn(3, 7, 20), torch.randn(3, 7, 20)
-    with torch.no_grad():
-        output, weights = attention(query, key, value, mask=masks.key_padding(LENGTHS, 7), need_weights=True)
-        expected, expected_weights = torch_twin(attention)(
-            query,
-            key,
-            value,
-            key_padding_mask=~masks.valid_tokens(LENGTHS, 7),
-            average_attn_weights=False,
-        )
-        keys_as_values, _ = attention(query, key)
-
-    close(output, expected)
-    close(weights, expected_weights, scale=1)
-    close(keys_as_values, attention(query, key, key)[0])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -214,11 +139,10 @@ def test_a_row_with_nothing_to_attend_to_gives_zeros(fused: bool) -> None:
 
 
 def test_gradients_are_finite_where_a_row_sees_nothing() -> None:
-    x = torch.randn(1, 3, 8, requires_grad=True)
+    x: Any = torch.randn(1, 3, 8, requires_grad=True)
     mask = torch.tensor([[[True, False, False], [False, False, False], [True, True, True]]])
     MultiHeadAttention(8, 2)(x, mask=mask)[0].sum().backward()
 
-    assert x.grad is not None
     assert torch.all(x.grad.isfinite())
 
 
@@ -248,41 +172,6 @@ def test_dropout_is_for_training_only() -> None:
     assert torch.equal(attention(x)[0], attention(x)[0])
     assert torch.equal(attention(x)[0], without(x)[0])
     assert torch.equal(without.train()(x)[0], without.eval()(x)[0])
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("head_width", [None, 5])
-def test_fusing_and_splitting_lose_nothing(bias: bool, head_width: int | None) -> None:
-    torch.manual_seed(6)
-    separate = MultiHeadAttention(12, 3, head_width=head_width, bias=bias, dropout=0.1).eval()
-    before = copy.deepcopy(separate.state_dict())
-    fused = separate.fuse()
-    back = fused.split()
-    x = torch.randn(2, 6, 12)
-
-    assert "w_qkv.weight" in fused.state_dict()
-    assert "w_q.weight" not in fused.state_dict()
-    assert back.state_dict().keys() == before.keys()
-    assert all(torch.equal(back.state_dict()[name], tensor) for name, tensor in before.items())
-    assert (fused.fused, fused.training, fused.dropout, fused.head_width) == (
-        True,
-        False,
-        0.1,
-        separate.head_width,
-    )
-    close(fused(x)[0], separate(x)[0])
-    close(fused(x, x.flip(1))[0], separate(x, x.flip(1))[0])
-
-    with torch.no_grad():  # a copy, not a view
-        fused.w_qkv.weight.zero_()
-    assert all(torch.equal(separate.state_dict()[name], tensor) for name, tensor in before.items())
-
-
-def test_converting_twice_changes_nothing() -> None:
-    attention = MultiHeadAttention(8, 2)
-
-    assert attention.fuse().fuse().state_dict().keys() == attention.fuse().state_dict().keys()
-    assert attention.split().state_dict().keys() == attention.state_dict().keys()
 
 
 def test_attend_takes_the_place_of_what_is_between_the_projections() -> None:

@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 
-from polyhead_model import PRESETS, Classifier, Dense, EncoderConfig
+from polyhead_model import Classifier, Dense, EncoderConfig
 
 BLOCK = {"feed_forward": 8}
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_json_there_and_back(name: str) -> None:
-    config = PRESETS[name]
-
-    assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
 def test_a_configuration_shows_what_is_not_as_by_default() -> None:

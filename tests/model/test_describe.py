@@ -124,7 +124,7 @@ def test_presets(name: str) -> None:
     check(PRESETS[name], 3, 7, 5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(config=configs(), width=st.integers(4, 6), batch=st.integers(1, 3), sizes=sizes)
 def test_any_configuration(config: EncoderConfig, width: int, batch: int, sizes: tuple[int, int]) -> None:
     # Another width than the heads' together, so that no letter can be taken for another.

@@ -1,5 +1,6 @@
 """A real server on a free port, in a thread of its own, and the smallest client that can speak to it."""
 
+import asyncio
 import logging
 import struct
 import threading
@@ -12,18 +13,21 @@ from typing import Any
 
 import grpc
 import numpy as np
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 from tests.clock import SkippingLoop
 from tests.servers import InThread, quick_settings, serving
 
+import polyhead_server.process
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_server import GrpcServer, Runtime, Settings
-from polyhead_server.engine.device import Device
+from polyhead_server import GrpcServer, Runtime, Settings, create_server
+from polyhead_server.engine.device import CPU, Device
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
+from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
@@ -66,24 +70,39 @@ class Running:
         return self.one.server.runtime
 
     @property
+    def held(self) -> int:
+        """The bytes that it holds for its callers, as metrics tell it."""
+        return int(self.runtime.registry.counters.total("", 0)[slots.HELD_BYTES])
+
+    @property
     def loop(self) -> SkippingLoop:
         """Where it runs."""
         return self.one.loop
 
+    def method(self, name: str) -> Any:
+        """A remote procedure, of messages or their bytes."""
+        rpc = RPCS[name]
+        make: Any = self.channel.stream_stream if "Stream" in name else self.channel.unary_unary
+        return make(rpc.path, serialised, rpc.response.FromString)
+
     def call(self, name: str, request: Any = None, **options: Any) -> Any:
         """Calls a remote procedure; without a request, with an empty one."""
-        rpc = RPCS[name]
-        payload = rpc.request() if request is None else request
-        method = self.channel.unary_unary(
-            rpc.path,
-            request_serializer=None if isinstance(payload, bytes) else rpc.request.SerializeToString,
-            response_deserializer=rpc.response.FromString,
-        )
-        return method(payload, **({"timeout": 120} | options))
+        payload = RPCS[name].request() if request is None else request
+        return self.method(name)(payload, **({"timeout": 120} | options))
+
+    def stream(self, requests: Iterator[Any], **options: Any) -> Any:
+        """Begins a stream; its replies."""
+        return self.method("ModelStreamInfer")(requests, **({"timeout": 120} | options))
 
     def infer(self, model: str, inputs: Mapping[str, Value], **options: Any) -> "Result":
         """Infers; see `request` for the options."""
         return Result(self.call("ModelInfer", self.request(model, inputs, **options)))
+
+    def rejected(self, model: str, inputs: Mapping[str, Value], **options: Any) -> str:
+        """What it says of a request that it rejects as wrong."""
+        with fails(grpc.StatusCode.INVALID_ARGUMENT) as caught:
+            self.infer(model, inputs, **options)
+        return str(caught.value.details())
 
     def drain(self, seconds: float) -> bool:
         """Drains the server from another thread."""
@@ -122,6 +141,37 @@ class Running:
             chosen = outputs[name] if isinstance(outputs, Mapping) else {}
             request.outputs.add(name=name, parameters=wrap(chosen))
         return request
+
+
+def serialised(message: Any) -> bytes:
+    """The bytes of a message, which may be bytes already."""
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())
+
+
+class Served:
+    """`serve`, the whole process's work, as a task of this event loop."""
+
+    server: GrpcServer
+    address: str
+    http_port: int
+
+    def __init__(self, models: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        async def create(*arguments: Any, **options: Any) -> tuple[GrpcServer, int]:
+            self.server, port = await create_server(*arguments, **options)
+            self.address = f"127.0.0.1:{port}"
+            return self.server, port
+
+        def announce(_: object, port: int) -> None:
+            self.http_port = port
+
+        monkeypatch.setattr(polyhead_server.process, "create_server", create)
+        monkeypatch.setattr(polyhead_server.process, "announce", announce)
+        self.process = asyncio.create_task(polyhead_server.process.serve(quick_settings(models, **settings)))
+
+    async def until_ready(self) -> None:
+        """Waits until the models are loaded."""
+        while not (hasattr(self, "server") and self.server.runtime.lifecycle.ready):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 class Result:
@@ -165,10 +215,48 @@ def wrap(values: Mapping[str, Any]) -> dict[str, pb.InferParameter]:
     }
 
 
+@contextmanager
+def fails(code: grpc.StatusCode, message: str | None = None) -> Iterator[pytest.ExceptionInfo[Any]]:
+    """Expects a call to fail with a status, and with a message in which a pattern is found."""
+    with pytest.raises(grpc.RpcError, match=message) as caught:
+        yield caught
+    assert caught.value.code() is code
+
+
 def everything_on(provider: str) -> list[Any]:
     """A session's record of where its nodes are: on this provider."""
     node = SimpleNamespace(op_type="MatMul")
     return [SimpleNamespace(ep_name=provider, get_nodes=lambda: [node])]
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, provider: str, record: Sequence[Any] | None = None
+) -> list[list[Any]]:
+    """Has sessions compute on the CPU, and say that they are on another provider.
+
+    Args:
+        monkeypatch: For onnxruntime.
+        provider: Which.
+        record: Where they say that their nodes are; there, if it is not given.
+
+    Returns:
+        The providers that each session asked for.
+    """
+    asked: list[list[Any]] = []
+
+    class Session(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any], **_: object) -> None:
+            super().__init__(path, options, [CPU])
+            asked.append(providers)
+
+        def get_providers(self) -> list[str]:
+            return [provider, CPU]
+
+        def get_provider_graph_assignment_info(self) -> Sequence[Any]:
+            return everything_on(provider) if record is None else record
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    return asked
 
 
 @contextmanager

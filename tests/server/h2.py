@@ -4,9 +4,11 @@ import socket
 import struct
 from collections.abc import Iterator
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+DATA, HEADERS, RST_STREAM, SETTINGS, PING = 0, 1, 3, 4, 6
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
-CANCEL, ENHANCE_YOUR_CALM = 8, 11
+CANCEL = 8
+_MOST = 16_000
+"""Bytes of a frame."""
 
 
 def frame(kind: int, content: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
@@ -32,6 +34,16 @@ def call(address: str, path: str, stream: int, **more: str) -> bytes:
     }
     block = b"".join(_literal(*header) for header in headers.items())
     return frame(HEADERS, block, flags=END_HEADERS, stream=stream)
+
+
+def message(content: bytes, *, missing: int = 0, flags: int = END_STREAM) -> bytes:
+    """The frames of a message on stream 1; some of its bytes may be missing. The last has `flags`."""
+    prefixed = b"\0" + struct.pack(">I", len(content) + missing) + content
+    starts = range(0, len(prefixed), _MOST)
+    return b"".join(
+        frame(DATA, prefixed[start : start + _MOST], stream=1, flags=flags if start == starts[-1] else 0)
+        for start in starts
+    )
 
 
 def frames(connection: socket.socket) -> Iterator[tuple[int, int, bytes]]:

@@ -41,12 +41,6 @@ def test_flags_are_read(served: list[Settings]) -> None:
     assert served == [Settings(models=Path("m"), port=0, max_reply_bytes=8 * 2**20, device="cpu")]
 
 
-def test_settings_of_a_gpu(served: list[Settings]) -> None:
-    run("--models", "m", "--device", "cuda:1", "--gpu-memory", "2GiB")
-
-    assert served == [Settings(models=Path("m"), device="cuda:1", gpu_memory=2 * 2**30)]
-
-
 def test_grpc_options_may_be_given_several_times_or_in_the_environment_or_the_file(
     served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

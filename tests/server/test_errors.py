@@ -5,38 +5,17 @@ import errno
 import grpc
 import pytest
 
-from polyhead_proto.names import LIMIT, PUSHBACK
+from polyhead_proto.names import LIMIT
 from polyhead_server.errors import (
     STATUS,
-    EngineError,
-    ExpiredError,
     InvalidRequestError,
     ReplyTooLargeError,
     RequestError,
     TooLargeError,
-    UnavailableError,
-    UnknownModelError,
     error_reply,
     listed,
     quoted,
 )
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (InvalidRequestError("a"), grpc.StatusCode.INVALID_ARGUMENT),
-        (UnknownModelError("a"), grpc.StatusCode.NOT_FOUND),
-        (TooLargeError("a"), grpc.StatusCode.RESOURCE_EXHAUSTED),
-        (ReplyTooLargeError("a"), grpc.StatusCode.RESOURCE_EXHAUSTED),
-        (UnavailableError("a", retry_after_ms=1), grpc.StatusCode.UNAVAILABLE),
-        (ExpiredError("a"), grpc.StatusCode.DEADLINE_EXCEEDED),
-    ],
-)
-def test_each_request_error_has_its_status_and_message(error: RequestError, code: grpc.StatusCode) -> None:
-    reply = error_reply(error, "7")
-
-    assert (reply.code, reply.message) == (code, "a")
 
 
 def test_every_request_error_is_in_the_table() -> None:
@@ -49,22 +28,6 @@ def test_every_request_error_is_in_the_table() -> None:
 def test_a_reply_that_may_be_had_in_parts_is_distinguished_from_what_is_too_large_anyhow() -> None:
     assert error_reply(ReplyTooLargeError("a"), "7").trailers == ((LIMIT, "max_reply_bytes"),)
     assert error_reply(TooLargeError("a"), "7").trailers == ()
-
-
-@pytest.mark.parametrize("error", [EngineError("/secret/path failed"), KeyError("weights"), OSError(2, "x")])
-def test_what_is_ours_is_internal_and_tells_nothing_but_the_request_id(error: Exception) -> None:
-    reply = error_reply(error, "abc123")
-
-    assert reply.code is grpc.StatusCode.INTERNAL
-    assert "abc123" in reply.message
-    assert str(error) not in reply.message
-
-
-@pytest.mark.parametrize(("after", "header"), [(250, "250"), (None, "-1")])
-def test_unavailable_says_when_to_retry(after: int | None, header: str) -> None:
-    reply = error_reply(UnavailableError("busy", retry_after_ms=after), "7")
-
-    assert reply.trailers == ((PUSHBACK, header),)
 
 
 def test_a_long_message_is_cut() -> None:

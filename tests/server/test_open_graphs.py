@@ -16,14 +16,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tests.numerics import close
 from tests.server.conftest import Running
+from tests.server.graphs import OpenGraph
 
 from polyhead_client import Client
-from polyhead_server.engine.devices import choose_device
-from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, dynamic_axes_of, measure
-from polyhead_server.scheduling.execution import execute
 
 D, H, L = 6, 2, 3
 SIZES = {"D": D, "H": H, "L": L, "Top": 3}
@@ -216,19 +211,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def together(
     models: Path, name: str, graph: str, requests: Sequence[Mapping[str, Any]], device: str
-) -> list[Any]:
+) -> Sequence[Any]:
     """Run requests as one batch."""
-    manifest = read_manifest(models / name / "1", family=name, version=1)
-    signature = signature_of(manifest, graph)
-    path = models / name / "1" / f"{graph}.onnx"
-    engine = Engine(path, signature=signature, device=choose_device(device), threads=1)
-    dynamic = dynamic_axes_of(signature)
-    works = [
-        Work(feeds=feeds, outputs=engine.outputs, size=size, real_tokens=real_tokens)
-        for feeds in requests
-        for size, real_tokens in [measure(feeds, dynamic)]
-    ]
-    result = execute(engine, works, dynamic)
+    opened = OpenGraph(models, name, graph, device)
+    works = [opened.work(feeds) for feeds in requests]
+    result = opened.run(works)
     assert (result.execution.requests, result.execution.sequences) == (
         len(works),
         sum(work.size.rows for work in works),

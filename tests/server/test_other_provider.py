@@ -1,19 +1,20 @@
-"""A server on a provider that no code knows by name: its sessions say so, and compute on the CPU."""
+"""Servers on CUDA, and on a provider that no code knows by name: sessions say so, and compute on the CPU."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from tests.numerics import close
-from tests.server.conftest import Running, everything_on, running
+from tests.server.conftest import Running, pretend, running
 from tests.servers import quick_settings
 
 from polyhead_proto import messages as pb
 from polyhead_server.doctor.graphs import inspect
-from polyhead_server.engine.device import CPU, Device
+from polyhead_server.engine.device import CPU, CUDA, Device
+from polyhead_server.engine.devices import choose_device
 from polyhead_server.observability.metrics import Metrics
 
 PROVIDER = "OpenVINOExecutionProvider"
@@ -23,20 +24,7 @@ DEVICE = Device(name="openvino", provider=PROVIDER, reason="chosen by hand", opt
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """OpenVINO, computed by the CPU; the providers that all sessions asked for."""
-    seen: list[list[Any]] = []
-
-    class Session(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any], **_: object) -> None:
-            super().__init__(path, options, [CPU])
-            seen.append(providers)
-
-        def get_providers(self) -> list[str]:
-            return [PROVIDER, CPU]
-
-        def get_provider_graph_assignment_info(self) -> list[Any]:
-            return everything_on(PROVIDER)
-
-    monkeypatch.setattr(ort, "InferenceSession", Session)
+    seen = pretend(monkeypatch, PROVIDER)
     monkeypatch.setattr("polyhead_server.runtime.choose_device", lambda _device: DEVICE)
     return seen
 
@@ -66,8 +54,8 @@ def test_it_is_served_and_named(server: Running, other: Running, opened: list[li
     assert found == {PROVIDER}
 
 
-def test_nothing_is_assumed_of_it() -> None:
-    assert (DEVICE.arena, DEVICE.gpu) == ("cpu:0", None)
+def test_nothing_is_assumed_of_a_provider() -> None:
+    assert DEVICE.arena == "cpu:0"
     assert DEVICE.precisions == {"fp32"}
     assert DEVICE.default_lanes == 1
     assert DEVICE.checks_placement
@@ -78,3 +66,29 @@ def test_the_doctor_finds_what_runs_where(repository: Path, opened: list[list[An
     (graph,) = inspect(repository, "tiny.attention", DEVICE)
 
     assert (graph.provider, graph.operators, graph.problem) == (PROVIDER, {PROVIDER: {"MatMul": 1}}, None)
+
+
+def test_on_cuda_it_answers_as_on_the_cpu(
+    repository: Path, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = pretend(monkeypatch, CUDA)
+    choose = partial(choose_device, problem=lambda _number: None)
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", choose)
+    random = np.random.default_rng(0)
+    with running(quick_settings(repository, device="cuda:1", gpu_memory=2**30, threads=2)) as on_cuda:
+        for batch, tokens in [(3, 5), (3, 5), (1, 8), (3, 7), (9, 13), (3, 2)]:
+            x = random.standard_normal((batch, tokens, 16), np.float32)
+            lengths = random.integers(0, tokens + 1, batch).astype(np.int32)
+            for model in ("tiny", "tiny.attention"):
+                expected = server.infer(model, {"x": x, "lengths": lengths})
+                result = on_cuda.infer(model, {"x": x, "lengths": lengths})
+
+                assert set(result.outputs) == set(expected.outputs)
+                for name in expected.outputs:
+                    close(result[name], expected[name])
+
+    assert len(opened) == 6  # small work has no session of its own
+    for (provider, options), fallback in opened:
+        assert (provider, fallback) == (CUDA, CPU)
+        chosen = {"device_id": "1", "gpu_mem_limit": str(2**30), "use_tf32": "0"}
+        assert chosen.items() <= options.items()

@@ -6,20 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from tests.numerics import close
 from tests.server import h2
+from tests.server.conftest import Gate
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.observability import counter_slots as slots
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Gate
 
 MODEL = "tiny.attention"
 T = 300
@@ -28,7 +26,7 @@ CALLERS, QUEUE = 400, 8
 
 
 @pytest.mark.parametrize("connections", [1, 16])
-def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: "Gate", connections: int) -> None:
+def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: Gate, connections: int) -> None:
     server = serve(max_queued_tokens=QUEUE * T)
     expected = server.infer(MODEL, {"x": X}, outputs=["output"]).reply.raw_output_contents
     request = server.request(MODEL, {"x": X}, outputs=["output"])

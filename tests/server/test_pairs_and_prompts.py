@@ -1,14 +1,12 @@
 """Pairs of texts and prompts, as requests of any client ask for them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import PROMPTS
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Running
+from tests.server.conftest import Running
 
 FIRST = ["the cat", "i saw that small red house", ""]
 SECOND = ["a dog sat on the mat", "no", "the sofa"]
@@ -24,7 +22,7 @@ def reference(repository: Path) -> Any:
 
 
 @pytest.mark.parametrize("graph", ["tiny-tokens", "tiny-tokens.attention"])
-def test_a_pair_is_its_token_ids_and_types(server: "Running", graph: str, reference: Any) -> None:
+def test_a_pair_is_its_token_ids_and_types(server: Running, graph: str, reference: Any) -> None:
     options = {"padding": True, "truncation": True, "max_length": 16, "return_tensors": "np"}
     encoded = reference(FIRST, SECOND, return_token_type_ids=True, **options)
     lengths = encoded["attention_mask"].sum(1).astype(np.int32)
@@ -45,7 +43,7 @@ def test_a_pair_is_its_token_ids_and_types(server: "Running", graph: str, refere
     assert np.abs(pairs["pooled"] - untyped["pooled"]).max() > 0.01
 
 
-def test_requests_with_the_same_head_may_have_other_pairs(server: "Running") -> None:
+def test_requests_with_the_same_head_may_have_other_pairs(server: Running) -> None:
     """The head of a request is checked once, its texts each time."""
     results = [
         server.infer("tiny-tokens", {"text": ["the cat"], "text_pair": [other]})["pooled"]
@@ -57,7 +55,7 @@ def test_requests_with_the_same_head_may_have_other_pairs(server: "Running") -> 
 
 
 @pytest.mark.parametrize("name", [*PROMPTS, ""])
-def test_a_prompt_stands_before_the_first_text(server: "Running", name: str) -> None:
+def test_a_prompt_stands_before_the_first_text(server: Running, name: str) -> None:
     prompt = PROMPTS.get(name, "")
     for pair in ({}, {"text_pair": ["a dog"]}):
         asked = server.infer("tiny-tokens", {"text": ["cat"], **pair}, parameters={"prompt_name": name})

@@ -1,26 +1,20 @@
 """What a request asks of its own sequences: rows of attention, a factor for each head."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import torch
 from tests.conftest import build_probed
 from tests.numerics import close
 from tests.server.conftest import Running, running
+from tests.server.graphs import OpenGraph, described
 from tests.servers import quick_settings
 
 from polyhead_proto import messages as pb
-from polyhead_server.engine.devices import choose_device
-from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import signature_of
-from polyhead_server.scheduling import Work, dynamic_axes_of, measure
-from polyhead_server.scheduling.execution import execute
 
 L, H = 2, 2
 RANDOM = np.random.default_rng(5)
@@ -134,14 +128,6 @@ def test_weights_of_rows_are_sent_in_bytes(probed: Running) -> None:
     np.testing.assert_allclose(result["attention_rows"] / 255, taken(reference()[1]), atol=1 / 500)
 
 
-def rejected(probed: Running, model: str, inputs: Mapping[str, Any], **options: Any) -> str:
-    """What the server says of a request that it rejects as wrong."""
-    with pytest.raises(grpc.RpcError) as caught:
-        probed.infer(model, inputs, **options)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    return str(caught.value.details())
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -158,7 +144,7 @@ def rejected(probed: Running, model: str, inputs: Mapping[str, Any], **options: 
     ],
 )
 def test_rows_that_are_not_there(probed: Running, rows: Any, message: str) -> None:
-    assert message in rejected(probed, "probed.rows", {**FEEDS, "rows": np.array(rows, np.int64)})
+    assert message in probed.rejected("probed.rows", {**FEEDS, "rows": np.array(rows, np.int64)})
 
 
 @pytest.mark.parametrize(
@@ -172,8 +158,8 @@ def test_rows_that_are_not_there(probed: Running, rows: Any, message: str) -> No
 def test_rows_that_a_text_has_not(probed: Running, rows: Any, message: str) -> None:
     inputs = {"text": ["the cat"], "rows": np.array(rows, np.int64)}
 
-    assert message in rejected(probed, "probed.rows", inputs)
-    assert message in rejected(probed, "probed.rows", inputs)  # by the template of the first
+    assert message in probed.rejected("probed.rows", inputs)
+    assert message in probed.rejected("probed.rows", inputs)  # by the template of the first
 
 
 @pytest.mark.parametrize(
@@ -197,11 +183,11 @@ def test_rows_that_a_text_has_not(probed: Running, rows: Any, message: str) -> N
 def test_selections_that_do_not_fit(probed: Running, parameters: dict[str, Any], message: str) -> None:
     outputs = {"attention_rows": parameters}
 
-    assert message in rejected(probed, "probed.rows", FEEDS, outputs=outputs)
+    assert message in probed.rejected("probed.rows", FEEDS, outputs=outputs)
 
 
 def test_rows_are_needed(probed: Running) -> None:
-    message = rejected(probed, "probed.rows", {"input_ids": IDS})
+    message = probed.rejected("probed.rows", {"input_ids": IDS})
 
     assert message == "input rows is missing: it must be given as INT64 (B, R)"
 
@@ -236,18 +222,18 @@ def test_factors_out_of_range(probed: Running, value: float, message: str) -> No
         mask = np.ones((1, L, H), dtype)
         mask[0, 1, 0] = value
 
-        assert message in rejected(probed, "probed", {"input_ids": IDS[:1], "head_mask": mask})
+        assert message in probed.rejected("probed", {"input_ids": IDS[:1], "head_mask": mask})
 
 
 def test_a_head_mask_of_another_shape(probed: Running) -> None:
     inputs = {"input_ids": IDS[:1], "head_mask": np.ones((1, L, 3), np.float32)}
 
-    assert "dimension 2 (H) of head_mask must be 2, was 3" in rejected(probed, "probed", inputs)
+    assert "dimension 2 (H) of head_mask must be 2, was 3" in probed.rejected("probed", inputs)
 
 
 def test_a_family_without_one_says_what_it_takes(server: Running) -> None:
     mask = np.ones((1, 2, 4), np.float32)
-    message = rejected(server, "tiny", {"x": np.zeros((1, 2, 16), np.float32), "head_mask": mask})
+    message = server.rejected("tiny", {"x": np.zeros((1, 2, 16), np.float32), "head_mask": mask})
 
     assert message == "input 'head_mask' is not known to tiny, which takes x, lengths"
 
@@ -267,21 +253,8 @@ def test_requests_with_other_rows_and_masks_share_a_batch(probed_models: Path, d
         feeds(RANDOM.integers(5, 32, (1, 3)), [3], [[2]]),
         feeds(RANDOM.integers(5, 32, (2, 5)), [5, 2], [[1, 4], [0, 1]], np.zeros((2, L, H), np.float32)),
     ]
-    manifest = read_manifest(probed_models / "probed" / "1", family="probed", version=1)
-    signature = signature_of(manifest, "rows")
-    engine = Engine(
-        probed_models / "probed" / "1" / "rows.onnx",
-        signature=signature,
-        device=choose_device(device),
-        threads=1,
-    )
-    dynamic = dynamic_axes_of(signature)
-    works = [
-        Work(feeds=each, outputs=engine.outputs, size=size, real_tokens=real_tokens)
-        for each in requests
-        for size, real_tokens in [measure(each, dynamic)]
-    ]
-    result = execute(engine, works, dynamic)
+    graph = OpenGraph(probed_models, "probed", "rows", device)
+    result = graph.run([graph.work(each) for each in requests])
 
     assert result.execution.requests == 3
     for each, outputs in zip(requests, result.outputs, strict=True):
@@ -292,8 +265,7 @@ def test_requests_with_other_rows_and_masks_share_a_batch(probed_models: Path, d
 
 def test_few_rows_of_long_sequences_are_not_refused_for_the_memory_of_all(probed_models: Path) -> None:
     """The server knows how many rows there are: their memory is not that of T rows."""
-    manifest = read_manifest(probed_models / "probed" / "1", family="probed", version=1)
-    signature = signature_of(manifest, "rows")
+    signature = described(probed_models, "probed", "rows")
     few, every = (signature.working_bytes(1, 30, {"B": 1, "T": 30, "R": rows}) for rows in (1, 30))
 
     assert every - few == 4 * L * H * 29 * 30

@@ -1,14 +1,17 @@
 """The runtime by itself: no port, no gRPC server."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.pages import block
+from tests.server.conftest import Gate
 from tests.servers import quick_settings
+from tests.waiting import reached
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -21,9 +24,7 @@ from polyhead_server.errors import (
     UnknownModelError,
     UnsupportedError,
 )
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Gate
+from polyhead_server.remote import RemoteFolder
 
 X = np.arange(48, dtype=np.float32).reshape(1, 3, 16) / 48
 LONG = np.random.default_rng(5).standard_normal((1, 300, 16)).astype(np.float32)
@@ -42,15 +43,14 @@ def output_of(reply: bytes) -> Any:
     return np.frombuffer(pb.ModelInferResponse.FromString(reply).raw_output_contents[0], np.float32)
 
 
-def with_runtime(models: Path, use: Callable[[Runtime], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    """Runs `use` with a runtime that has loaded, in an event loop of its own."""
-
-    async def test() -> None:
-        async with Runtime(quick_settings(models, **settings)) as runtime:
-            await runtime.loaded()
-            await use(runtime)
-
-    asyncio.run(test())
+@asynccontextmanager
+async def loaded(
+    models: Path | RemoteFolder, families: Sequence[str] = (), **settings: Any
+) -> AsyncIterator[Runtime]:
+    """A runtime that has loaded, for a block."""
+    async with Runtime(quick_settings(models, **settings), families=families) as runtime:
+        await runtime.loaded()
+        yield runtime
 
 
 async def ask(runtime: Runtime, procedure: str, request: Any = None) -> Any:
@@ -59,33 +59,19 @@ async def ask(runtime: Runtime, procedure: str, request: Any = None) -> Any:
     return rpc.response.FromString(await runtime.call(procedure, payload))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nothing signals these conditions
-        await asyncio.sleep(0.001)
-
-
 # ---- Requests ----------------------------------------------------------------------------------
 
 
-def test_it_is_built_asked_and_closed_inside_any_event_loop(repository: Path) -> None:
-    async def host() -> bytes:
-        async with Runtime(quick_settings(repository)) as runtime:
-            await runtime.loaded()
-            return await runtime.infer(infer_request())
-
-    assert output_of(asyncio.run(host())).shape == (X.size,)
-
-
-def test_the_example_in_the_documents_works(repository: Path) -> None:
+async def test_the_example_in_the_documents_works(repository: Path) -> None:
     example = block("docs/operations.md", "async def answer")
     names: dict[str, Any] = {}
     exec(example.replace('"models"', repr(str(repository))), names)
 
-    assert output_of(asyncio.run(names["answer"](infer_request()))).shape == (X.size,)
+    assert output_of(await names["answer"](infer_request())).shape == (X.size,)
 
 
-def test_every_procedure_is_answered(repository: Path) -> None:
-    async def use(runtime: Runtime) -> None:
+async def test_every_procedure_is_answered(repository: Path) -> None:
+    async with loaded(repository) as runtime:
         assert (await ask(runtime, "ServerLive")).live
         assert (await ask(runtime, "ServerReady")).ready
         assert (await ask(runtime, "ServerMetadata")).name == "polyhead"
@@ -98,11 +84,9 @@ def test_every_procedure_is_answered(repository: Path) -> None:
         assert statistics.model_stats[0].inference_stats.success.count == 1
         assert {model.state for model in (await ask(runtime, "RepositoryIndex")).models} == {"READY"}
 
-    with_runtime(repository, use)
 
-
-def test_errors_are_raised_as_they_are(repository: Path) -> None:
-    async def use(runtime: Runtime) -> None:
+async def test_errors_are_raised_as_they_are(repository: Path) -> None:
+    async with loaded(repository) as runtime:
         with pytest.raises(UnknownModelError, match="'other' is not served here"):
             await runtime.infer(infer_request(model="other"))
         with pytest.raises(UnknownModelError):
@@ -116,8 +100,6 @@ def test_errors_are_raised_as_they_are(repository: Path) -> None:
             await runtime.stream(b"\xff", collect([]))
         assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
 
-    with_runtime(repository, use)
-
 
 def collect(messages: list[bytes]) -> Callable[[bytes], Coroutine[Any, Any, None]]:
     """Return a function that takes the messages of a stream."""
@@ -128,8 +110,8 @@ def collect(messages: list[bytes]) -> Callable[[bytes], Coroutine[Any, Any, None
     return send
 
 
-def test_a_stream_answers_whole_or_in_parts_and_may_be_left_early(repository: Path) -> None:
-    async def use(runtime: Runtime) -> None:
+async def test_a_stream_answers_whole_or_in_parts_and_may_be_left_early(repository: Path) -> None:
+    async with loaded(repository, max_reply_bytes=2**20) as runtime:
         whole: list[bytes] = []
         await runtime.stream(infer_request(), collect(whole))
         (reply,) = map(pb.ModelStreamInferResponse.FromString, whole)
@@ -157,14 +139,12 @@ def test_a_stream_answers_whole_or_in_parts_and_may_be_left_early(repository: Pa
             await stream
         assert runtime.lifecycle.accepted == runtime.budget.bytes == 0
 
-    with_runtime(repository, use, max_reply_bytes=2**20)
 
-
-def test_a_large_reply_counts_as_held_until_it_is_sent(repository: Path) -> None:
+async def test_a_large_reply_counts_as_held_until_it_is_sent(repository: Path) -> None:
     request = infer_request(LONG, "tiny.attention", "attention.0")
     releases: list[Callable[[], None]] = []
 
-    async def use(runtime: Runtime) -> None:
+    async with loaded(repository) as runtime:
         reply = await runtime.infer(request, until_sent=releases.append)
         assert runtime.budget.bytes >= len(reply)
         releases.pop()()
@@ -177,45 +157,38 @@ def test_a_large_reply_counts_as_held_until_it_is_sent(repository: Path) -> None
         assert not releases
         assert runtime.budget.bytes == 0
 
-    with_runtime(repository, use)
 
-
-def test_two_runtimes_serve_side_by_side(repository: Path) -> None:
-    async def host() -> None:
-        async with (
-            Runtime(quick_settings(repository)) as one,
-            Runtime(quick_settings(repository)) as other,
-        ):
-            await asyncio.gather(one.loaded(), other.loaded())
-            replies = await asyncio.gather(*(each.infer(infer_request()) for each in (one, other, other)))
-            assert len({output_of(reply).tobytes() for reply in replies}) == 1
-            for runtime, count in ((one, 1), (other, 2)):
-                statistics = await ask(runtime, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
-                assert statistics.model_stats[0].inference_stats.success.count == count
-            await one.close()
-            with pytest.raises(DrainingError):
-                await one.infer(infer_request())
-            assert output_of(await other.infer(infer_request())).shape == (X.size,)
-
-    asyncio.run(host())
+async def test_two_runtimes_serve_side_by_side(repository: Path) -> None:
+    async with (
+        Runtime(quick_settings(repository)) as one,
+        Runtime(quick_settings(repository)) as other,
+    ):
+        await asyncio.gather(one.loaded(), other.loaded())
+        replies = await asyncio.gather(*(each.infer(infer_request()) for each in (one, other, other)))
+        assert len({output_of(reply).tobytes() for reply in replies}) == 1
+        for runtime, count in ((one, 1), (other, 2)):
+            statistics = await ask(runtime, "ModelStatistics", pb.ModelStatisticsRequest(name="tiny"))
+            assert statistics.model_stats[0].inference_stats.success.count == count
+        await one.close()
+        with pytest.raises(DrainingError):
+            await one.infer(infer_request())
+        assert output_of(await other.infer(infer_request())).shape == (X.size,)
 
 
 # ---- Start -------------------------------------------------------------------------------------
 
 
-def test_without_a_model_it_says_why(repository: Path, tmp_path: Path) -> None:
+async def test_without_a_model_it_says_why(repository: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     (bad / "tiny" / "1").mkdir(parents=True)
     (bad / "tiny" / "1" / "manifest.json").write_text("{}")
 
-    async def host(models: Path) -> None:
-        async with Runtime(quick_settings(models)) as runtime:
-            await runtime.loaded()
-
     with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: manifest\.json is not valid"):
-        asyncio.run(host(bad))
+        async with loaded(bad):
+            pass
     with pytest.raises(StartError, match="--models must be a folder that can be read"):
-        asyncio.run(host(tmp_path / "none"))
+        async with loaded(tmp_path / "none"):
+            pass
 
 
 def test_a_device_that_does_not_work_is_found_first(
@@ -229,38 +202,33 @@ def test_a_device_that_does_not_work_is_found_first(
         Runtime(quick_settings(repository, device="cuda"))
 
 
-def test_who_waits_for_models_of_a_closed_runtime_learns_of_it(repository: Path) -> None:
-    async def host() -> None:
-        runtime = Runtime(quick_settings(repository))
-        with pytest.raises(RuntimeError, match="must be started"):
-            await runtime.loaded()
-        await runtime.start()
-        await runtime.start()  # which changes nothing
-        waiting = asyncio.create_task(runtime.loaded())
-        await asyncio.sleep(0)
-        await runtime.close()
-        with pytest.raises(StartError, match="closed before its models were loaded"):
-            await waiting
-
-    asyncio.run(host())
+async def test_who_waits_for_models_of_a_closed_runtime_learns_of_it(repository: Path) -> None:
+    runtime = Runtime(quick_settings(repository))
+    with pytest.raises(RuntimeError, match="must be started"):
+        await runtime.loaded()
+    await runtime.start()
+    await runtime.start()  # which changes nothing
+    waiting = asyncio.create_task(runtime.loaded())
+    await asyncio.sleep(0)
+    await runtime.close()
+    with pytest.raises(StartError, match="closed before its models were loaded"):
+        await waiting
 
 
 # ---- End ---------------------------------------------------------------------------------------
 
 
-def test_closed_under_load_every_accepted_request_is_answered(repository: Path, gate: "Gate") -> None:
-    async def use(runtime: Runtime) -> None:
+async def test_closed_under_load_every_accepted_request_is_answered(repository: Path, gate: Gate) -> None:
+    async with loaded(repository) as runtime:
         with gate.closed():
             request = infer_request()
             calls = [asyncio.create_task(runtime.infer(request)) for _ in range(20)]
-            await until(lambda: runtime.lifecycle.accepted == 20)
+            await reached(lambda: runtime.lifecycle.accepted == 20)
             closing = asyncio.create_task(runtime.close())
-            await until(runtime.lifecycle.draining.is_set)
+            await reached(runtime.lifecycle.draining.is_set)
             with pytest.raises(DrainingError):
                 await runtime.infer(request)
             assert not closing.done()
         replies = await asyncio.gather(*calls)
         await closing
         assert {output_of(reply).size for reply in replies} == {X.size}
-
-    with_runtime(repository, use)

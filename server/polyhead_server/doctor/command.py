@@ -41,12 +41,12 @@ def doctor(
 
     from polyhead_server.doctor.display import show
     from polyhead_server.doctor.examination import examine
-    from polyhead_server.doctor.machine import LocalMachine
+    from polyhead_server.doctor.machine import this_machine
     from polyhead_server.errors import StartError
 
     if name is not None and models is None:
         raise StartError(f"--models must say which repository has {name!r}")
-    report = examine(LocalMachine(), device, compute_precision=compute_precision, models=models, name=name)
+    report = examine(this_machine(), device, compute_precision=compute_precision, models=models, name=name)
     if as_json:
         Console().print_json(json.dumps(report.facts()))
     else:

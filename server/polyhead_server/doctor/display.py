@@ -76,10 +76,8 @@ def _machine(report: Report) -> Table:
     driver = f"{cuda.driver or 'of unknown version'}{highest}" if cuda.driver or cuda.gpus else "none"
     table.add_row("NVIDIA driver", driver)
     for gpu in cuda.gpus:
-        free = "" if gpu.free is None else f", {_gib(gpu.free)} free"
-        table.add_row("GPU", f"{gpu.name}, compute {gpu.capability}, {_gib(gpu.memory)}{free}")
-    found = {"CUDA runtime": cuda.runtime, "nvrtc": cuda.compiler, "cuBLAS": cuda.cublas, "cuDNN": cuda.cudnn}
-    table.add_row("versions", ", ".join(f"{name} {version or '–'}" for name, version in found.items()))
+        table.add_row("GPU", f"{gpu.name}, compute {gpu.capability}, {_gib(gpu.memory)}")
+    table.add_row("versions", f"CUDA runtime {cuda.runtime or '–'}, nvrtc {cuda.compiler or '–'}")
     table.add_row("CUDA", "a graph ran on it" if cuda.problem is None else escape(cuda.problem))
     return table
 

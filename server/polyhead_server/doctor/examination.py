@@ -2,16 +2,16 @@
 
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 
 from polyhead_server.doctor.graphs import inspect
-from polyhead_server.doctor.machine import LocalMachine
+from polyhead_server.doctor.machine import DRIVER
 from polyhead_server.doctor.report import (
     Cuda,
     GraphReport,
     Library,
+    Machine,
     OnnxRuntime,
     OpenVino,
     Problem,
@@ -24,11 +24,10 @@ from polyhead_server.engine.devices import choose_device, in_precision
 from polyhead_server.errors import DeviceError
 
 _BOTH = {"onnxruntime", "onnxruntime-gpu"}
-_DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and `--gpus all`)"
 
 
 def examine(
-    machine: LocalMachine,
+    machine: Machine,
     asked: RequestedDevice,
     *,
     compute_precision: ComputePrecision = "fp32",
@@ -38,7 +37,7 @@ def examine(
     """Find out what works.
 
     Args:
-        machine: The machine.
+        machine: What there is.
         asked: The device, as for `polyhead serve`.
         compute_precision: The precision, likewise.
         models: A model repository whose graphs to load.
@@ -48,9 +47,7 @@ def examine(
         StartError: There is no such repository.
         RepositoryError: It has no such model.
     """
-    runtime = machine.runtime()
-    cuda = _cuda(machine, runtime)
-    processors, openvino = machine.processors(), machine.openvino()
+    runtime, cuda, openvino = machine.runtime, machine.cuda, machine.openvino
     device: Device | None = None
     failed = []
     try:
@@ -61,59 +58,17 @@ def examine(
         failed.append(Problem(what=reason, remedy=_remedy(asked, runtime, cuda, openvino)))
     graphs = () if models is None or device is None else tuple(inspect(models, name, device))
     return Report(
-        polyhead=_version("polyhead"),
+        **vars(machine),
+        polyhead=metadata.version("polyhead"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         asked=asked,
         chosen=None if device is None else device.name,
         reason=reason,
         compute_precision=compute_precision,
-        processors=processors,
-        memory=machine.memory(),
-        runtime=runtime,
-        openvino=openvino,
-        cuda=cuda,
         graphs=graphs,
         problems=(*failed, *_problems(runtime, graphs)),
-        advice=(*_advice(runtime, cuda, device), *_cpu_advice(processors, openvino, device)),
-    )
-
-
-def libraries_for(cuda: str) -> tuple[Library, ...]:
-    """List what the CUDA provider uses, without looking for it.
-
-    Args:
-        cuda: The CUDA version that onnxruntime was built for, such as 13.0.
-    """
-    major = int(cuda.partition(".")[0])
-    suffix = "" if major >= 13 else f"-cu{major}"
-    linked = {
-        "libcuda.so.1": _DRIVER,
-        f"libcudart.so.{major}": f"nvidia-cuda-runtime{suffix}",
-        f"libcublas.so.{major}": f"nvidia-cublas{suffix}",
-        f"libcublasLt.so.{major}": f"nvidia-cublas{suffix}",
-        "libcurand.so.10": f"nvidia-curand{suffix}",
-    }
-    # Opened when a kernel needs them. cuDNN has the fastest attention, and compiles some of it with nvrtc.
-    opened = {
-        "libcudnn.so.9": f"nvidia-cudnn-cu{major}",
-        f"libnvrtc.so.{major}": f"nvidia-cuda-nvrtc{suffix}",
-    }
-    return (
-        *(Library(name=name, needed="to start", path=None, brought_by=by) for name, by in linked.items()),
-        *(Library(name=name, needed="for speed", path=None, brought_by=by) for name, by in opened.items()),
-    )
-
-
-def _cuda(machine: LocalMachine, runtime: OnnxRuntime) -> Cuda:
-    needed = () if runtime.cuda is None else libraries_for(runtime.cuda)
-    libraries = tuple(replace(library, path=machine.library(library.name)) for library in needed)
-    return Cuda(
-        driver=machine.driver(),
-        gpus=tuple(machine.gpus()),
-        libraries=libraries,
-        problem=machine.cuda_problem(),
-        **asdict(machine.versions()),
+        advice=(*_advice(runtime, cuda, device), *_cpu_advice(machine.processors, openvino, device)),
     )
 
 
@@ -192,10 +147,10 @@ def _cuda_remedy(runtime: OnnxRuntime, cuda: Cuda) -> str:
     if runtime.cuda is None:
         return "pip uninstall -y onnxruntime, then pip install 'polyhead[server,cuda]'"
     missing = [library for library in cuda.libraries if library.path is None]
-    packaged = [library for library in missing if library.brought_by != _DRIVER]
+    packaged = [library for library in missing if library.brought_by != DRIVER]
     steps = []
     if len(packaged) < len(missing):
-        steps.append(f"install {_DRIVER}")
+        steps.append(f"install {DRIVER}")
     if packaged:
         steps.append(_install(runtime, packaged))
     if not missing and not cuda.gpus:
@@ -216,10 +171,3 @@ def _install(runtime: OnnxRuntime, libraries: Sequence[Library]) -> str:
 
 def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed: run from its folders"

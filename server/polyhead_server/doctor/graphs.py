@@ -11,7 +11,9 @@ from polyhead_server.engine.devices import check_precision, examine_graph
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.session import FUSED_ATTENTION, slow_on_cpu, spell
 from polyhead_server.errors import RepositoryError, ServingError
-from polyhead_server.repository import Broken, GraphName, VersionFolder, scan, verify
+from polyhead_server.repository.integrity import verify
+from polyhead_server.repository.manifest import GraphName
+from polyhead_server.repository.scanning import Broken, VersionFolder, scan
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.drift import ComputeDrift
 from polyhead_server.serving.loading import drift_on

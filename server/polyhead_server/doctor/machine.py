@@ -4,19 +4,32 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import onnxruntime as ort
 
 from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
-from polyhead_server.doctor.report import CudaVersions, Gpu, Memory, OnnxRuntime, OpenVino, Processors
+from polyhead_server.doctor.report import (
+    Cuda,
+    Gpu,
+    Library,
+    Machine,
+    Memory,
+    OnnxRuntime,
+    OpenVino,
+    Processors,
+)
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.devices import cuda_problem, cuda_version, on_openvino, openvino_version
+from polyhead_server.engine.devices import cuda_problem, cuda_version, on_openvino
+from polyhead_server.engine.openvino_session import version as openvino_version
 from polyhead_server.errors import DeviceError
+
+DRIVER = "the NVIDIA driver (in a container: the NVIDIA Container Toolkit, and `--gpus all`)"
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)
@@ -31,156 +44,166 @@ _INSTRUCTIONS = {
 """By name, the kernel's flags of which one is enough."""
 
 
-class LocalMachine:
-    """The machine that this process runs on. Tests replace methods."""
+def this_machine() -> Machine:
+    """Look at the machine that this process runs on."""
+    runtime = onnxruntime_here()
+    return Machine(
+        processors=processors(),
+        memory=memory(),
+        runtime=runtime,
+        openvino=openvino_here(),
+        cuda=_cuda(runtime.cuda),
+    )
 
-    def processors(self, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> Processors:
-        """Return the CPUs.
 
-        Args:
-            cpuinfo: The kernel's list.
-        """
-        every = os.cpu_count() or 1
-        usable = available_cpus()
-        affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
-        model, instructions = _described(cpuinfo)
-        return Processors(
-            in_machine=every,
-            affinity=affinity,
-            usable=usable,
-            model=model,
-            instructions=instructions,
-        )
+def processors(*, cpuinfo: Path = Path("/proc/cpuinfo")) -> Processors:
+    """Return the CPUs.
 
-    def memory(
-        self, *, meminfo: Path = Path("/proc/meminfo"), groups: ControlGroups = THIS_PROCESS
-    ) -> Memory:
-        """Return the machine's memory and the smallest limit of the control groups around this process.
+    Args:
+        cpuinfo: The kernel's list.
+    """
+    every = os.cpu_count() or 1
+    model, instructions = _described(cpuinfo)
+    return Processors(
+        in_machine=every,
+        affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every,
+        usable=available_cpus(),
+        model=model,
+        instructions=instructions,
+    )
 
-        Args:
-            meminfo: The kernel's table.
-            groups: The control groups.
-        """
-        limit = min((each.limit for each in groups.memory_limits()), default=None)
-        try:
-            lines = [line.partition(":") for line in meminfo.read_text().splitlines()]
-        except OSError:
-            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            return Memory(total=total, available=total, limit=limit)
-        size = {name: int(value.split()[0]) * 2**10 for name, _, value in lines if value}
-        available = size.get("MemAvailable", size["MemFree"])
-        return Memory(total=size["MemTotal"], available=available, limit=limit)
 
-    def runtime(self) -> OnnxRuntime:
-        """Return the installed onnxruntime."""
-        return OnnxRuntime(
-            version=ort.__version__,
-            packages=tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", ())))),
-            cuda=cuda_version(),
-            providers=tuple(ort.get_available_providers()),
-        )
+def memory(*, meminfo: Path = Path("/proc/meminfo"), groups: ControlGroups = THIS_PROCESS) -> Memory:
+    """Return the machine's memory and the smallest limit of the control groups around this process.
 
-    def openvino(self) -> OpenVino:
-        """Return the installed OpenVINO."""
-        try:
-            device = on_openvino("")
-        except DeviceError as error:
-            return OpenVino(version=None, computes=(), problem=str(error))
-        return OpenVino(version=openvino_version(), computes=tuple(sorted(device.computes)), problem=None)
+    Args:
+        meminfo: The kernel's table.
+        groups: The control groups.
+    """
+    limit = min((each.limit for each in groups.memory_limits()), default=None)
+    try:
+        lines = [line.partition(":") for line in meminfo.read_text().splitlines()]
+    except OSError:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Memory(total=total, available=total, limit=limit)
+    size = {name: int(value.split()[0]) * 2**10 for name, _, value in lines if value}
+    available = size.get("MemAvailable", size["MemFree"])
+    return Memory(total=size["MemTotal"], available=available, limit=limit)
 
-    def driver(self) -> str | None:
-        """Return the NVIDIA driver's version, from its management library or the kernel."""
-        if self._nvml is not None:
-            text = ctypes.create_string_buffer(96)
-            if self._nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0:
-                return text.value.decode()
-        with contextlib.suppress(OSError):
-            version = Path("/proc/driver/nvidia/version").read_text()
-            if match := re.search(r"\b\d+\.\d+(\.\d+)?\b", version):
-                return match[0]
+
+def onnxruntime_here() -> OnnxRuntime:
+    """Return the installed onnxruntime."""
+    return OnnxRuntime(
+        version=ort.__version__,
+        packages=tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", ())))),
+        cuda=cuda_version(),
+        providers=tuple(ort.get_available_providers()),
+    )
+
+
+def openvino_here() -> OpenVino:
+    """Return the installed OpenVINO."""
+    try:
+        device = on_openvino("")
+    except DeviceError as error:
+        return OpenVino(version=None, computes=(), problem=str(error))
+    return OpenVino(version=openvino_version(), computes=tuple(sorted(device.computes)), problem=None)
+
+
+def libraries_for(cuda: str) -> tuple[Library, ...]:
+    """List what the CUDA provider uses, without looking for it.
+
+    Args:
+        cuda: The CUDA version that onnxruntime was built for, such as 13.0.
+    """
+    major = int(cuda.partition(".")[0])
+    suffix = "" if major >= 13 else f"-cu{major}"
+    linked = {
+        "libcuda.so.1": DRIVER,
+        f"libcudart.so.{major}": f"nvidia-cuda-runtime{suffix}",
+        f"libcublas.so.{major}": f"nvidia-cublas{suffix}",
+        f"libcublasLt.so.{major}": f"nvidia-cublas{suffix}",
+        "libcurand.so.10": f"nvidia-curand{suffix}",
+    }
+    # Opened when a kernel needs them. cuDNN has the fastest attention, and compiles some of it with nvrtc.
+    opened = {
+        "libcudnn.so.9": f"nvidia-cudnn-cu{major}",
+        f"libnvrtc.so.{major}": f"nvidia-cuda-nvrtc{suffix}",
+    }
+    return (
+        *(Library(name=name, needed="to start", path=None, brought_by=by) for name, by in linked.items()),
+        *(Library(name=name, needed="for speed", path=None, brought_by=by) for name, by in opened.items()),
+    )
+
+
+def cuda_versions(major: str) -> tuple[str | None, str | None, str | None]:
+    """Ask CUDA's libraries for the highest version that the driver runs, the runtime's, and nvrtc's.
+
+    Args:
+        major: Of the CUDA version that onnxruntime was built for; empty for none.
+    """
+    _preload()
+    cudart, nvrtc = (_open(f"lib{name}.so.{major}") if major else None for name in ("cudart", "nvrtc"))
+    return (
+        _cuda_version(_integers(_open("libcuda.so.1"), "cuDriverGetVersion", 1)),
+        _cuda_version(_integers(cudart, "cudaRuntimeGetVersion", 1)),
+        ".".join(map(str, _integers(nvrtc, "nvrtcVersion", 2))) or None,
+    )
+
+
+def find_library(name: str) -> str | None:
+    """Load a library, and return the path that it came from."""
+    _preload()  # the loader does not look where pip has put libraries
+    if not load(name):
         return None
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line.partition("/")[2]
+            if path.rpartition("/")[2].startswith(name):
+                return f"/{path}"
+    return name
 
-    def versions(self) -> CudaVersions:
-        """Ask CUDA's libraries for their versions."""
-        _preload()
-        major = (self.runtime().cuda or "").partition(".")[0]
-        cudart, nvrtc, cublas = (
-            _open(f"lib{name}.so.{major}") if major else None for name in ("cudart", "nvrtc", "cublas")
-        )
-        cudnn = _open("libcudnn.so.9")
-        if cudnn is not None:
-            cudnn.cudnnGetVersion.restype = ctypes.c_size_t
-        compiler = _integers(nvrtc, "nvrtcVersion", 2)
-        parts = [_integers(cublas, "cublasGetProperty", 1, index) for index in range(3)]
-        number = 0 if cudnn is None else int(cudnn.cudnnGetVersion())
-        return CudaVersions(
-            highest=_cuda_version(_integers(self._driver, "cuDriverGetVersion", 1)),
-            runtime=_cuda_version(_integers(cudart, "cudaRuntimeGetVersion", 1)),
-            compiler=".".join(map(str, compiler)) or None,
-            cublas=".".join(str(part[0]) for part in parts) if all(parts) else None,
-            cudnn=f"{number // 10_000}.{number // 100 % 100}.{number % 100}" if number else None,
-        )
 
-    def gpus(self) -> Sequence[Gpu]:
-        """Return the GPUs that the driver shows."""
-        driver = self._driver
-        if driver is None or driver.cuInit(0) != 0:
-            return ()
-        (count,) = _integers(driver, "cuDeviceGetCount", 1) or (0,)
-        return tuple(self._gpu(driver, index) for index in range(count))
+def _cuda(built_for: str | None) -> Cuda:
+    libraries = () if built_for is None else libraries_for(built_for)
+    highest, runtime, compiler = cuda_versions((built_for or "").partition(".")[0])
+    return Cuda(
+        driver=_driver_version(),
+        highest=highest,
+        runtime=runtime,
+        compiler=compiler,
+        gpus=tuple(_gpus()),
+        libraries=tuple(replace(library, path=find_library(library.name)) for library in libraries),
+        problem=cuda_problem(),
+    )
 
-    def library(self, name: str) -> str | None:
-        """Load a library, and return the path that it came from."""
-        _preload()  # the loader does not look where pip has put libraries
-        if not load(name):
-            return None
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/self/maps").read_text().splitlines():
-                path = line.partition("/")[2]
-                if path.rpartition("/")[2].startswith(name):
-                    return f"/{path}"
-        return name
 
-    def cuda_problem(self) -> str | None:
-        """Return what keeps CUDA from working."""
-        return cuda_problem()
+def _driver_version() -> str | None:
+    """Return the NVIDIA driver's version, as the kernel knows it."""
+    with contextlib.suppress(OSError):
+        version = Path("/proc/driver/nvidia/version").read_text()
+        if match := re.search(r"\b\d+\.\d+(\.\d+)?\b", version):
+            return match[0]
+    return None
 
-    @cached_property
-    def _driver(self) -> ctypes.CDLL | None:
-        return _open("libcuda.so.1")
 
-    @cached_property
-    def _nvml(self) -> ctypes.CDLL | None:
-        library = _open("libnvidia-ml.so.1")
-        return library if library is not None and library.nvmlInit_v2() == 0 else None
-
-    def _gpu(self, driver: ctypes.CDLL, index: int) -> Gpu:
-        device, memory = ctypes.c_int(), ctypes.c_size_t()
-        name, bus = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
+def _gpus() -> Iterator[Gpu]:
+    """Yield the GPUs that the driver shows."""
+    driver = _open("libcuda.so.1")
+    if driver is None or driver.cuInit(0) != 0:
+        return
+    (count,) = _integers(driver, "cuDeviceGetCount", 1) or (0,)
+    for index in range(count):
+        device, size, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(128)
         driver.cuDeviceGet(ctypes.byref(device), index)
         driver.cuDeviceGetName(name, len(name), device)
-        driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-        driver.cuDeviceGetPCIBusId(bus, len(bus), device)
+        driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
         capability = []
         for attribute in _CAPABILITY:
             number = ctypes.c_int()
             driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
             capability.append(str(number.value))
-        return Gpu(
-            name=name.value.decode(),
-            capability=".".join(capability),
-            memory=memory.value,
-            free=self._free_memory(bus.value),
-        )
-
-    def _free_memory(self, bus: bytes) -> int | None:
-        nvml, handle = self._nvml, ctypes.c_void_p()
-        if nvml is None or nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)) != 0:
-            return None
-        total_free_used = (ctypes.c_ulonglong * 3)()
-        if nvml.nvmlDeviceGetMemoryInfo(handle, total_free_used) != 0:
-            return None
-        return int(total_free_used[1])
+        yield Gpu(name=name.value.decode(), capability=".".join(capability), memory=size.value)
 
 
 def _described(cpuinfo: Path) -> tuple[str | None, Mapping[str, bool] | None]:

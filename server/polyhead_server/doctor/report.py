@@ -41,7 +41,6 @@ class Gpu:
     capability: str
     """Compute capability, such as 9.0."""
     memory: int
-    free: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,27 +81,31 @@ class Library:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CudaVersions:
-    """The versions of CUDA's libraries, as they say themselves."""
-
-    highest: str | None = None
-    """The highest CUDA version that the driver runs."""
-    runtime: str | None = None
-    compiler: str | None = None
-    """nvrtc, with which cuDNN compiles kernels."""
-    cublas: str | None = None
-    cudnn: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cuda(CudaVersions):
+class Cuda:
     """Everything about NVIDIA on this machine."""
 
     driver: str | None
+    highest: str | None
+    """The highest CUDA version that the driver runs."""
+    runtime: str | None
+    """The version of CUDA's runtime, as it says itself."""
+    compiler: str | None
+    """That of nvrtc, with which cuDNN compiles kernels."""
     gpus: tuple[Gpu, ...]
     libraries: tuple[Library, ...]
     problem: str | None
     """What keeps CUDA from working; None when a graph ran on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What there is."""
+
+    processors: Processors
+    memory: Memory
+    runtime: OnnxRuntime
+    openvino: OpenVino
+    cuda: Cuda
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +138,7 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Machine):
     """Everything."""
 
     polyhead: str
@@ -146,11 +149,6 @@ class Report:
     """The device that a server would take; None where it would not start."""
     reason: str
     compute_precision: str
-    processors: Processors
-    memory: Memory
-    runtime: OnnxRuntime
-    openvino: OpenVino
-    cuda: Cuda
     graphs: tuple[GraphReport, ...]
     problems: tuple[Problem, ...]
     advice: tuple[Problem, ...]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from polyhead_server.engine.gpus import gpu_name
 from polyhead_server.errors import DeviceError
 
 CPU = "CPUExecutionProvider"
@@ -50,8 +49,8 @@ class Device:
     Then small work may run on the event loop, where it waits for no larger run, and a second session with one
     thread a run gets more done.
     """
-    overlaps: bool = False
-    """Whether copies of one run go beside kernels of another."""
+    default_lanes: int = 1
+    """How many runs of one session go side by side: two where copies of one go beside kernels of another."""
     slow_fusions: frozenset[str] = frozenset()
     """Onnxruntime's fusions whose kernels are slower here than the operators that they replace."""
 
@@ -74,16 +73,6 @@ class Device:
     def arena(self) -> str:
         """Onnxruntime's name for the memory arena that runs take memory from."""
         return "cpu:0" if self.host_memory else f"gpu:{self.number}"
-
-    @property
-    def gpu(self) -> str | None:
-        """The name of the GPU, or None if runs use the host's memory."""
-        return None if self.host_memory else gpu_name(self.number)
-
-    @property
-    def default_lanes(self) -> int:
-        """How many runs of one session go side by side by default."""
-        return 2 if self.overlaps else 1
 
     def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
         """Return the operators of a session that run on the CPU although the device is another one."""

@@ -10,11 +10,12 @@ decision is made here, by running a small graph.
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
+from onnx.parser import parse_model
 
 from polyhead_server.engine import openvino_session, session
 from polyhead_server.engine.cuda_libraries import load, preload
@@ -30,6 +31,11 @@ from polyhead_server.engine.device import (
 from polyhead_server.engine.gpus import count_gpus, named_gpus
 from polyhead_server.engine.protocols import EngineSession
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
+
+_PROBE = parse_model(
+    '<ir_version: 8, opset_import: ["": 17]> probe (float[2, 2] a) => (float[2, 2] b) { b = MatMul(a, a) }'
+).SerializeToString()
+"""A graph that multiplies a matrix with itself."""
 
 
 def on_cpu(reason: str) -> Device:
@@ -56,7 +62,7 @@ def on_cuda(reason: str, number: int = 0) -> Device:
         options={"device_id": str(number), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"},
         precisions=frozenset({"fp32", "fp16", "bf16"}),
         host_memory=False,
-        overlaps=True,
+        default_lanes=2,
     )
 
 
@@ -77,15 +83,6 @@ def on_openvino(reason: str) -> Device:
         computes=bf16 | {"fp32"},
         host_threads=True,
     )
-
-
-def openvino_version() -> str:
-    """Return OpenVINO's version.
-
-    Raises:
-        DeviceError: It does not work.
-    """
-    return openvino_session.version()
 
 
 def cuda_version() -> str | None:
@@ -167,10 +164,9 @@ def open_graph(path: Path, device: Device, *, threads: int, lanes: int) -> Engin
     if device.provider == OPENVINO:
         return openvino_session.OpenVinoSession(
             path, precision=device.compute_precision, threads=threads, lanes=lanes
-        )
-    return session.OnnxRuntimeSession(
-        session.open_session(path, device=device, threads=threads), device.arena
-    )
+        ).prepare
+    opened = session.open_session(path, device=device, threads=threads)
+    return partial(session.OnnxRuntimeRun, opened, device.arena)
 
 
 def examine_graph(path: Path, device: Device) -> tuple[str, Operators]:
@@ -214,25 +210,14 @@ def flush_denormals() -> None:
     """
     options = ort.SessionOptions()
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    ort.InferenceSession(_matrix_product(), options, providers=[CPU])
-
-
-def _matrix_product() -> bytes:
-    """Return a graph that multiplies a matrix [2, 2] with itself."""
-    matrix = onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [2, 2])
-    product = onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [2, 2])
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMul", ["a", "a"], ["b"])], "probe", [matrix], [product]
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+    ort.InferenceSession(_PROBE, options, providers=[CPU])
 
 
 def _try_cuda(number: int) -> str | None:
     """Multiply two matrices on a GPU; return what went wrong."""
     device = on_cuda("probe", number)
     try:
-        probe = ort.InferenceSession(_matrix_product(), providers=device.providers)
+        probe = ort.InferenceSession(_PROBE, providers=device.providers)
         check_provider(probe.get_providers(), device)
         probe.run(None, {"a": np.eye(2, dtype=np.float32)})
     except StartError as error:

@@ -60,8 +60,7 @@ class Engine:
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.device = device
-        session = open_graph(path, device, threads=threads, lanes=lanes)
-        self._session: EngineSession | None = session
+        self._session: EngineSession | None = open_graph(path, device, threads=threads, lanes=lanes)
         self._signature = signature
         self._primary = signature.primary.name
         self.outputs = [spec.name for spec in signature.results]
@@ -71,7 +70,6 @@ class Engine:
         self._lock = Lock()
         self._lost = lost
         self._can_shrink = True
-        self._check_names(session, path.name)
         try:
             self._warm_up(path.name)
             self._try_shrinking()
@@ -95,7 +93,7 @@ class Engine:
         with self._lock:
             if self._stopped or self._session is None:
                 raise EngineError(f"{self._signature.name} is stopped")
-            run = self._session.prepare()
+            run = self._session()
             shrink = self._arena.begin(taken) and self._can_shrink
             self._running.add(run)
         try:
@@ -113,10 +111,6 @@ class Engine:
             with self._lock:
                 self._arena.end(taken)
                 self._running.discard(run)
-
-    def example(self, batch: int, tokens: int) -> dict[str, NDArray[Any]]:
-        """Return inputs of (B, T): zeros, nothing masked, no padding."""
-        return self._signature.example(batch, tokens)
 
     def shrink(self) -> None:
         """Have the next run return the memory that earlier runs took."""
@@ -153,27 +147,16 @@ class Engine:
             return
         self.shrink()
         try:
-            self.run(self.example(1, 1), self.outputs)
+            self.run(self._signature.example(1, 1), self.outputs)
         except EngineError as error:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
             self._can_shrink = False
-
-    def _check_names(self, session: EngineSession, file: str) -> None:
-        for what, names, specs in (
-            ("inputs", session.inputs, self._signature.feeds),
-            ("outputs", session.outputs, self._signature.results),
-        ):
-            are, must = set(names), {spec.name for spec in specs}
-            if are != must:
-                raise RepositoryError(
-                    f"{file}: the session's {what} must be {sorted(must)}, were {sorted(are)}"
-                )
 
     def _warm_up(self, file: str) -> None:
         """Run once on zeros, and check the outputs against the manifest."""
         batch, tokens = 2, min(8, self._signature.max_tokens or 8)
         try:
-            values = self.run(self.example(batch, tokens), self.outputs)
+            values = self.run(self._signature.example(batch, tokens), self.outputs)
         except (EngineError, TooLargeError, DeviceLostError) as error:
             LOGGER.debug("warm-up of %s failed", self._signature.name, exc_info=True)
             raise RepositoryError(f"{file} fails on its first run") from error

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 
 
-def check_device(device: str) -> str:
-    """Check the value of `--device`, and return it.
+def check_device(_type: object, device: str) -> None:
+    """Check the value of `--device`, for cyclopts.
 
     Raises:
         ValueError: It is neither auto, cpu, openvino, cuda nor cuda with distinct numbers.
@@ -17,7 +17,6 @@ def check_device(device: str) -> str:
         raise ValueError(
             f"a device must be auto, cpu, openvino, cuda or cuda:0,2 for some of the GPUs, was {device!r}"
         )
-    return device
 
 
 def named_gpus(device: str) -> tuple[int, ...]:
@@ -42,23 +41,6 @@ def count_gpus() -> int | None:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
-
-
-def gpu_name(gpu: int) -> str:
-    """Return a GPU's model and bus address from the driver, or its number if the driver cannot be asked."""
-    name, bus, device = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32), ctypes.c_int()
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return f"GPU {gpu}"
-    if (
-        driver.cuInit(0) != 0
-        or driver.cuDeviceGet(ctypes.byref(device), gpu) != 0
-        or driver.cuDeviceGetName(name, len(name), device) != 0
-        or driver.cuDeviceGetPCIBusId(bus, len(bus), device) != 0
-    ):
-        return f"GPU {gpu}"
-    return f"{name.value.decode()} at {bus.value.decode()}"
 
 
 def gpus_for(device: str, *, count: Callable[[], int | None] = count_gpus) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ those of the run before where one is missing. The server does, before it gets he
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -42,20 +42,29 @@ class OpenVinoSession:
     """
 
     def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
-        self._model = _read(path)
-        # The compiled graph has other names beside those of the file.
-        self.inputs: Collection[str] = [port.any_name for port in self._model.inputs]
-        self.outputs: Collection[str] = [port.any_name for port in self._model.outputs]
+        core = _core()
         self._settings = _settings(precision, threads, lanes)
-        self._requests: _Requests | None = _Requests(self._compile(path.name, precision))
+        self._requests: _Requests | None = None
         self._lock = Lock()
+        try:
+            self._model = core.read_model(path)
+            compiled = self.requests().compiled
+        except Exception as error:
+            raise _refusal(path.name, error) from error
+        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        devices = compiled.get_property("EXECUTION_DEVICES")
+        if (used, devices) != (_PRECISIONS[precision], [_CPU]):
+            raise DeviceError(
+                f"{path.name} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
+                f"{', '.join(devices)}"
+            )
 
     def prepare(self) -> "_OpenVinoRun":
         """Return a run that has not begun."""
         return _OpenVinoRun(self)
 
     def requests(self) -> "_Requests":
-        """Return where runs take requests from: of the graph compiled anew, if a run has failed on it."""
+        """Return where runs take requests from; compile the graph first, if it is new or a run has failed."""
         with self._lock:
             if self._requests is None:
                 self._requests = _Requests(_core().compile_model(self._model, _CPU, self._settings))
@@ -66,20 +75,6 @@ class OpenVinoSession:
         with self._lock:
             if self._requests is requests:
                 self._requests = None
-
-    def _compile(self, file: str, precision: str) -> Any:
-        try:
-            compiled = _core().compile_model(self._model, _CPU, self._settings)
-        except Exception as error:
-            raise _refusal(file, error) from error
-        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        devices = compiled.get_property("EXECUTION_DEVICES")
-        if (used, devices) != (_PRECISIONS[precision], [_CPU]):
-            raise DeviceError(
-                f"{file} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
-                f"{', '.join(devices)}"
-            )
-        return compiled
 
     def operators(self) -> Mapping[str, int]:
         """Count the operators that it was compiled to, without constants."""
@@ -210,14 +205,6 @@ def _settings(precision: str, threads: int, lanes: int) -> Mapping[str, Any]:
 def _kind(operator: Any) -> str:
     kind, made_of = (str(operator.rt_info[name].astype(str)) for name in ("layerType", "originalLayersNames"))
     return _ATTENTION if kind == "Subgraph" and _ATTENTION in made_of else kind
-
-
-def _read(path: Path) -> Any:
-    core = _core()
-    try:
-        return core.read_model(path)
-    except Exception as error:
-        raise _refusal(path.name, error) from error
 
 
 def _refusal(file: str, error: Exception) -> RepositoryError:

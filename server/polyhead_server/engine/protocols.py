@@ -1,7 +1,7 @@
-"""What an engine needs of the library that computes: sessions, and runs of them."""
+"""What an engine needs of the library that computes: runs of a graph."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -24,16 +24,5 @@ class EngineRun(Protocol):
         """End the run at its next operator, or as soon as it begins: it raises. Any thread may call this."""
 
 
-class EngineSession(Protocol):
-    """A graph that is loaded. Its runs may go side by side."""
-
-    @property
-    def inputs(self) -> Collection[str]:
-        """The names of its inputs."""
-
-    @property
-    def outputs(self) -> Collection[str]:
-        """The names of its outputs."""
-
-    def prepare(self) -> EngineRun:
-        """Return a run that has not begun."""
+EngineSession: TypeAlias = Callable[[], EngineRun]
+"""A graph that is loaded: returns a run that has not begun. Runs may go side by side."""

@@ -1,7 +1,8 @@
 """Open onnxruntime sessions, and check which provider computes which of their operators."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,11 @@ _SHAPES = frozenset(
 )
 """Operators that onnxruntime computes shapes with, on purpose on the CPU. All others are work for the GPU."""
 
-
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
 
-class OnnxRuntimeSession:
-    """A session of onnxruntime. Any number of its runs go side by side.
+class OnnxRuntimeRun:
+    """A run of a session of onnxruntime. Any number of them go side by side.
 
     Args:
         session: The session.
@@ -43,37 +43,19 @@ class OnnxRuntimeSession:
     def __init__(self, session: ort.InferenceSession, arena: str) -> None:
         self._session = session
         self._arena = arena
-
-    @property
-    def inputs(self) -> Collection[str]:
-        """The names of its inputs."""
-        return [value.name for value in self._session.get_inputs()]
-
-    @property
-    def outputs(self) -> Collection[str]:
-        """The names of its outputs."""
-        return [value.name for value in self._session.get_outputs()]
-
-    def prepare(self) -> "_OnnxRuntimeRun":
-        """Return a run that has not begun."""
-        return _OnnxRuntimeRun(self._session, self._arena)
-
-
-class _OnnxRuntimeRun:
-    def __init__(self, session: ort.InferenceSession, arena: str) -> None:
-        self._session = session
-        self._arena = arena
         self._options = ort.RunOptions()
 
     def __call__(
         self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
     ) -> list[NDArray[Any]]:
+        """Run the graph; see `EngineRun`."""
         if shrink:
             self._options.add_run_config_entry(_SHRINK, self._arena)
         values: list[NDArray[Any]] = self._session.run(list(outputs), dict(feeds), self._options)
         return values
 
     def cancel(self) -> None:
+        """Let onnxruntime end the run."""
         self._options.terminate = True
 
 
@@ -89,6 +71,28 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
         RepositoryError: The graph does not load.
         DeviceError: It does not run on the device, or only in part.
     """
+    session = _open(path, device, threads, record=device.checks_placement)
+    check_provider(session.get_providers(), device)
+    if device.checks_placement:
+        _check_placement(path.name, session, device)
+    return session
+
+
+def examine(path: Path, device: Device) -> tuple[str, Operators]:
+    """Load a graph and run nothing; return the provider that it got, and its operators by provider.
+
+    Raises:
+        RepositoryError: The graph does not load.
+    """
+    try:  # not packed, which would only take memory
+        session = _open(path, replace(device, packed=False), threads=1, record=True)
+    except RepositoryError as error:
+        raise RepositoryError(f"{error}: {error.__cause__}".splitlines()[0]) from error
+    return session.get_providers()[0], placed(session)
+
+
+def _open(path: Path, device: Device, threads: int, *, record: bool) -> ort.InferenceSession:
+    """Open a session, which may record where its nodes are."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -99,7 +103,7 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     options.log_severity_level = 3
     if not device.packed:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if device.checks_placement:
+    if record:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = ort.InferenceSession(
@@ -110,25 +114,7 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
             raise RepositoryError(f"{path.name} needs more memory than there is") from error
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
-    check_provider(session.get_providers(), device)
-    if device.checks_placement:
-        _check_placement(path.name, session, device)
     return session
-
-
-def examine(path: Path, device: Device) -> tuple[str, Operators]:
-    """Load a graph and run nothing; return the provider that it got, and its operators by provider."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_session_config_entry("session.disable_prepacking", "1")  # it would only take memory
-    try:
-        session = ort.InferenceSession(
-            str(path), options, providers=device.providers, disabled_optimizers=device.slow_fusions
-        )
-    except Exception as error:
-        raise RepositoryError(f"onnxruntime cannot load it: {str(error).splitlines()[0]}") from error
-    return session.get_providers()[0], placed(session)
 
 
 def placed(session: ort.InferenceSession) -> Operators:

@@ -1,15 +1,11 @@
 """The ASGI application: what each path answers, and to whom."""
 
-import asyncio
-import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import orjson
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -26,13 +22,15 @@ from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
-from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
+from polyhead_server.errors import shorten
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, scoring, sparse
-from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, cheapest, halves, named_or_only, parts_of
+from polyhead_server.http.bodies import Bodies, Reply
+from polyhead_server.http.calls import CallForm
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
+    BINARY,
+    INFERENCE,
     JSON_BYTES,
     PRIORITY,
     TIMEOUT,
@@ -40,42 +38,25 @@ from polyhead_server.http.endpoint import (
     Caller,
     Endpoint,
 )
+from polyhead_server.http.inferences import Inferences
 from polyhead_server.http.messages import json_form, to_json
 from polyhead_server.http.openapi import document, like
-from polyhead_server.http.tensors import (
-    NUMBERS_AT_ONCE,
-    REQUEST,
-    SAMPLE,
-    IsBinary,
-    Parameters,
-    read_request,
-    write_reply,
-)
+from polyhead_server.http.tensors import REQUEST, SAMPLE
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
-from polyhead_server.inference.reply import InferReply
-from polyhead_server.inference.wire import LARGE, InferRequest
+from polyhead_server.inference.wire import LARGE
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
-from polyhead_server.repository.signature import Signature
-from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guards
+from polyhead_server.transport.access import Guard, guard_of
 
-_BINARY = "application/octet-stream"
 _PLAIN = "text/plain; charset=utf-8"
 _INDEX = Fields({"ready": Field("Whether to leave out what is not ready", [bool])}, example={"ready": True})
-_BYTES_PER_NUMBER = 12
-_COPIED_PER_PARSED = 64
-"""Binary tensors are only copied: so many bytes of them take as long as a byte of JSON."""
-
-T = TypeVar("T")
-_Translate = Callable[[memoryview, Parameters], tuple[int, T]]
 
 
-class Inferences:
-    """Answer inference requests: of the Open Inference Protocol, and calls of other APIs.
+class HttpProcedures:
+    """Answer what is not inference: health, metadata, configuration, statistics, lists of models.
 
     Args:
         runtime: The runtime.
@@ -87,226 +68,52 @@ class Inferences:
         self._bodies = bodies
         self._created = int(time.time())
 
-    @asynccontextmanager
-    async def infer(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v2/models/NAME/infer`."""
-        model, version = _named(caller)
-
-        def work_bytes(body: memoryview) -> int:
-            size = JSON_BYTES.read(caller.request)
-            return len(body) if size is None else size + len(body) // _COPIED_PER_PARSED
-
-        def translate(body: memoryview, given: Parameters) -> tuple[int, tuple[InferRequest, IsBinary]]:
-            size = JSON_BYTES.read(caller.request)
-            request, is_binary = read_request(body, size, model=model, version=version, given=given)
-            return request.size, (request, is_binary)
-
-        with self._runtime.reserve() as held:
-            (request, is_binary), deadline = await self._read(
-                caller, translate, held, types=[_BINARY], work_bytes=work_bytes
-            )
-            async with until_left(caller.request.receive):
-                reply = await self._runtime.infer(request, deadline=deadline, held=held)
-                del request  # before the reply is translated and sent
-                written = write_reply(reply, is_binary)
-                cost = _BYTES_PER_NUMBER * written.elements
-                if not written.raw and written.elements > NUMBERS_AT_ONCE:
-                    yield Reply(content=written.json, work_bytes=cost)
-                    return
-                text: bytes = await self._bodies.run(cost, b"".join, written.json)
-                if not written.raw:
-                    yield Reply.of(text)
-                    return
-                size = len(text) + sum(map(len, written.raw))
-                headers = {JSON_BYTES.name: str(len(text))}
-                yield Reply(content=(text, *written.raw), size=size, media_type=_BINARY, headers=headers)
-
-    def call(self, form: CallForm) -> Answer:
-        """Return what answers calls of a form, which become inference requests."""
-
-        @asynccontextmanager
-        async def answer(caller: Caller) -> AsyncIterator[Reply]:
-            models = [signature.name for signature in self._models(form)]
-
-            def translate(
-                body: memoryview, given: Parameters
-            ) -> tuple[int, tuple[ApiCall, Signature, list[range]]]:
-                fields = form.fields.read(read_json(body), "the request")
-                registry = self._runtime.registry
-                named = registry.find(named_or_only(fields, models, form.does)).signature
-                call = form.read(fields, named, given)
-                graphs = (model.signature for model in registry.models())
-                signature = cheapest(named, graphs, form.role)
-                call.check(signature)
-                return len(body), (call, signature, parts_of(call, self._runtime.settings))
-
-            with self._runtime.reserve() as held:
-                (call, signature, parts), deadline = await self._read(caller, translate, held)
-                async with until_left(caller.request.receive):
-                    replies = await self._infer_parts(call, signature, parts, deadline, held)
-                    values, tokens = call.values(replies)
-                    content = form.write(call, signature, tokens, *values)
-                    numbers = sum(np.size(content) for reply in replies for content in reply.contents)
-                    cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
-                    yield Reply.of(await self._bodies.run(cost, b"".join, content))
-
-        return answer
-
-    async def _infer_parts(
-        self,
-        call: ApiCall,
-        signature: Signature,
-        parts: Iterable[range],
-        deadline: float,
-        held: Reservation,
-    ) -> list[InferReply]:
-        """Return the replies to the parts of a call, each made when its turn comes.
-
-        One that is too large is sent in halves.
-        """
-        replies = []
-        for part in parts:
-            try:
-                with call.located(part):
-                    reply = await self._infer_part(call, signature, part, deadline, held)
-            except TooLargeError:
-                if len(part) == 1:
-                    raise
-                replies += await self._infer_parts(call, signature, halves(part), deadline, held)
-            else:
-                replies.append(reply)
-        return replies
-
-    async def _infer_part(
-        self, call: ApiCall, signature: Signature, part: range, deadline: float, held: Reservation
-    ) -> InferReply:
-        began_ns, settings = time.perf_counter_ns(), self._runtime.settings
-        try:
-            size = sum(each.text_bytes + each.tokens for each in call.sizes[part.start : part.stop])
-            request = await self._bodies.run(size, call.request, signature, settings, part)
-            held.add(request.size)
-        except (Exception, asyncio.CancelledError) as error:
-            self._count(error, time.perf_counter_ns() - began_ns)
-            raise
-        try:
-            return await self._runtime.infer(request, deadline=deadline, held=held)
-        finally:
-            held.add(-request.size)
-
-    @asynccontextmanager
-    async def models(self, _: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v1/models`."""
-        listed = [embed.listed_model(one.name, self._created) for one in self._models(embed.OPENAI)]
-        yield _json({"object": "list", "data": listed})
-
-    @asynccontextmanager
-    async def model(self, caller: Caller) -> AsyncIterator[Reply]:
-        """Answer `/v1/models/NAME`."""
-        signature = self._runtime.registry.find(_named(caller)[0]).signature
-        yield _json(embed.listed_model(signature.name, self._created))
-
-    def _models(self, form: CallForm) -> list[Signature]:
-        """Return the models that calls of a form are for."""
-        signatures = {model.signature.name: model.signature for model in self._runtime.registry.models()}
-        return [signature for signature in signatures.values() if form.serves(signature)]
-
-    async def _read(
-        self,
-        caller: Caller,
-        translate: _Translate[T],
-        held: Reservation,
-        *,
-        types: Sequence[str] = (),
-        work_bytes: Callable[[memoryview], int] = len,
-    ) -> tuple[T, float]:
-        """Read and translate an inference; count one that is rejected here.
-
-        Args:
-            caller: Has sent it.
-            translate: Returns what a body and the parameters that headers give stand for, and the bytes that
-                this keeps in memory.
-            held: Has the bytes.
-            types: Media types that the body may have, beside JSON.
-            work_bytes: Returns what it costs to translate a body, in bytes of JSON.
-
-        Returns:
-            What it stands for, and its deadline.
-        """
-        began_ns, began = time.perf_counter_ns(), time.monotonic()
-        try:
-            seconds, priority = TIMEOUT.read(caller.request), PRIORITY.read(caller.request)
-            given = {} if priority is None else {"priority": priority}
-            caller.check_type(*types)
-            body = await self._bodies.read(caller.request, held)
-            size, translated = await self._bodies.run(work_bytes(body), translate, body, given)
-            del body
-            held.add(size - held.bytes)
-            return translated, math.inf if seconds is None else began + seconds
-        except (Exception, asyncio.CancelledError) as error:
-            self._count(error, time.perf_counter_ns() - began_ns)
-            raise
-
-    def _count(self, error: BaseException, total_ns: int) -> None:
-        """Count an inference that is rejected here.
-
-        A variable of the caller's would refer to the error, and its traceback to the caller and the body.
-        """
-        counted = InvalidRequestError(error.detail) if isinstance(error, HTTPException) else error
-        count = self._runtime.registry.unattributed.failed
-        self._runtime.soon(partial(count, total_ns=total_ns, error=counted))
-
-
-class HttpProcedures:
-    """Answer what is not inference: health, metadata, configuration, statistics, the index.
-
-    Args:
-        runtime: The runtime.
-        bodies: Reads requests.
-    """
-
-    def __init__(self, runtime: ThreadsafeRuntime, bodies: Bodies) -> None:
-        self._runtime = runtime
-        self._bodies = bodies
-
-    @asynccontextmanager
-    async def live(self, _: Caller) -> AsyncIterator[Reply]:
+    async def live(self, _: Caller) -> Reply:
         """Answer `/v2/health/live`."""
-        yield _json({"live": True})
+        return _json({"live": True})
 
-    @asynccontextmanager
-    async def ready(self, _: Caller) -> AsyncIterator[Reply]:
+    async def ready(self, _: Caller) -> Reply:
         """Answer `/v2/health/ready`."""
         ready = bool(self._runtime.serving())
-        yield _json({"ready": ready}, 200 if ready else 503)
+        return _json({"ready": ready}, 200 if ready else 503)
 
-    @asynccontextmanager
-    async def model_ready(self, caller: Caller) -> AsyncIterator[Reply]:
+    async def model_ready(self, caller: Caller) -> Reply:
         """Answer `/v2/models/NAME/ready`."""
-        name, version = _named(caller)
+        name, version = caller.model
         self._runtime.registry.slot(name, version)
         response = await self._runtime.call("ModelReady", pb.ModelReadyRequest(name=name, version=version))
-        yield _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
+        return _json({"name": name, "ready": response.ready}, 200 if response.ready else 503)
 
-    def call(self, procedure: str, field: str = "", form: Fields | None = None) -> Answer:
+    async def models(self, _: Caller) -> Reply:
+        """Answer `/v1/models`."""
+        served = embed.OPENAI.served(self._runtime.registry)
+        listed = [embed.listed_model(one.name, self._created) for one in served]
+        return _json({"object": "list", "data": listed})
+
+    async def model(self, caller: Caller) -> Reply:
+        """Answer `/v1/models/NAME`."""
+        signature = self._runtime.registry.find(caller.model[0]).signature
+        return _json(embed.listed_model(signature.name, self._created))
+
+    def answer_of(self, procedure: str, field: str = "", body: Fields | None = None) -> Answer:
         """Return what answers with the response of a procedure, or with one field of it.
 
         Args:
             procedure: Its name. The path has fields of its request.
             field: The field; empty for all.
-            form: The fields of its request that the body has.
+            body: The fields of its request that the body has.
         """
         rpc = RPCS[procedure]
 
-        @asynccontextmanager
-        async def answer(caller: Caller) -> AsyncIterator[Reply]:
+        async def answer(caller: Caller) -> Reply:
             fields = caller.request.path_params
-            if form is not None:
-                caller.check_type(_BINARY)
+            if body is not None:
+                caller.check_type(BINARY)
                 with self._runtime.reserve() as held:
-                    body = await self._bodies.read(caller.request, held)
-                    fields = fields | form.read(read_json(body) if body else {}, "the request")
+                    text = await self._bodies.read(caller.request, held)
+                    fields = fields | body.read(read_json(text) if text else {}, "the request")
             response = to_json(await self._runtime.call(procedure, rpc.request(**fields)))
-            yield _json(response[field] if field else response)
+            return _json(response[field] if field else response)
 
         return answer
 
@@ -327,34 +134,29 @@ class Observations:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(Metrics(counters))
 
-    @asynccontextmanager
-    async def metrics(self, caller: Caller) -> AsyncIterator[Reply]:
+    async def metrics(self, caller: Caller) -> Reply:
         """Answer `/metrics`."""
         try:
             encoder, media_type = choose_encoder(caller.request.headers.get("accept", ""))
         except TypeError:  # the version that is asked for is none
             encoder, media_type = choose_encoder("")
         text: bytes = await self._bodies.run(LARGE, encoder, self._registry)
-        yield Reply.of(text, media_type=media_type)
+        return Reply.of(text, media_type=media_type)
 
-    @asynccontextmanager
-    async def live(self, _: Caller) -> AsyncIterator[Reply]:
+    async def live(self, _: Caller) -> Reply:
         """Answer `/healthz`."""
-        yield Reply.of(b"ok\n", media_type=_PLAIN)
+        return Reply.of(b"ok\n", media_type=_PLAIN)
 
-    @asynccontextmanager
-    async def ready(self, _: Caller) -> AsyncIterator[Reply]:
+    async def ready(self, _: Caller) -> Reply:
         """Answer `/readyz`."""
         if self._counters.total(*NO_MODEL)[slots.SERVING] > 0:
-            yield Reply.of(b"ok\n", media_type=_PLAIN)
-        else:
-            text = b"not ready: loading, draining, or without a model\n"
-            yield Reply.of(text, status=503, media_type=_PLAIN)
+            return Reply.of(b"ok\n", media_type=_PLAIN)
+        text = b"not ready: loading, draining, or without a model\n"
+        return Reply.of(text, status=503, media_type=_PLAIN)
 
-    @asynccontextmanager
-    async def document(self, _: Caller) -> AsyncIterator[Reply]:
+    async def document(self, _: Caller) -> Reply:
         """Answer `/openapi.json`."""
-        yield Reply.of(self._document)
+        return Reply.of(self._document)
 
     @cached_property
     def _document(self) -> bytes:
@@ -391,9 +193,10 @@ def create_application(
         Endpoint,
         bodies=bodies,
         runtime=runtime,
-        guards=() if runtime is None else guards(settings, runtime.registry.unattributed),
+        guard=Guard() if runtime is None else guard_of(settings),
         origins=settings.http_origin,
         local_only=is_loopback(settings.http_host) and not protected,
+        log=log,
     )
 
     def route(path: str, answer: Answer, summary: str, reply: Any, **options: Any) -> Route:
@@ -402,9 +205,9 @@ def create_application(
 
     routes: list[Route] = []
     if runtime is not None:
-        inferences = Inferences(runtime, bodies)
-        routes += _open_inference_routes(route, HttpProcedures(runtime, bodies), inferences, log)
-        routes += _call_routes(route, inferences, log)
+        procedures, inferences = HttpProcedures(runtime, bodies), Inferences(runtime, bodies)
+        routes += _open_inference_routes(route, procedures, inferences)
+        routes += _call_routes(route, procedures, inferences)
     routes += _observation_routes(route, Observations(counters, bodies, routes))
     cors = Middleware(
         _CrossOrigin,
@@ -434,17 +237,16 @@ class _CrossOrigin(CORSMiddleware):
 
 
 def _open_inference_routes(
-    route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences, log: RequestLog | None
+    route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences
 ) -> Iterator[Route]:
-    def call(path: str, procedure: str, summary: str, field: str = "", form: Fields | None = None) -> Route:
-        answer = procedures.call(procedure, field, form)
+    def call(path: str, procedure: str, summary: str, field: str = "", body: Fields | None = None) -> Route:
+        answer = procedures.answer_of(procedure, field, body)
         schema = json_form(RPCS[procedure].response).schema
         reply = schema["properties"][field] if field else schema
-        return route(path, answer, summary, reply, procedure=procedure, request=form)
+        return route(path, answer, summary, reply, procedure=procedure, request=body)
 
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-    headers = [TIMEOUT, PRIORITY, JSON_BYTES]
-    infer = {"request": REQUEST, "headers": headers, "procedure": "ModelInfer", "log": log}
+    infer = {"request": REQUEST, "headers": [TIMEOUT, PRIORITY, JSON_BYTES], "procedure": INFERENCE}
     for model in models:  # first, since routes are tried in order
         summary = "Infer: tensors in, tensors out"
         yield route(f"{model}/infer", inferences.infer, summary, like(SAMPLE), **infer)
@@ -463,10 +265,12 @@ def _open_inference_routes(
         yield route(f"{model}/ready", procedures.model_ready, "Whether a model is ready", ready, **options)
 
 
-def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | None) -> Iterator[Route]:
+def _call_routes(route: _MakeRoute, procedures: HttpProcedures, inferences: Inferences) -> Iterator[Route]:
     def call(path: str, form: CallForm, body: errors.ErrorBody, summary: str, reply: Any) -> Route:
-        options = {"headers": [TIMEOUT, PRIORITY], "procedure": "ModelInfer", "log": log}
-        return route(path, inferences.call(form), summary, reply, request=form.fields, body=body, **options)
+        options = {"headers": [TIMEOUT, PRIORITY], "procedure": INFERENCE}
+        return route(
+            path, inferences.answer_to(form), summary, reply, request=form.fields, body=body, **options
+        )
 
     reply: Any = {"anyOf": [like(sample) for sample in embed.SAMPLES]}
     yield call("/v1/embeddings", embed.OPENAI, errors.openai, "Embed texts, as OpenAI's API does", reply)
@@ -486,8 +290,8 @@ def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | No
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
     model = embed.listed_model("", 0)
     models = like({"object": "list", "data": [model]})
-    yield index("/v1/models", inferences.models, "The models that embed", models)
-    yield index("/v1/models/{name}", inferences.model, "A model that embeds", like(model))
+    yield index("/v1/models", procedures.models, "The models that embed", models)
+    yield index("/v1/models/{name}", procedures.model, "A model that embeds", like(model))
 
 
 def _observation_routes(route: _MakeRoute, seen: Observations) -> Iterator[Route]:
@@ -506,12 +310,6 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     body = errors.openai if path.startswith("/v1/") else errors.open_inference
     headers = {**(error.headers or {}), REQUEST_ID: Caller(request).id}
     return JSONResponse(body(error.status_code, message), error.status_code, headers)
-
-
-def _named(caller: Caller) -> tuple[str, str]:
-    """Return the model and the version that the path names; empty where it does not."""
-    parameters = caller.request.path_params
-    return parameters.get("name", ""), parameters.get("version", "")
 
 
 def _json(value: object, status: int = 200) -> Reply:

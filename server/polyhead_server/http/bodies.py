@@ -14,12 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from polyhead_server.errors import (
-    ExpiredError,
-    InvalidRequestError,
-    TooLargeError,
-    quoted,
-)
+from polyhead_server.errors import ExpiredError, InvalidRequestError, TooLargeError, quoted
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
 
@@ -45,14 +40,14 @@ class _Growing:
         self._bytes: bytearray | mmap = bytearray()
         self._size = 0
 
-    def write(self, part: bytes) -> None:
-        """Add a part."""
-        end = self._size + len(part)
+    def write(self, piece: bytes) -> None:
+        """Add a piece."""
+        end = self._size + len(piece)
         if end > len(self._bytes):
             wider = bytearray(end) if end <= SMALL else mmap(-1, 2 * end)
             wider[: self._size] = self.content
             self._bytes = wider
-        self._bytes[self._size : end] = part
+        self._bytes[self._size : end] = piece
         self._size = end
 
     @property
@@ -113,9 +108,9 @@ class Bodies:
         if announced.isdecimal():
             self._check(int(announced))
         body = _Growing()
-        async for part in request.stream():
-            self._add(held, len(part))
-            body.write(part)
+        async for piece in request.stream():
+            self._add(held, len(piece))
+            body.write(piece)
         return body.content
 
     def _add(self, held: Reservation, size: int) -> None:
@@ -137,9 +132,9 @@ class Bodies:
             for start in range(0, len(body), PIECE):  # what is left of a piece is copied each time
                 rest = body[start : start + PIECE]
                 while rest and not inflater.eof:
-                    part = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
-                    self._add(held, len(part))
-                    inflated.write(part)
+                    piece = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
+                    self._add(held, len(piece))
+                    inflated.write(piece)
                     rest = inflater.unconsumed_tail
         except zlib.error as error:
             raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
@@ -190,8 +185,8 @@ async def send_reply(reply: Reply, scope: Scope, send: Send, bodies: Bodies) -> 
     work_bytes = max(reply.work_bytes, 0 if reply.size is None else reply.size)
     while (piece := await bodies.run(work_bytes, next, content, None)) is not None:
         for start in range(0, len(piece), PIECE):
-            part = bytes(piece[start : start + PIECE])
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            body = bytes(piece[start : start + PIECE])
+            await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 

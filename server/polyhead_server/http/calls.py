@@ -1,4 +1,4 @@
-"""Calls of other APIs, which become inference requests for parts of their inputs.
+"""Calls of other APIs, which become inference requests for chunks of their inputs.
 
 Shape letters: B inputs, T tokens.
 """
@@ -20,6 +20,7 @@ from polyhead_server.http.tensors import Parameters, pack, write_parameters
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
+from polyhead_server.serving.registry import Registry
 from polyhead_server.settings import Settings
 
 MOST_INPUTS = 2048
@@ -63,8 +64,8 @@ class ApiCall(ABC):
         """
 
     @abstractmethod
-    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the inference request for a part of the inputs.
+    def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
+        """Return the inference request for a chunk of the inputs.
 
         Raises:
             InvalidRequestError: Something about an input is wrong.
@@ -72,14 +73,14 @@ class ApiCall(ABC):
         """
 
     @contextmanager
-    def located(self, part: range) -> Iterator[None]:
+    def located(self, chunk: range) -> Iterator[None]:
         """Make errors name inputs as the call does, and by their positions in it."""
 
         def renamed(found: re.Match[str]) -> str:
             index, name = found[1] or found[4], self.names.get(found[2] or found[3], found[0])
             if index is None or not name.endswith("[]"):
                 return name.removesuffix("[]")
-            return f"{name.removesuffix('[]')}[{part.start + int(index)}]"
+            return f"{name.removesuffix('[]')}[{chunk.start + int(index)}]"
 
         try:
             yield
@@ -90,7 +91,7 @@ class ApiCall(ABC):
     def values(self, replies: Iterable[InferReply]) -> tuple[Sequence[Any], int]:
         """Return what replies to the call have: the outputs (B, …), and the number of tokens."""
         *outputs, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
-        joined = [np.concatenate(parts) for parts in outputs]
+        joined = [np.concatenate(each) for each in outputs]
         return (
             [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in joined],
             int(sum(each.sum() for each in lengths)),
@@ -130,6 +131,11 @@ class CallForm:
     write: Callable[..., Iterator[bytes]]
     """Writes the reply: of the call, the graph, the number of tokens and each of its `values`."""
 
+    def served(self, registry: Registry) -> list[Signature]:
+        """Return the models that such calls are for."""
+        signatures = {model.signature.name: model.signature for model in registry.models()}
+        return [signature for signature in signatures.values() if self.serves(signature)]
+
 
 class InputSize(NamedTuple):
     """The size of an input."""
@@ -147,7 +153,7 @@ def text_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def parts_of(call: ApiCall, settings: Settings) -> list[range]:
+def chunks_of(call: ApiCall, settings: Settings) -> list[range]:
     """Divide a call's inputs into inference requests. Only the tokeniser knows whether texts are too many.
 
     Raises:
@@ -157,22 +163,22 @@ def parts_of(call: ApiCall, settings: Settings) -> list[range]:
     if len(sizes) > MOST_INPUTS:
         many = next(name for name in call.names.values() if name.endswith("[]")).removesuffix("[]")
         raise InvalidRequestError(f"{many} must be at most {MOST_INPUTS} inputs, were {len(sizes)}")
-    parts: list[range] = []
+    chunks: list[range] = []
     start = longest = total = 0
     for index, each in enumerate(sizes):
         longest, total, size = max(longest, each.tokens), total + each.text_bytes, index + 1 - start
         is_large = size * longest > settings.max_request_tokens or total > settings.max_text_bytes
         is_other = each.is_pair is not sizes[start].is_pair
         if size > settings.max_batch_size or (size > 1 and (is_large or is_other)):
-            parts.append(range(start, index))
+            chunks.append(range(start, index))
             start, longest, total = index, each.tokens, each.text_bytes
-    return [*parts, range(start, len(sizes))]
+    return [*chunks, range(start, len(sizes))]
 
 
-def halves(part: range) -> list[range]:
-    """Return two parts with the same inputs, of which there are at least two."""
-    middle = len(part) // 2
-    return [part[:middle], part[middle:]]
+def halves(chunk: range) -> list[range]:
+    """Return two chunks with the same inputs, of which there are at least two."""
+    middle = len(chunk) // 2
+    return [chunk[:middle], chunk[middle:]]
 
 
 def output_of(signature: Signature, role: str) -> str | None:

@@ -228,6 +228,7 @@ class BoundedServer(uvicorn.Server):
         stopping: Set in any thread, ends the server soon.
     """
 
+    _listening: socket.socket
     _accepting: asyncio.Task[None]
 
     def __init__(
@@ -245,14 +246,13 @@ class BoundedServer(uvicorn.Server):
         self._open: dict[_Connection, None] = {}  # in the order of their last replies, or their beginnings
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections."""
-        if not sockets:
-            raise ValueError("the server must be given a socket that listens")
+        """Start to accept connections, on the only socket."""
+        (self._listening,) = sockets or ()
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         await self.lifespan.startup()
         self.servers = []
-        sockets[0].setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(sockets[0]))
+        self._listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
@@ -265,15 +265,14 @@ class BoundedServer(uvicorn.Server):
         Raises:
             Exception: It has stopped because it could not accept connections.
         """
-        for listening in sockets or ():
-            asyncio.get_running_loop().remove_reader(listening)  # which accepts even if nobody awaits that
+        # Whose reader accepts even if nobody awaits that.
+        asyncio.get_running_loop().remove_reader(self._listening)
         self._accepting.cancel()
         await asyncio.wait((self._accepting,))
-        for listening in sockets or ():
-            with suppress(OSError):  # there is no other one, or no descriptor for it
-                for _ in range(self._limit - len(self._open)):
-                    self._open_connection(_Connection(listening.accept()[0]))
-            listening.close()
+        with suppress(OSError):  # there is no other one, or no descriptor for it
+            for _ in range(self._limit - len(self._open)):
+                self._open_connection(_Connection(self._listening.accept()[0]))
+        self._listening.close()
         await asyncio.sleep(_LAST_REQUESTS_SECONDS)
         for connection in [one for one in self._open if one.protocol is None]:
             connection.end()
@@ -283,11 +282,11 @@ class BoundedServer(uvicorn.Server):
         if not self._accepting.cancelled():
             self._accepting.result()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, _ = await loop.sock_accept(self._listening)
             except OSError:  # no descriptor for it, for example: it keeps waiting
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
                 continue
@@ -298,7 +297,7 @@ class BoundedServer(uvicorn.Server):
                     # connection opens within two turns, and its request is read before the end of the fourth.
                     for _ in range(4):
                         await asyncio.sleep(0)
-                    if len(self._open) >= self._limit and not self._make_room(loop.time()):
+                    if len(self._open) >= self._limit and not self._make_room():
                         await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
             except BaseException:
                 connection.end()
@@ -309,9 +308,10 @@ class BoundedServer(uvicorn.Server):
         self._open[connection] = None
         connection.opening = asyncio.get_running_loop().create_task(self._begin(connection))
 
-    def _make_room(self, now: float) -> bool:
+    def _make_room(self) -> bool:
         """End the first connection that is idle; return whether there was one."""
-        late = (one for one in self._open if one.idle and one.since < now - _PROMPT_SECONDS)
+        prompt = asyncio.get_running_loop().time() - _PROMPT_SECONDS
+        late = (one for one in self._open if one.idle and one.since < prompt)
         if (first := next(late, None)) is None:
             return False
         del self._open[first]

@@ -7,7 +7,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -53,9 +53,9 @@ _DIMENSIONS = Field("How many of the first dimensions to return, normalised agai
 class EmbeddingsCall(ApiCall):
     """What a call asks for."""
 
-    roles: ClassVar[Sequence[str]] = (POOLED,)
+    roles: Sequence[str] = (POOLED,)
     """Of the outputs that it is for."""
-    gives: ClassVar[str] = "pools tokens"
+    gives: str = "pools tokens"
     """What a model does that has them."""
     inputs: Sequence[str] | Sequence[Sequence[int]]
     """B texts, or B lists of token ids."""
@@ -93,14 +93,14 @@ class EmbeddingsCall(ApiCall):
                 f"{self.names[TEXT].removesuffix('[]')} must be token ids: {signature.name} has no tokenizer"
             )
 
-    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the request for vectors of a part."""
+    def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
+        """Return the request for vectors of a chunk."""
         message = self.message(signature, *self.roles)
         if self.dimensions is not None:
             message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
         if self.precision is not None:
             message.outputs[0].parameters[PRECISION].string_param = self.precision
-        inputs, batch = self.inputs[part.start : part.stop], len(part)
+        inputs, batch = self.inputs[chunk.start : chunk.stop], len(chunk)
         if isinstance(inputs[0], str):
             return request_of_texts(message, {TEXT: inputs})
         names = [signature.feed(role) for role in (TOKENS, LENGTHS)]
@@ -116,13 +116,17 @@ class EmbeddingsCall(ApiCall):
 
 
 def read_call(
-    kind: type[EmbeddingsCall],
-    field: str,
-    fields: Mapping[str, Any],
-    signature: Signature,
-    given: Parameters,
+    field: str, fields: Mapping[str, Any], signature: Signature, given: Parameters, **outputs: Any
 ) -> EmbeddingsCall:
-    """Read the fields of a call of a kind, whose inputs are in a field of this name."""
+    """Read the fields of a call.
+
+    Args:
+        field: The field that has its inputs.
+        fields: All fields.
+        signature: Of the graph that it is for.
+        given: Further parameters.
+        outputs: `roles` and what `gives` them, unless they are those of pooled vectors.
+    """
     if (encoding := fields.get("encoding_format", "float")) not in {"float", "base64"}:
         raise InvalidRequestError(f"encoding_format must be float or base64, was {quoted(encoding)}")
     dtype = fields.get("output_dtype", "float")
@@ -135,7 +139,7 @@ def read_call(
             "FP32 from base64, and ask for it unless they are told otherwise"
         )
     check_direction(fields)
-    return kind(
+    return EmbeddingsCall(
         model=signature.name,
         names=dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]"),
         inputs=_read_inputs(fields[field], field),
@@ -144,6 +148,7 @@ def read_call(
         precision=precision,
         base64=encoding == "base64",
         normalise=fields.get("normalize", field == "inputs"),
+        **outputs,
     )
 
 
@@ -229,7 +234,7 @@ OPENAI = CallForm(
         },
         example={"model": "minilm", "input": ["A cat sat.", "The dog ran away."]},
     ),
-    read=partial(read_call, EmbeddingsCall, "input"),
+    read=partial(read_call, "input"),
     serves=embeds,
     does="embed",
     role=POOLED,
@@ -248,7 +253,7 @@ TEI = CallForm(
         },
         example={"inputs": ["A cat sat.", "The dog ran away."]},
     ),
-    read=partial(read_call, EmbeddingsCall, "inputs"),
+    read=partial(read_call, "inputs"),
     serves=embeds,
     does="embed",
     role=POOLED,

@@ -2,13 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    nullcontext,
-)
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -32,6 +27,9 @@ from polyhead_server.observability.statistics import PROTOCOL
 from polyhead_server.transport.access import Guard, Rejection
 
 N = TypeVar("N", int, float)
+
+INFERENCE = "ModelInfer"
+"""The procedure of paths that are recorded and counted as inference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +79,7 @@ JSON_BYTES = Header(
     meaning="How many bytes of JSON precede binary tensors; without it, the whole body is JSON",
 )
 
+BINARY = "application/octet-stream"
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
 _LOCAL = re.compile(
     r"((([\w.-]+\.)?localhost(\.localdomain)?|[\w.-]+\.internal)\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
@@ -97,10 +96,18 @@ class Caller:
         self._metadata = [(name, value) for name, value in request.headers.items()]
         self.id = request_id(self)
         self._metadata.append((REQUEST_ID, self.id))
+        self.until_sent = AsyncExitStack()
+        """What is to end when the reply has been sent."""
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers."""
         return self._metadata
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """The model and the version that the path names; empty where it does not."""
+        parameters = self.request.path_params
+        return parameters.get("name", ""), parameters.get("version", "")
 
     def check_type(self, *also: str) -> None:
         """Check that the body is said to be JSON, or nothing is said of it.
@@ -115,8 +122,8 @@ class Caller:
             )
 
 
-Answer = Callable[[Caller], AbstractAsyncContextManager[Reply]]
-"""Answers a request. The block ends when the reply has been sent."""
+Answer = Callable[[Caller], Awaitable[Reply]]
+"""Answers a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +134,16 @@ class Endpoint:
     bodies: Bodies
     """Sends the reply."""
     procedure: str = ""
-    """What the path corresponds to in gRPC, for the guards; empty is open to everybody."""
+    """What the path corresponds to in gRPC, for the guard; empty is open to everybody."""
     runtime: ThreadsafeRuntime | None = None
-    guards: Sequence[Guard] = ()
-    """Reject callers without the right token."""
+    guard: Guard
+    """Rejects callers without the right token."""
     origins: Sequence[str] = ()
     """The web origins whose pages may call."""
     local_only: bool = False
     """`Host` must be an IP address or a local name."""
     log: RequestLog | None = None
-    """Records inferences; None: this is none."""
+    """Records inferences."""
     body: errors.ErrorBody = errors.open_inference
     """Writes errors."""
 
@@ -159,15 +166,16 @@ class Endpoint:
         PROTOCOL.set(slots.HTTP)
         caller = Caller(Request(scope, receive, send))
         try:
-            async with AsyncExitStack() as stack:
+            async with caller.until_sent:
                 if (rejection := self._rejection(caller)) is not None:
                     reply = self._reject(caller, *rejection)
                 else:
-                    with self._recorded(caller):
+                    is_recorded = self.log is not None and self.procedure == INFERENCE
+                    with self.log.request(caller) if is_recorded else nullcontext():
                         try:
-                            reply = await stack.enter_async_context(self.answer(caller))
+                            reply = await self.answer(caller)
                         except Exception as error:
-                            reply = errors.error_reply(error, caller, self.body)
+                            reply = errors.error_reply(error, caller.id, self.body)
                 reply.headers.setdefault(REQUEST_ID, caller.id)
                 await send_reply(reply, scope, send, self.bodies)
         except asyncio.CancelledError:
@@ -179,10 +187,7 @@ class Endpoint:
     @property
     def guarded(self) -> bool:
         """Whether a token is needed."""
-        return bool(self.guards and self.procedure)
-
-    def _recorded(self, caller: Caller) -> AbstractContextManager[None]:
-        return self.log.request(caller) if self.log is not None and self.log.wanted else nullcontext()
+        return bool(self.procedure) and self.guard.closes(RPCS[self.procedure].path)
 
     def _rejection(self, caller: Caller) -> Rejection | None:
         """Return why a request is rejected unread, or None if it is not."""
@@ -197,15 +202,14 @@ class Endpoint:
             return StatusCode.PERMISSION_DENIED, (
                 f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
             )
-        if not self.guarded:
+        if not self.procedure:
             return None
-        method, metadata = RPCS[self.procedure].path, caller.invocation_metadata()
-        return next(filter(None, (guard.rejection(method, metadata) for guard in self.guards)), None)
+        return self.guard.rejection(RPCS[self.procedure].path, caller.invocation_metadata())
 
     def _reject(self, caller: Caller, code: StatusCode, message: str) -> Reply:
         """Log and count a request that is rejected unread, and return its reply."""
         path, extra = shorten(caller.request.scope["path"]), {"request_id": caller.id}
         LOGGER.debug("call of %s rejected: %s: %s", path, code.name, message, extra=extra)
-        if self.procedure == "ModelInfer" and self.runtime is not None:
+        if self.procedure == INFERENCE and self.runtime is not None:
             self.runtime.soon(partial(self.runtime.registry.unattributed.rejected, code.name))
         return errors.plain_reply(errors.STATUS[code], message, self.body)

@@ -8,10 +8,9 @@ import orjson
 from grpc import StatusCode
 from starlette.exceptions import HTTPException
 
-from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
+from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.http.bodies import Reply
-from polyhead_server.observability.request_log import Context
 from polyhead_server.observability.request_record import CURRENT
 from polyhead_server.transport.call import logged_reply
 
@@ -60,16 +59,16 @@ def cohere(_: int, message: str) -> Mapping[str, object]:
     return {"message": message}
 
 
-def error_reply(error: Exception, context: Context, body: ErrorBody) -> Reply:
+def error_reply(error: Exception, request_id: str, body: ErrorBody) -> Reply:
     """Return the reply that ends a request with an error; log it where it is the server's fault."""
     if isinstance(error, HTTPException):
         if (record := CURRENT.get()) is not None:
             record.code, record.message = _CODES.get(error.status_code, "INVALID_ARGUMENT"), error.detail
         return plain_reply(error.status_code, error.detail, body, error.headers)
-    rejected = logged_reply(context, error)
+    rejected = logged_reply(error, request_id)
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)
     trailers = dict(rejected.trailers)
-    headers = {REQUEST_ID: trailers[REQUEST_ID]}
+    headers = {}
     if isinstance(error, DrainingError):
         headers["connection"] = "close"  # before the server closes it, perhaps upon the next request
     if LIMIT in trailers:

@@ -89,14 +89,14 @@ class ScoringCall(ApiCall):
                 f"model must be a reranker, with one label, {signature.name} has {count}"
             )
 
-    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the request for logits of a part."""
-        return request_of_texts(self.message(signature, LOGITS), self._inputs(part))
+    def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
+        """Return the request for logits of a chunk."""
+        return request_of_texts(self.message(signature, LOGITS), self._inputs(chunk))
 
-    def _inputs(self, part: range) -> Mapping[str, Sequence[str]]:
-        """Return the texts of a part, all pairs or none, by the names of their tensors."""
-        texts = {TEXT: self.texts[part.start : part.stop]}
-        pairs = [text for text in self.pairs[part.start : part.stop] if text is not None]
+    def _inputs(self, chunk: range) -> Mapping[str, Sequence[str]]:
+        """Return the texts of a chunk, all pairs or none, by the names of their tensors."""
+        texts = {TEXT: self.texts[chunk.start : chunk.stop]}
+        pairs = [text for text in self.pairs[chunk.start : chunk.stop] if text is not None]
         return texts | {TEXT_PAIR: pairs} if pairs else texts
 
     def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:

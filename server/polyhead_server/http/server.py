@@ -5,11 +5,11 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polyhead_server.address import explain, format_address, listen
 from polyhead_server.errors import StartError
@@ -63,24 +63,17 @@ def serve_http(
     """
     from polyhead_server.transport.tls import tls_context
 
-    check(settings)
     listening = open_port(settings, partial(listen, reuse_port=reuse_port))
     if listening is None:
         yield None
         return
     with listening:
-        stopping = Event()
-        limit = min(MAX_CONNECTIONS[runtime is not None], _descriptors() // 2)
         context = tls_context(settings) if runtime is not None else None
-
-        def application(workers: Executor) -> Any:
-            from polyhead_server.http.application import create_application
-
-            return create_application(settings, counters, workers, runtime=runtime, log=log)
+        stopping = Event()
 
         def run() -> None:
             try:
-                _serve(application, settings, listening, limit=limit, context=context, stopping=stopping)
+                _serve(settings, counters, runtime, log, listening, context=context, stopping=stopping)
             except BaseException:  # SystemExit, too, which would end a thread without a word
                 LOGGER.exception("HTTP has failed")
             if not stopping.is_set():
@@ -96,22 +89,24 @@ def serve_http(
 
 
 def _serve(
-    application: Callable[[Executor], Any],
     settings: Settings,
+    counters: SharedCounters,
+    runtime: "ThreadsafeRuntime | None",
+    log: "RequestLog | None",
     listening: socket.socket,
     *,
-    limit: int,
     context: Callable[[], ssl.SSLContext] | None,
     stopping: Event,
 ) -> None:
     """Serve until it is to stop. Libraries of HTTP are imported here, in the thread, while models load."""
     import uvicorn
 
+    from polyhead_server.http.application import create_application
     from polyhead_server.http.connections import BoundedServer, HttpProtocol
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
         config = uvicorn.Config(
-            application(workers),
+            create_application(settings, counters, workers, runtime=runtime, log=log),
             http=partial(HttpProtocol, stall_seconds=settings.max_request_seconds),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
@@ -123,18 +118,9 @@ def _serve(
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
         )
+        limit = min(MAX_CONNECTIONS[runtime is not None], _descriptors() // 2)
         server = BoundedServer(config, limit=limit, context=context, stopping=stopping)
         asyncio.run(server.serve(sockets=[listening]))
-
-
-def check(settings: Settings) -> None:
-    """Check settings about HTTP against each other.
-
-    Raises:
-        StartError: They contradict each other.
-    """
-    if settings.http and settings.http_port == "off":
-        raise StartError("--http must come with a port: --http-port must not be off")
 
 
 def open_port(settings: Settings, function: Callable[[str, int], socket.socket]) -> socket.socket | None:
@@ -148,9 +134,11 @@ def open_port(settings: Settings, function: Callable[[str, int], socket.socket])
         What the function returned; None: there is to be no HTTP.
 
     Raises:
-        StartError: The port is taken, or the address is not this machine's.
+        StartError: The port is taken, the address is not this machine's, or there must be a port.
     """
     if settings.http_port == "off":
+        if settings.http:
+            raise StartError("--http must come with a port: --http-port must not be off")
         return None
     host, number = settings.http_host, DEFAULT_PORT if settings.http_port == "auto" else settings.http_port
     try:

@@ -3,10 +3,9 @@
 Shape letters: B batch, n words.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -19,21 +18,13 @@ from polyhead_server.http.embeddings import PROMPT_NAME_FIELD, EmbeddingsCall, r
 from polyhead_server.repository.signature import Signature
 
 
-@dataclass(frozen=True, kw_only=True)
-class SparseCall(EmbeddingsCall):
-    """What a call asks for."""
-
-    roles: ClassVar[Sequence[str]] = (SPARSE_VALUES, SPARSE_INDICES)
-    gives: ClassVar[str] = "weighs words (polyhead export --graphs sparse)"
-
-
 def weighs_words(signature: Signature) -> bool:
     """Return whether a graph gives sparse vectors."""
     return output_of(signature, SPARSE_VALUES) is not None
 
 
 def _write(
-    _: SparseCall, __: Signature, ___: int, values: NDArray[np.float32], indices: NDArray[Any]
+    _: EmbeddingsCall, __: Signature, ___: int, values: NDArray[np.float32], indices: NDArray[Any]
 ) -> Iterator[bytes]:
     """Write the words [B, n] that there are of each text."""
     for row, (weights, words) in enumerate(zip(values, indices, strict=True)):
@@ -56,7 +47,12 @@ TEI = CallForm(
         },
         example={"inputs": ["A cat sat.", "The dog ran away."]},
     ),
-    read=partial(read_call, SparseCall, "inputs"),
+    read=partial(
+        read_call,
+        "inputs",
+        roles=(SPARSE_VALUES, SPARSE_INDICES),
+        gives="weighs words (polyhead export --graphs sparse)",
+    ),
     serves=weighs_words,
     does="weigh words",
     role=SPARSE_VALUES,

@@ -65,10 +65,10 @@ class TaggingCall(ApiCall):
                 f"model must take texts, {signature.name} takes {listed(signature.inputs)}"
             )
 
-    def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
-        """Return the request for logits and spans of a part."""
+    def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
+        """Return the request for logits and spans of a chunk."""
         message = self.message(signature, LOGITS, SPANS)
-        return request_of_texts(message, {TEXT: self.texts[part.start : part.stop]})
+        return request_of_texts(message, {TEXT: self.texts[chunk.start : chunk.stop]})
 
     def values(self, replies: Iterable[InferReply]) -> tuple[Sequence[Sequence[Tokens]], int]:
         """Return the logits and spans of each text, as the only value, and the number of tokens."""

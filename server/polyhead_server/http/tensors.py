@@ -18,7 +18,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields, need, read_json, shown
-from polyhead_server.inference.outputs import OutputPlan
+from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
 
@@ -119,14 +119,14 @@ def read_request(
     raw: list[bytes | memoryview] = []
     end, kept = size, 0
     for number, one in enumerate(fields["inputs"]):
-        given = _INPUT.read(one, f"inputs[{number}]")
-        tensor, count = _describe(given, f"inputs[{number}]")
+        described = _INPUT.read(one, f"inputs[{number}]")
+        tensor, count = _describe(described, f"inputs[{number}]")
         message.inputs.append(tensor)
         if count is None:
-            need(given, f"{tensor.name} (without parameter binary_data_size)", "data")
-            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, given["data"]))
+            need(described, f"{tensor.name} (without parameter binary_data_size)", "data")
+            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, described["data"]))
             continue
-        if "data" in given:
+        if "data" in described:
             raise InvalidRequestError(f"{tensor.name} must have data or binary_data_size, had both")
         if count > len(body) - end:
             raise InvalidRequestError(
@@ -299,7 +299,7 @@ class Written:
 
 
 def write_reply(reply: InferReply, is_binary: IsBinary) -> Written:
-    """Plan how to write a reply. Its binary tensors are copied only if they are not contiguous."""
+    """Return how to write a reply. Its binary tensors are copied only if they are not contiguous."""
     tensors = list(zip(reply.outputs, reply.contents, strict=True))
     raw = [memory_of(content) for output, content in tensors if is_binary(output.spec.name)]
     elements = sum(math.prod(output.shape) for output, _ in tensors if not is_binary(output.spec.name))
@@ -326,7 +326,7 @@ def _pieces(reply: InferReply, is_binary: IsBinary) -> Iterator[bytes]:
     yield b"]}"
 
 
-def _numbers(output: OutputPlan, content: Content) -> Iterator[bytes]:
+def _numbers(output: OutputLayout, content: Content) -> Iterator[bytes]:
     """Write the elements of a tensor as text, some at a time."""
     if isinstance(content, bytes):
         strings = unpack_strings(output.spec.name, output.shape, content)

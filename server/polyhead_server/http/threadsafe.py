@@ -5,7 +5,8 @@ them, and requests that arrive together can be computed in one batch.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from polyhead_server.errors import DrainingError, ExpiredError
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Drop
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.budget import Reservation
 
@@ -41,8 +43,8 @@ class ThreadsafeRuntime:
         self._runtime = runtime
         self._budget = runtime.budget
         self._loop = loop
-        self._calls = _HandOver(loop, take=_Call.begin, lost=_Call.drain)
-        self._replies: _HandOver | None = None
+        self._there = _HandOver(loop)
+        self._back: _HandOver | None = None
 
     async def call(self, procedure: str, request: Message) -> Any:
         """Return the response of a procedure other than inference.
@@ -71,16 +73,14 @@ class ThreadsafeRuntime:
         """Return the reservation of a request that is about to arrive. The end of its block releases it."""
         return self._budget.begin(self)
 
-    def on_drop(self, reason: str) -> None:
+    def on_drop(self, reason: Drop) -> None:
         """Count a request that finds no room."""
         self.soon(partial(self.registry.unattributed.on_drop, reason))
 
     def soon(self, function: Callable[[], object]) -> None:
         """Call a function on the runtime's event loop, unless that has ended."""
-        try:
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            return
 
     async def _answer(self, request: InferRequest, deadline: float, held: Reservation) -> InferReply:
         """Answer on the runtime's event loop, whose clock decides whether the deadline has passed."""
@@ -94,11 +94,12 @@ class ThreadsafeRuntime:
             ) from None
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work on the runtime's event loop."""
         loop = asyncio.get_running_loop()
-        if self._replies is None:
-            self._replies = _HandOver(loop, take=_Call.deliver)
-        call = _Call(work, loop.create_future(), self._replies)
-        self._calls.put(call)
+        if self._back is None:
+            self._back = _HandOver(loop)
+        call = _Call(work, loop.create_future(), self._back)
+        self._there.put(call.begin)
         try:
             return await call.reply  # type: ignore[no-any-return]
         except asyncio.CancelledError:
@@ -108,6 +109,15 @@ class ThreadsafeRuntime:
 
 class _Call:
     """A call on its way: to the runtime's event loop, and back.
+
+    | it is             | event             | event loop | then
+    | ----------------- | ----------------- | ---------- | -----------------------------------------
+    | on its way there  | it arrives        | runtime's  | a task does the work
+    | on its way there  | the caller leaves | caller's   | dropped when it arrives
+    | worked on         | the task ends     | runtime's  | on its way back
+    | worked on         | the caller leaves | runtime's  | the task is cancelled
+    | on its way back   | it arrives        | caller's   | the caller has the reply
+    | on its way back   | the caller leaves | caller's   | dropped when it arrives
 
     Args:
         work: Answers it.
@@ -121,87 +131,61 @@ class _Call:
         self._back = back
         self._context = copy_context()
         self._task: asyncio.Task[Any] | None = None
-        self._left = False
-
-    # ---- On the runtime's event loop ---------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin to answer."""
-        if self._left:
+        """Begin to answer, on the runtime's event loop."""
+        if self.reply.cancelled():
             self._work.close()
             return
         self._task = asyncio.get_running_loop().create_task(self._work, context=self._context)
-        self._task.add_done_callback(lambda _: self._back.put(self))
+        self._task.add_done_callback(lambda task: self._back.put(partial(self._deliver, task)))
 
     def leave(self) -> None:
-        """Answer no longer: the caller has left."""
-        self._left = True
+        """Answer no longer, on the runtime's event loop: the caller has left."""
         if self._task is not None:
             self._task.cancel()
 
-    # ---- On the caller's event loop ----------------------------------------------------------------
-
-    def deliver(self) -> None:
-        """Give the caller the reply."""
-        task = self._task
-        assert task is not None  # noqa: S101 - it has ended
+    def _deliver(self, task: asyncio.Task[Any]) -> None:
+        """Give the caller the reply, on its event loop."""
         error = DrainingError() if task.cancelled() else task.exception()
-        if self.reply.done():  # the caller has left
+        if self.reply.done():
             return
         if error is None:
             self.reply.set_result(task.result())
         else:
             self.reply.set_exception(error)
 
-    def drain(self) -> None:
-        """Tell the caller that the runtime's event loop has ended."""
-        self._work.close()
-        if not self.reply.done():
-            self.reply.set_exception(DrainingError())
-
 
 class _HandOver:
-    """Hand calls over to another thread's event loop.
+    """Call functions on another thread's event loop, those of one moment together.
 
     Args:
         to: That event loop.
-        take: What it does with each.
-        lost: What to do with each, here, if that event loop is closed.
     """
 
-    def __init__(
-        self,
-        to: asyncio.AbstractEventLoop,
-        *,
-        take: Callable[[_Call], None],
-        lost: Callable[[_Call], None] | None = None,
-    ) -> None:
+    def __init__(self, to: asyncio.AbstractEventLoop) -> None:
         self._to = to
-        self._take = take
-        self._lost = lost
-        self._waiting: list[_Call] = []
+        self._waiting: list[Callable[[], None]] = []
 
-    def put(self, call: _Call) -> None:
-        """Hand a call over as soon as a turn of this event loop brings no other."""
-        self._waiting.append(call)
+    def put(self, function: Callable[[], None]) -> None:
+        """Have a function called as soon as a turn of this event loop brings no other."""
+        self._waiting.append(function)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._pass_on, 1)
 
     def _pass_on(self, seen: int) -> None:
+        """Pass on what waits, or come back in the next turn if there is more than there was in the last."""
         if seen < len(self._waiting) < _MOST_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._pass_on, len(self._waiting))
             return
-        calls, self._waiting = self._waiting, []
-        try:
-            self._to.call_soon_threadsafe(self._take_all, calls)
-        except RuntimeError:  # it is closed
-            if self._lost is not None:
-                for call in calls:
-                    self._lost(call)
+        functions, self._waiting = self._waiting, []
+        with suppress(RuntimeError):  # it has ended, and so does this one: see `serve_http`
+            self._to.call_soon_threadsafe(_call_all, functions)
 
-    def _take_all(self, calls: list[_Call]) -> None:
-        for call in calls:
-            try:
-                self._take(call)
-            except Exception:
-                LOGGER.exception("HTTP: a call failed")
+
+def _call_all(functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        try:
+            function()
+        except Exception:
+            LOGGER.exception("HTTP: a call failed")

@@ -64,7 +64,7 @@ class RequestAccount:
             )
         if model is None or (record := CURRENT.get()) is None:
             return
-        record.reached(model.signature.name, model.signature.version)
+        record.model, record.version = model.signature.name, model.signature.version
         if error is None:
             record.batch = self.batch
             record.stages = {"parse": (0, self.parse_ns)}

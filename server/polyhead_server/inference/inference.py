@@ -21,7 +21,7 @@ from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
 from polyhead_server.inference.wire import LARGE, InferRequest, Peeked, peek
-from polyhead_server.observability.counter_slots import LOADING
+from polyhead_server.observability.observer import Drop
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
@@ -95,7 +95,7 @@ class Inference:
                 self._templates.learn(job.template, job.extent)
             account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
             account.batch = job.extent.batch
-            plan, parts, arrays = job.extent.plan, job.parts, job.extras
+            layout, parts, arrays = job.extent.layout, job.parts, job.extras
             with model.lease:  # no await since the model was seen to be in service
                 held.add(job.extent.held_bytes, model.statistics)
                 account.input_ns = account.elapsed_ns
@@ -106,8 +106,8 @@ class Inference:
                     del done
             del job  # what only the engine needs
             if parts is None or send is None:
-                make = partial(make_reply, plan, arrays, request.request_id)
-                message, account.write_ns = await self._write(plan.work_bytes, make, write, account.timings)
+                make = partial(make_reply, layout, arrays, request.request_id)
+                message, account.write_ns = await self._write(layout.work_bytes, make, write, account.timings)
                 return message
             maker = PartMaker(parts, arrays, model.signature, request.request_id)
             for part in parts:
@@ -139,7 +139,7 @@ class Inference:
             return self._registry.find(seen.model, seen.version)
         except UnavailableError as error:
             if error.retry_after_ms is not None:
-                self._registry.unattributed.on_drop(LOADING)
+                self._registry.unattributed.on_drop(Drop.LOADING)
             raise
 
     async def _read(

@@ -46,7 +46,7 @@ class RequestedOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputPlan:
+class OutputLayout:
     """An output of a reply, every size of which is known."""
 
     spec: TensorSpec
@@ -116,7 +116,7 @@ def requested_outputs(
     return requested
 
 
-def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputPlan:
+def layout_of_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputLayout:
     """Work out the shape and the bytes of an output; only those of `tokens` do not follow from its shape.
 
     Raises:
@@ -141,7 +141,7 @@ def plan_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_byt
         ranges = ranges_of(spec, output.precision, shape[-1], parameter)
         shape[-1] = numbers_of(output.precision, shape[-1])
     size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[output.datatype].itemsize
-    return OutputPlan(
+    return OutputLayout(
         spec=spec,
         datatype=output.datatype,
         selection=selection,

@@ -1,4 +1,4 @@
-"""Plan and write a reply in parts, for `ModelStreamInfer`: each output in turn, cut where it is too large.
+"""Replies in parts, for `ModelStreamInfer`: each output in turn, cut where it is too large.
 
 A part holds one output, or a block of it. A block runs along one axis, has a single index on the axes before
 that one, and all of the axes behind it; so the blocks of an output are its bytes, in order, cut into pieces.
@@ -15,7 +15,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import FINAL, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import OutputPlan, convert
+from polyhead_server.inference.outputs import OutputLayout, convert
 from polyhead_server.inference.reply import SERIALISE, Content, InferReply, detached, write_id
 from polyhead_server.repository.signature import Signature
 
@@ -37,7 +37,7 @@ class Part:
 
     number: int
     """From 0, in the whole reply."""
-    output: OutputPlan
+    output: OutputLayout
     start: tuple[int, ...]
     """Where the block begins in the output."""
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class Part:
 class Parts:
     """All parts of a reply."""
 
-    outputs: Sequence[OutputPlan]
+    outputs: Sequence[OutputLayout]
     part_bytes: int
     """The most bytes of raw content in a part of an output that can be cut."""
     count: int
@@ -68,8 +68,13 @@ class Parts:
                 yield Part(number=number - 1, output=output, start=start, shape=shape, last=number == end)
 
 
-def plan_parts(
-    outputs: Sequence[OutputPlan], *, signature: Signature, request_id: str, part_limit: int, total_limit: int
+def parts_of(
+    outputs: Sequence[OutputLayout],
+    *,
+    signature: Signature,
+    request_id: str,
+    part_limit: int,
+    total_limit: int,
 ) -> Parts:
     """Work out the parts of a reply, before anything is computed.
 
@@ -178,28 +183,28 @@ class PartMaker:
         ).SerializeToString()
 
 
-def _axis(output: OutputPlan, part_bytes: int) -> tuple[int, int]:
+def _axis(output: OutputLayout, part_bytes: int) -> tuple[int, int]:
     """Return the axis along which an output's blocks run, and how many of its indices fit into one."""
     inner = output.bytes
     for axis, size in enumerate(output.shape):
         inner //= size
         if inner <= part_bytes:
             return axis, min(size, part_bytes // inner)
-    raise AssertionError("plan_parts checks that an element fits")
+    raise AssertionError("parts_of checks that an element fits")
 
 
-def _is_one_part(output: OutputPlan, part_bytes: int) -> bool:
+def _is_one_part(output: OutputLayout, part_bytes: int) -> bool:
     return output.bytes <= part_bytes or output.datatype == "BYTES"
 
 
-def _count(output: OutputPlan, part_bytes: int) -> int:
+def _count(output: OutputLayout, part_bytes: int) -> int:
     if _is_one_part(output, part_bytes):
         return 1
     axis, step = _axis(output, part_bytes)
     return math.prod(output.shape[:axis]) * math.ceil(output.shape[axis] / step)
 
 
-def _blocks(output: OutputPlan, part_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _blocks(output: OutputLayout, part_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the start and the shape of each block."""
     shape = output.shape
     if _is_one_part(output, part_bytes):

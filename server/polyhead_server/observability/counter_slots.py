@@ -7,6 +7,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grpc import StatusCode
+
+from polyhead_server.observability.observer import Drop
+
 _SECONDS = (
     *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -72,13 +76,8 @@ FAILED_NS = _slots.take()
 SEQUENCES = _slots.take()
 LAST_INFERENCE_MS = _slots.take()
 """Since the epoch."""
-_CODES = (
-    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
-    *("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED"),
-    *("UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "OUT_OF_RANGE", "DATA_LOSS"),
-)
 GRPC, HTTP = "grpc", "http"
-CODE = {protocol: {code: _slots.take() for code in _CODES} for protocol in (GRPC, HTTP)}
+CODE = {protocol: {code.name: _slots.take() for code in StatusCode} for protocol in (GRPC, HTTP)}
 """All requests, by protocol and gRPC status."""
 
 # ---- Runs of the engine ------------------------------------------------------------------------
@@ -88,16 +87,17 @@ BATCH = Histogram(_slots.take(len(_powers) + 2), _powers)
 """Sequences in each run."""
 TOKENS = _slots.take()
 PADDED_TOKENS = _slots.take()
-_batches = _slots.take(4 * (_EXACT_BATCHES + 32))
+BATCH_ROWS = {
+    size: _slots.take(4) for size in (*range(1, _EXACT_BATCHES + 1), *(2**power for power in range(9, 32)))
+}
+"""By size of the batch, the first of four slots: the runs, and the times of their input, compute and output.
+
+Each size up to 256 has slots of its own; larger sizes share those of the next power of two.
+"""
 
 # ---- Dropped work ------------------------------------------------------------------------------
 
-DRAINING, LOADING, MEMORY = "draining", "loading", "memory"
-_REASONS = (
-    *("queue_full", "unreachable", "stopping", "timeout", "expired", "cancelled"),  # the scheduler's
-    *(DRAINING, LOADING, MEMORY),
-)
-DROP = {reason: _slots.take() for reason in _REASONS}
+DROP = {reason: _slots.take() for reason in Drop}
 """Work that ended without a result, by the reason."""
 
 # ---- Workers -----------------------------------------------------------------------------------
@@ -137,15 +137,5 @@ def decode_provider(values: Sequence[int]) -> str:
 
 
 def batch_row(batch: int) -> int:
-    """Return the first slot for runs of one batch size: the count; times of input, compute and output follow.
-
-    Each size up to 256 has slots of its own; larger sizes share those of the next power of two.
-    """
-    row = batch - 1 if batch <= _EXACT_BATCHES else _EXACT_BATCHES + (batch - 1).bit_length() - 9
-    return _batches + 4 * row
-
-
-BATCH_ROWS = {
-    size: batch_row(size) for size in (*range(1, _EXACT_BATCHES + 1), *(2**power for power in range(9, 32)))
-}
-"""The slots of every batch size that has its own."""
+    """Return the first slot for runs of one batch size."""
+    return BATCH_ROWS[batch if batch <= _EXACT_BATCHES else 1 << (batch - 1).bit_length()]

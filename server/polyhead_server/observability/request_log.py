@@ -8,7 +8,7 @@ import re
 import uuid
 from asyncio import CancelledError
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from polyhead_proto.names import REQUEST_ID
@@ -37,14 +37,13 @@ class RequestLog:
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
 
-    @property
-    def wanted(self) -> bool:
-        """Whether the records are used."""
-        return self._tracer is not None or LOGGER.isEnabledFor(logging.DEBUG)
+    def request(self, context: Context) -> AbstractContextManager[None]:
+        """Keep the record of a request for a block and then write it, if anybody wants to have it."""
+        is_wanted = self._tracer is not None or LOGGER.isEnabledFor(logging.DEBUG)
+        return self._recorded(context) if is_wanted else nullcontext()
 
     @contextmanager
-    def request(self, context: Context) -> Iterator[None]:
-        """Keep the record of a request for a block, then write it."""
+    def _recorded(self, context: Context) -> Iterator[None]:
         record = RequestRecord(request_id=request_id(context))
         token = CURRENT.set(record)
         try:

@@ -25,10 +25,6 @@ class RequestRecord:
     stages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Parse, tokenise, queue, compute, serialise: offset from the start, and duration."""
 
-    def reached(self, model: str, version: int) -> None:
-        """Note the model that was found."""
-        self.model, self.version = model, version
-
     def end(self) -> None:
         """Note that the request has ended."""
         self.ended_ns = self.started_ns + time.perf_counter_ns() - self.began_ns

@@ -3,22 +3,15 @@
 import time
 from bisect import bisect_left
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from polyhead_server.errors import status_of
 from polyhead_server.observability import counter_slots as slots
+from polyhead_server.observability.observer import Drop, Execution
 from polyhead_server.observability.shared_counters import SharedCounters
 
-if TYPE_CHECKING:
-    from polyhead_server.scheduling.observer import Execution
-
 _TIME_BOUNDS = slots.REQUEST.bounds
-_REQUEST, _REQUEST_SUM = slots.REQUEST.first, slots.REQUEST.sum
-_PARSE, _PARSE_SUM = slots.PARSE.first, slots.PARSE.sum
-_TOKENISE, _TOKENISE_SUM = slots.TOKENISE.first, slots.TOKENISE.sum
-_QUEUE, _QUEUE_SUM = slots.QUEUE.first, slots.QUEUE.sum
-_COMPUTE, _COMPUTE_SUM = slots.COMPUTE.first, slots.COMPUTE.sum
-_SERIALISE, _SERIALISE_SUM = slots.SERIALISE.first, slots.SERIALISE.sum
+_HISTOGRAMS = (slots.REQUEST, slots.PARSE, slots.TOKENISE, slots.QUEUE, slots.COMPUTE, slots.SERIALISE)
+_TIMES = [(histogram.first, histogram.sum) for histogram in _HISTOGRAMS]
 _OK = {protocol: codes["OK"] for protocol, codes in slots.CODE.items()}
 
 PROTOCOL: ContextVar[str] = ContextVar("protocol", default=slots.GRPC)
@@ -51,19 +44,11 @@ class Statistics:
     ) -> None:
         """Count an answered request of `batch` sequences."""
         page = self.page
-        page[_REQUEST + bisect_left(_TIME_BOUNDS, total_ns)] += 1
-        page[_REQUEST_SUM] += total_ns
-        page[_PARSE + bisect_left(_TIME_BOUNDS, parse_ns)] += 1
-        page[_PARSE_SUM] += parse_ns
-        page[_QUEUE + bisect_left(_TIME_BOUNDS, queue_ns)] += 1
-        page[_QUEUE_SUM] += queue_ns
-        page[_COMPUTE + bisect_left(_TIME_BOUNDS, compute_ns)] += 1
-        page[_COMPUTE_SUM] += compute_ns
-        page[_SERIALISE + bisect_left(_TIME_BOUNDS, serialise_ns)] += 1
-        page[_SERIALISE_SUM] += serialise_ns
-        if tokenise_ns is not None:
-            page[_TOKENISE + bisect_left(_TIME_BOUNDS, tokenise_ns)] += 1
-            page[_TOKENISE_SUM] += tokenise_ns
+        times = (total_ns, parse_ns, tokenise_ns, queue_ns, compute_ns, serialise_ns)
+        for (first, total), ns in zip(_TIMES, times, strict=True):
+            if ns is not None:
+                page[first + bisect_left(_TIME_BOUNDS, ns)] += 1
+                page[total] += ns
         page[slots.INPUT_NS] += input_ns
         page[slots.SEQUENCES] += batch
         page[slots.LAST_INFERENCE_MS] = time.time_ns() // 1_000_000
@@ -80,7 +65,7 @@ class Statistics:
         self.page[slots.FAILED] += 1
         self.page[slots.CODE[PROTOCOL.get()][code]] += 1
 
-    def on_execution(self, execution: "Execution") -> None:
+    def on_execution(self, execution: Execution) -> None:
         """Count a run of the engine."""
         page = self.page
         page[slots.BATCH.first + bisect_left(slots.BATCH.bounds, execution.sequences)] += 1
@@ -93,6 +78,6 @@ class Statistics:
         page[row + 2] += execution.compute_ns
         page[row + 3] += execution.output_ns
 
-    def on_drop(self, reason: str) -> None:
+    def on_drop(self, reason: Drop) -> None:
         """Count work that ended without a result."""
         self.page[slots.DROP[reason]] += 1

@@ -16,7 +16,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.ray.ingress import Ingress
 from polyhead_server.ray.replica import FamilyReplica
-from polyhead_server.repository import list_families, no_models
+from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.settings import Settings
 
 INGRESS = "polyhead.ingress"

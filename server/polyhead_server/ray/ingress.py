@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from grpc_health.v1 import health_pb2
@@ -31,7 +32,7 @@ from polyhead_server.ray.replica import Answer, broadcast
 from polyhead_server.ray.services import CHECK, RETRY_MS, SECONDS
 from polyhead_server.serving.catalogue import server_metadata
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guards
+from polyhead_server.transport.access import guard_of
 from polyhead_server.transport.call import logged_reply
 from polyhead_server.transport.reading import MAX_IN_PROGRESS
 from polyhead_server.transport.streaming import failed_reply
@@ -69,12 +70,12 @@ class Ingress:
         configure(settings.log_level, settings.log_format)
         self._settings = settings
         self._families = families
-        self._guards = guards(settings)
+        self._guard = guard_of(settings)
         self._answers: Mapping[str, Callable[[bytes, Any], Awaitable[Answer]]] = {
             "Check": self._check,
-            "ModelConfig": self._model_config,
+            "ModelConfig": partial(self._ask_one, "ModelConfig"),
             "ModelInfer": self._model_infer,
-            "ModelMetadata": self._model_metadata,
+            "ModelMetadata": partial(self._ask_one, "ModelMetadata"),
             "ModelReady": self._model_ready,
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": self._repository_index,
@@ -89,11 +90,12 @@ class Ingress:
         try:
             reply = self._rejection(procedure, context) or await self._find(procedure)(request, context)
         except Exception as error:
-            reply = logged_reply(context, error)
+            reply = logged_reply(error, request_id(context))
         return _end(reply, context)
 
-    async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[Message]:
+    async def stream(self, requests: AsyncIterator[bytes], grpc_context: Any) -> AsyncGenerator[Message]:
         """Answer the requests of a stream in their order. Several are worked on at once."""
+        context = grpc_context
         if (rejection := self._rejection(_STREAM, context)) is not None:
             yield _end(rejection, context)
             return
@@ -112,7 +114,7 @@ class Ingress:
                 pass
             except Exception as error:
                 failed: asyncio.Queue[Answer | None] = asyncio.Queue(1)
-                failed.put_nowait(logged_reply(context, error))
+                failed.put_nowait(logged_reply(error, request_id(context)))
                 await begun.put(failed)
             await begun.put(None)  # not where this is cancelled: nobody takes it any more
 
@@ -151,7 +153,7 @@ class Ingress:
                 async for reply in handle.stream.remote(request, seconds, request_id(context)):
                     await put(reply)
         except Exception as error:
-            await put(logged_reply(context, _explained(error)))
+            await put(logged_reply(_explained(error), request_id(context)))
         await replies.put(None)
 
     def _model_of(self, request: bytes) -> str:
@@ -182,14 +184,6 @@ class Ingress:
         ready = any(pb.ModelReadyResponse.FromString(reply).ready for reply in replies)
         return pb.ModelReadyResponse(ready=ready).SerializeToString()
 
-    async def _model_metadata(self, request: bytes, context: Any) -> Answer:
-        name = parse_small(pb.ModelMetadataRequest, request).name
-        return await self._ask_one("ModelMetadata", name, request, context)
-
-    async def _model_config(self, request: bytes, context: Any) -> Answer:
-        name = parse_small(pb.ModelConfigRequest, request).name
-        return await self._ask_one("ModelConfig", name, request, context)
-
     async def _model_statistics(self, request: bytes, context: Any) -> Answer:
         """Sum up the counters of all replicas that run now."""
         name = parse_small(pb.ModelStatisticsRequest, request).name
@@ -198,7 +192,7 @@ class Ingress:
         families = [_family_of(name)] if name else list(self._families)
         replies = await self._ask_all("ModelStatistics", request, context, families)
         if name and not replies:  # one says why
-            return await self._ask_one("ModelStatistics", name, request, context)
+            return await self._ask_one("ModelStatistics", request, context)
         return merge_statistics(map(pb.ModelStatisticsResponse.FromString, replies)).SerializeToString()
 
     async def _repository_index(self, request: bytes, context: Any) -> Answer:
@@ -250,9 +244,10 @@ class Ingress:
         known = [one for one in given if one is not None]
         return None if given and not known else any(known)
 
-    async def _ask_one(self, procedure: str, model: str, request: bytes, context: Any) -> Answer:
-        """Ask one replica of a model's family."""
-        handle = self._family(model)
+    async def _ask_one(self, procedure: str, request: bytes, context: Any) -> Answer:
+        """Ask one replica of the family of the model that a request names."""
+        message: Any = parse_small(RPCS[procedure].request, request)
+        handle = self._family(message.name)
         return await _one(handle.call.remote(procedure, request, request_id(context)), self._seconds(context))
 
     async def _ask_all(
@@ -271,12 +266,11 @@ class Ingress:
 
     def _rejection(self, procedure: str, context: Any) -> ErrorReply | None:
         """Return what a caller without the right token gets."""
-        for guard in self._guards:
-            rejection = guard.rejection(_PATHS[procedure], context.invocation_metadata())
-            if rejection is not None:
-                code, message = rejection
-                return ErrorReply(code=code, message=message, trailers=((REQUEST_ID, request_id(context)),))
-        return None
+        rejection = self._guard.rejection(_PATHS[procedure], context.invocation_metadata())
+        if rejection is None:
+            return None
+        code, message = rejection
+        return ErrorReply(code=code, message=message, trailers=((REQUEST_ID, request_id(context)),))
 
 
 def _method(procedure: str) -> Callable[..., Awaitable[Message]]:
@@ -286,15 +280,8 @@ def _method(procedure: str) -> Callable[..., Awaitable[Message]]:
     return call
 
 
-async def _stream_method(
-    self: Ingress, requests: AsyncIterator[bytes], grpc_context: Any
-) -> AsyncGenerator[Message]:
-    async for message in self.stream(requests, grpc_context):
-        yield message
-
-
 for _procedure in _PATHS:  # Serve finds methods by these names, and `grpc_context` by its own
-    setattr(Ingress, _procedure, _stream_method if _procedure == _STREAM else _method(_procedure))
+    setattr(Ingress, _procedure, Ingress.stream if _procedure == _STREAM else _method(_procedure))
 
 
 def _family_of(model: str) -> str:

@@ -1,20 +1,19 @@
 """`polyhead serve --engine ray`: a Ray of this machine alone, to try out what docs/deploy.md describes."""
 
 import signal
-import socket
 import threading
 from types import FrameType
 
 import ray
 from ray import serve
 
-from polyhead_server.address import format_address, warn_if_exposed
+from polyhead_server.address import format_address, listen, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.ray import services
 from polyhead_server.ray.application import application, check
-from polyhead_server.ray.services import SERVICES
-from polyhead_server.repository import list_families
+from polyhead_server.repository.scanning import list_families
 from polyhead_server.settings import Settings
 
 NAME = "polyhead"
@@ -62,7 +61,7 @@ def run(settings: Settings) -> int:
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": "127.0.0.1", "port": _free_port(0)},
-            grpc_options={"port": port, "grpc_servicer_functions": SERVICES},
+            grpc_options={"port": port, "grpc_servicer_functions": [f"{services.__name__}.add_services"]},
         )
         gpus = 1 if settings.device == "cuda" else 0
         serve.run(application(settings, families, replicas=settings.workers, cpus=cpus, gpus=gpus), name=NAME)
@@ -84,10 +83,8 @@ def _free_port(port: int) -> int:
     Raises:
         StartError: It is taken: Serve would try for ever to get it.
     """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise StartError(f"cannot listen on port {port}: {error.strerror}") from error
-        return int(probe.getsockname()[1])
+    try:
+        with listen("0.0.0.0", port) as probe:  # noqa: S104 - as Serve does
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise StartError(f"cannot listen on port {port}: {error.strerror}") from error

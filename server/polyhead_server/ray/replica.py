@@ -14,10 +14,10 @@ from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import DeviceLostError, ErrorReply, StartError
 from polyhead_server.observability.logs import LOGGER, configure
-from polyhead_server.repository import remove_abandoned_copies
+from polyhead_server.repository.private import remove_abandoned_copies
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import logged_reply_of
+from polyhead_server.transport.call import logged_reply
 
 Answer: TypeAlias = bytes | ErrorReply
 """A message, or the status that ends a call: exceptions would lose their types between processes."""
@@ -134,7 +134,7 @@ async def _answer(work: Awaitable[T], request_id: str) -> T | ErrorReply:
     try:
         return await work
     except Exception as error:
-        return logged_reply_of(error, request_id)
+        return logged_reply(error, request_id)
 
 
 def _with_resources(settings: Settings) -> Settings:

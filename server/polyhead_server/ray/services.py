@@ -4,11 +4,11 @@ Serve replaces the function of each method by one that sends the request to a re
 request as the deserialiser left it, so there is none: messages cross as bytes, and Serve need not know their
 classes, which are in a descriptor pool of their own.
 
-Each call passes through `_Service` on its way to Serve, which adds what Serve leaves out: the caller's
+Each call passes through `_Services` on its way to Serve, which adds what Serve leaves out: the caller's
 deadline goes along as metadata, and where Serve itself fails, callers get a status that they retry.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -26,34 +26,22 @@ RETRY_MS = 200
 CHECK = f"/{HEALTH}/Check"
 
 
-def add_inference_service(_servicer: object, server: Any) -> None:
-    """Add `inference.GRPCInferenceService` to one of Serve's gRPC servers."""
-    _add(server, [rpc.path for rpc in RPCS.values()])
-
-
-def add_health_service(_servicer: object, server: Any) -> None:
-    """Add `grpc.health.v1.Health`, without `Watch`, to one of Serve's gRPC servers."""
-    _add(server, [CHECK])
-
-
-SERVICES = [f"{__name__}.{function.__name__}" for function in (add_inference_service, add_health_service)]
-"""For `grpc_servicer_functions`."""
+def add_services(_servicer: object, server: Any) -> None:
+    """Add the inference service, and `Check` of `grpc.health.v1.Health`, to one of Serve's gRPC servers."""
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+    handlers: dict[str, Any] = {
+        path: (stream if path == STREAM_INFER else unary)(_replaced)
+        for path in (*(rpc.path for rpc in RPCS.values()), CHECK)
+    }
+    server.add_generic_rpc_handlers((_Services(handlers),))
 
 
 def _replaced(_request: object, _context: object) -> None:
     """Stand for the function that Serve puts into its place."""
 
 
-def _add(server: Any, paths: Iterable[str]) -> None:
-    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-    handlers: dict[str, Any] = {
-        path: (stream if path == STREAM_INFER else unary)(_replaced) for path in paths
-    }
-    server.add_generic_rpc_handlers((_Service(handlers),))
-
-
-class _Service(grpc.GenericRpcHandler):
-    """Find the handlers of a service, as Serve has them.
+class _Services(grpc.GenericRpcHandler):
+    """Find the handlers, as Serve has them.
 
     Args:
         handlers: By path. Serve replaces them in the attribute, which is named as in grpcio's own class.

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    AliasPath,
     BaseModel,
     ConfigDict,
     Field,
@@ -56,6 +57,7 @@ PADDED, PACKED = ("B", "T", "D"), ("N", "D")
 IndexNumber = Annotated[int, Field(ge=0)]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Size = Annotated[int, Field(ge=1)]
+Dimensions = Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,8}$")]
 Numbers32 = tuple[Annotated[float, Field(ge=-1e38, le=1e38, allow_inf_nan=False)], ...]
 """Finite in FP32, and so are their differences."""
 
@@ -221,12 +223,6 @@ class ManifestTokenizer(_Model):
     """Whether it takes pairs of texts."""
 
 
-class ManifestLimits(_Model):
-    """Limits of the graphs themselves."""
-
-    max_tokens: Size | None = None
-
-
 class FileRecord(_Model):
     """The size and hash that a file must have."""
 
@@ -249,32 +245,6 @@ class ManifestDrift(_Model):
         return {"inputs": self.inputs, "cosines": cosines, "deviations": deviations}
 
 
-class ManifestCalibration(_Model):
-    """The ranges of pooled vectors, as the export measured them."""
-
-    ranges: dict[Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,8}$")], tuple[Numbers32, Numbers32]]
-    """By number of dimensions, the least and the largest value of each."""
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> "ManifestCalibration":
-        for dimensions, both in self.ranges.items():
-            if any(len(numbers) != int(dimensions) for numbers in both):
-                raise ValueError(f"ranges of {dimensions} must be as many numbers, twice")
-        return self
-
-
-class ManifestParity(_Model):
-    """What the export measured, as far as metadata shows it."""
-
-    drift: ManifestDrift | None = None
-
-
-class Numbers(_Model):
-    """Counts about the encoder."""
-
-    parameters: int | None = None
-
-
 class Manifest(_Model):
     """One version of a family."""
 
@@ -287,11 +257,15 @@ class Manifest(_Model):
     """The sizes of fixed axes."""
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
     tokenizer: ManifestTokenizer | None = None
-    limits: ManifestLimits = ManifestLimits()
+    max_tokens: Size | None = Field(None, validation_alias=AliasPath("limits", "max_tokens"))
+    """The largest T that the graphs themselves can take."""
     files: dict[FileName, FileRecord]
-    numbers: Numbers = Numbers()
-    parity: ManifestParity = ManifestParity()
-    calibration: ManifestCalibration | None = None
+    parameters: int | None = Field(None, validation_alias=AliasPath("numbers", "parameters"))
+    drift: ManifestDrift | None = Field(None, validation_alias=AliasPath("parity", "drift"))
+    ranges: dict[Dimensions, tuple[Numbers32, Numbers32]] = Field(
+        {}, validation_alias=AliasPath("calibration", "ranges")
+    )
+    """Of pooled vectors, by number of dimensions: the least and the largest value of each, as measured."""
     digest: str = ""
     """SHA-256 of the manifest's own bytes and so, by the hashes in it, of the whole version."""
     skipped: dict[str, str] = {}
@@ -306,6 +280,9 @@ class Manifest(_Model):
                 raise ValueError(f"files must list {name}")
         if "B" in self.sizes:
             raise ValueError("B must have no size: requests are joined on it")
+        for dimensions, both in self.ranges.items():
+            if any(len(numbers) != int(dimensions) for numbers in both):
+                raise ValueError(f"ranges of {dimensions} must be as many numbers, twice")
         return self
 
     @property
@@ -313,7 +290,7 @@ class Manifest(_Model):
         """The most tokens of a text: the tokeniser's limit or the graph's, whichever is lower."""
         if self.tokenizer is None:
             return None
-        bounds = [bound for bound in (self.tokenizer.max_tokens, self.limits.max_tokens) if bound is not None]
+        bounds = [bound for bound in (self.tokenizer.max_tokens, self.max_tokens) if bound is not None]
         return min(bounds, default=None)
 
     def served_name(self, graph: GraphName) -> str:

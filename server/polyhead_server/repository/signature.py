@@ -10,13 +10,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import (
@@ -53,32 +54,22 @@ _COPIES = 4
 _WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorSpec:
-    """One input or output of a model: the manifest's `Tensor` with sizes."""
+class TensorSpec(Tensor):
+    """One input or output of a model: the manifest's `Tensor` with sizes, instead of letters where it can."""
 
-    name: str
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     datatype: str
-    axes: tuple[str, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    """A NumPy type, or BYTES."""
+    sizes: Mapping[str, int] = {}
     """The sizes of fixed axes."""
-    role: str | None = None
-    fill: str | bool | float | None = None
-    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
-    broadcasts: bool = False
-    below: int | str | None = None
-    range: tuple[float | None, float | None] | None = None
-    layer: int | None = None
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-    labels: tuple[str, ...] | None = None
     optional: bool = False
     """A request may leave it out."""
     unit: bool | None = None
     """Whether its vectors have length 1; None: they are not pooled."""
     matryoshka: tuple[int, ...] | None = None
     """The numbers of dimensions to which they were trained to be cut; empty: any; None: none."""
-    ranges: Mapping[int, NDArray[np.float32]] = field(default_factory=dict, compare=False)
+    ranges: Mapping[int, NDArray[np.float32]] = {}
     """By number of dimensions, [2, d]: the least and the largest value of each, on texts."""
 
     @cached_property
@@ -236,7 +227,7 @@ class Signature:
     @property
     def max_tokens(self) -> int | None:
         """The largest T that the graph itself can take."""
-        return self.manifest.limits.max_tokens
+        return self.manifest.max_tokens
 
     def example_sizes(self, batch: int, tokens: int) -> dict[str, int]:
         """Return sizes of the axes that vary: T of all sequences, and 1 of what indexes them."""
@@ -300,14 +291,14 @@ class Signature:
 def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     """Describe a graph as it is served: with texts and tokens where the family has a tokeniser."""
     record = manifest.graphs[graph]
-    feeds = tuple(_spec(tensor, manifest.sizes) for tensor in record.inputs)
-    results = tuple(_of_output(_spec(tensor, manifest.sizes), manifest) for tensor in record.outputs)
+    feeds = tuple(_spec(tensor, manifest) for tensor in record.inputs)
+    results = tuple(_spec(tensor, manifest) for tensor in record.outputs)
     inputs = {spec.name: spec for spec in feeds}
     outputs = {spec.name: spec for spec in results}
     ids = next((spec for spec in feeds if spec.role == TOKENS), None)
     if ids is not None and any(spec.role == LENGTHS for spec in feeds):
         if manifest.tokenizer is not None:
-            inputs[ids.name] = replace(ids, optional=True)
+            inputs[ids.name] = ids.model_copy(update={"optional": True})
             for name in (TEXT, TEXT_PAIR) if manifest.tokenizer.pairs else (TEXT,):
                 inputs[name] = TensorSpec(name=name, datatype="BYTES", axes=("B",), optional=True)
             outputs[TOKENS] = TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]))
@@ -332,25 +323,18 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     )
 
 
-def _spec(tensor: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
-    fields = dict(tensor)
+def _spec(tensor: Tensor, manifest: Manifest) -> TensorSpec:
+    sizes, fields = manifest.sizes, dict(tensor)
     for name in ("fill", "below"):
         fields[name] = sizes.get(fields[name], fields[name])  # the letter of an axis that is fixed
+    if tensor.role == POOLED:
+        fields |= {
+            "unit": manifest.encoder.normalise,
+            "matryoshka": manifest.encoder.matryoshka,
+            "ranges": {int(count): np.array(both, np.float32) for count, both in manifest.ranges.items()},
+        }
     return TensorSpec(
         **fields,
         sizes={letter: sizes[letter] for letter in tensor.axes if letter in sizes},
         optional=tensor.fill is not None,
-    )
-
-
-def _of_output(spec: TensorSpec, manifest: Manifest) -> TensorSpec:
-    """Add what is known of pooled vectors."""
-    if spec.role != POOLED:
-        return spec
-    measured = {} if manifest.calibration is None else manifest.calibration.ranges
-    return replace(
-        spec,
-        unit=manifest.encoder.normalise,
-        matryoshka=manifest.encoder.matryoshka,
-        ranges={int(count): np.array(both, np.float32) for count, both in measured.items()},
     )

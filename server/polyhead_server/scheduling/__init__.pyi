@@ -6,9 +6,6 @@ from .costs import CostModel as CostModel
 from .costs import Size as Size
 from .dispatch import Lanes as Lanes
 from .inline import Iterations as Iterations
-from .observer import Drop as Drop
-from .observer import Execution as Execution
-from .observer import Observer as Observer
 from .planning import Planner as Planner
 from .scheduler import Scheduler as Scheduler
 from .work import Done as Done

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Execution
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import (
     DynamicAxes,
@@ -18,7 +19,6 @@ from polyhead_server.scheduling.batch import (
     outputs_of,
     split,
 )
-from polyhead_server.scheduling.observer import Execution
 from polyhead_server.scheduling.work import Done, Work
 
 _MOST_ASKED = 2**25

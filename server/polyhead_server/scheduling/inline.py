@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections import deque
 
+from polyhead_server.observability.observer import Drop, Observer
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Lanes
 from polyhead_server.scheduling.execution import answer, answer_broken, run_batch
-from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import Planner
 from polyhead_server.scheduling.work import Done, Work
 

@@ -8,13 +8,13 @@ from threading import Lock
 
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Drop, Observer
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
-from polyhead_server.scheduling.observer import Drop, Observer
 from polyhead_server.scheduling.planning import WINDOW, Planner
 from polyhead_server.scheduling.queue import Entry, EntryState, Queue
 from polyhead_server.scheduling.splitting import Piece, split_request

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Protocol
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
-from polyhead_server.observability.counter_slots import MEMORY
+from polyhead_server.observability.observer import Drop
 from polyhead_server.observability.statistics import Statistics
 
 
@@ -67,7 +67,7 @@ class Reservation:
             if size <= 0 or held <= self.bytes or held + size <= budget.limit:
                 self._change(size)
                 return
-        (drops or self._drops).on_drop(MEMORY)
+        (drops or self._drops).on_drop(Drop.MEMORY)
         raise budget.rejection(held, size)
 
     def arrived(self) -> None:
@@ -130,7 +130,7 @@ class Budget:
                 self.bytes += size
                 return Reservation(self, size, self._statistics)
         error = self.rejection(held, size)
-        self._statistics.on_drop(MEMORY)
+        self._statistics.on_drop(Drop.MEMORY)
         self._statistics.failed(total_ns=0, error=error)
         raise error
 

@@ -126,7 +126,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
     """Return what clients may want to know beside tensors; a property that a model lacks is empty."""
     signature = model.signature
     manifest = signature.manifest
-    encoder, drift = manifest.encoder, manifest.parity.drift
+    encoder, drift = manifest.encoder, manifest.drift
     values = {
         Property.FAMILY: manifest.name,
         Property.GRAPH: signature.graph,
@@ -144,7 +144,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.COMPUTE_PRECISION: _compute_precision(model),
         Property.COMPUTE_DRIFT: _compute_drift(model),
         Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
-        Property.PARAMETERS: manifest.numbers.parameters,
+        Property.PARAMETERS: manifest.parameters,
         Property.VOCABULARY: encoder.vocabulary,
         Property.MAX_TOKENS: signature.max_tokens,
         Property.TEXT_MAX_TOKENS: manifest.text_max_tokens,

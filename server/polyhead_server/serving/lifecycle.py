@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
-from polyhead_server.observability.counter_slots import DRAINING, IN_FLIGHT
+from polyhead_server.observability.counter_slots import IN_FLIGHT
+from polyhead_server.observability.observer import Drop
 from polyhead_server.serving.registry import Registry
 
 
@@ -70,7 +71,7 @@ class Lifecycle:
         """
         if self.draining.is_set():
             error = DrainingError()
-            self._statistics.on_drop(DRAINING)
+            self._statistics.on_drop(Drop.DRAINING)
             self._statistics.failed(total_ns=0, error=error)
             raise error
         return self

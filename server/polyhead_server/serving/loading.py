@@ -17,7 +17,11 @@ from polyhead_server.engine.engine import Engine, Runner
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, DownloadError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.repository import Manifest, VersionFolder, fetch, private_copy, verify
+from polyhead_server.repository.downloads import fetch
+from polyhead_server.repository.integrity import verify
+from polyhead_server.repository.manifest import Manifest
+from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size
@@ -167,7 +171,7 @@ class Loader:
         """Run a few sizes to know what runs cost."""
         with self._slots:
             return measure_prior(
-                lambda batch, tokens: engine.run(engine.example(batch, tokens), engine.outputs),
+                lambda batch, tokens: engine.run(signature.example(batch, tokens), engine.outputs),
                 max_tokens=signature.max_tokens,
                 fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
             )

@@ -14,8 +14,15 @@ from typing import Any, TypeVar
 from polyhead_server.errors import SlowError, StartError, UnknownModelError, quoted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder
-from polyhead_server.repository import Broken, Scan, VersionFolder, list_families, no_models, scan_family
 from polyhead_server.repository.manifest import FAMILY
+from polyhead_server.repository.scanning import (
+    Broken,
+    Scan,
+    VersionFolder,
+    list_families,
+    no_models,
+    scan_family,
+)
 from polyhead_server.serving.loading import Loaded, in_thread
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.versions import Load, Policy, ServedVersions

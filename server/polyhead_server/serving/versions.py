@@ -22,7 +22,7 @@ from polyhead_server.errors import (
     quoted,
 )
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.repository import Broken, Scan, VersionFolder
+from polyhead_server.repository.scanning import Broken, Scan, VersionFolder
 from polyhead_server.serving.loading import Failed, Loaded, in_thread, start
 from polyhead_server.serving.registry import Model, Registry
 

@@ -24,12 +24,13 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.accepted_call import AcceptedCall
 from polyhead_server.transport.access import Guard
 from polyhead_server.transport.cygrpc import cygrpc
 
-Open: TypeAlias = Callable[["AcceptQueue", str, Any], AcceptedCall]
-"""Makes a call of its queue, its method and the event that has brought it."""
+MakeCall: TypeAlias = Callable[["AcceptQueue", str, Any], AcceptedCall]
+"""Makes the call that an event has brought, of its queue and its method."""
 
 Step: TypeAlias = tuple[AcceptedCall, Callable[[], None]]
 """A call, and what the event loop is to do for it."""
@@ -57,16 +58,23 @@ class AcceptQueue:
     Args:
         server: The server that listens.
         methods: Make the calls of each method, by its full name, such as `/package.Service/Method`.
-        guards: Reject calls before their requests are read.
+        guard: Rejects calls before their requests are read.
+        statistics: Counts inferences that are rejected, or whose requests cannot be read.
 
     Raises:
         Exception: This grpcio lacks what is needed.
     """
 
     def __init__(
-        self, server: grpc.aio.Server, methods: Mapping[str, Open], *, guards: Sequence[Guard]
+        self,
+        server: grpc.aio.Server,
+        methods: Mapping[str, MakeCall],
+        *,
+        guard: Guard,
+        statistics: Statistics,
     ) -> None:
-        self.guards = guards
+        self.guard = guard
+        self.statistics = statistics
         self.loop = asyncio.get_running_loop()
         self.calls: set[AcceptedCall] = set()
         """The open calls. Only the polling thread changes it."""
@@ -87,10 +95,11 @@ class AcceptQueue:
         """Steps for the event loop. Only the polling thread changes it."""
         self._waits = False
         self._go_on = Semaphore(0)
-        # A tag for each accept, until it has come. Nothing but gRPC holds one that is outstanding.
+        # A tag for each outstanding accept, until its call is known. Nothing but gRPC holds it, so that it is
+        # gone from here, too, if its event is lost.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
-        self._withheld: list[partial[None]] = []
-        self._outstanding = 0
+        self._withheld: list[str] = []
+        """The methods of accepts that wait until calls have ended."""
         self._stopping = False
         self._lock = Lock()
         self._idle = asyncio.Event()
@@ -131,35 +140,35 @@ class AcceptQueue:
     # ---- In the polling thread ---------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Take events until the queue is shut down and empty."""
+        """Take events until the queue is shut down and empty.
+
+        | steps arrived    | the queue        | then
+        | ---------------- | ---------------- | --------------------------------------------------------
+        | none             | has no event     | wait for one
+        | any              | has an event     | call its tag, which may add steps; at 64, wake the loop
+        | some             | has no event     | wake the loop
+        | none             | is shut down     | end
+        | any              | loses an event   | find out whose it was
+        """
         while True:
-            failed = False
             try:
-                if not self._take_event():
+                event = self._completions.poll(0 if self._arrived else None)
+                if event.tag is not None:
+                    event.tag(event)
+                elif not self._arrived:
                     return
-            except MemoryError:
+                if event.tag is None or len(self._arrived) >= _STEPS_PER_TURN:
+                    self._wake_loop()
+                failed = False
+            except Exception as error:
                 failed = True
-            except Exception:
-                LOGGER.exception("accepting a call failed")
-                failed = True
+                if not isinstance(error, MemoryError):
+                    LOGGER.exception("accepting a call failed")
+            event = None  # it may hold a large request, and the next may be long in coming
             if failed:  # here, where no traceback holds a tag any more
                 self._recover()
             if self._stopping:
                 self._tell_if_idle()
-
-    def _take_event(self) -> bool:
-        """Run what the next event's tag says, or hand over if there is none; return False at the end."""
-        event = self._completions.poll(0 if self._arrived else None)
-        if event.tag is None:
-            if not self._arrived:
-                return False
-            self._wake_loop()
-            return True
-        event.tag(event)
-        del event  # it may hold a large request, and the next may be long in coming
-        if len(self._arrived) >= _STEPS_PER_TURN:
-            self._wake_loop()
-        return True
 
     def _wake_loop(self) -> None:
         """Let the event loop take all steps. Wait until it has answered the small calls among them."""
@@ -178,7 +187,6 @@ class AcceptQueue:
             try:
                 for call in self.calls.copy():
                     call.end_if_lost()
-                self._outstanding = len(self._tags) - len(self._withheld)
                 self._add_accepts()
             except MemoryError:
                 continue
@@ -188,27 +196,23 @@ class AcceptQueue:
 
     def _add_accepts(self) -> None:
         for method in self._methods:
-            for _ in range(ACCEPTS - sum(tag.args == (method,) for tag in self._tags)):
+            known = self._withheld.count(method) + sum(tag.args == (method,) for tag in self._tags)
+            for _ in range(ACCEPTS - known):
                 self._add_accept(method)
 
     def _add_accept(self, method: str) -> None:
-        tag = partial(self._accept, method)
-        self._tags.add(tag)
-        self._request(tag)
-
-    def _request(self, tag: "partial[None]") -> None:
         """Ask gRPC for a call."""
         if len(self.calls) >= MAX_CALLS and not self._stopping:
-            self._withheld.append(tag)
+            self._withheld.append(method)
             return
+        tag = partial(self._accept, method)
         with self._lock, suppress(ValueError):  # the server has been stopped
             if not self._stopping:
-                self._core.request_registered_call(self._completions, self._completions, *tag.args, tag)
-                self._outstanding += 1
+                self._core.request_registered_call(self._completions, self._completions, method, tag)
+                self._tags.add(tag)
 
     def _accept(self, method: str, event: Any) -> None:
         """Take the call that has come, and ask for another."""
-        self._tags.discard(event.tag)  # the traceback of an error may hold it
         try:
             if event.success:  # else the server stops
                 call = self._methods[method](self, method, event)
@@ -220,7 +224,8 @@ class AcceptQueue:
                     event.call.cancel()
                     raise
         finally:
-            self._outstanding -= 1  # not before it is known as a call, for `_tell_if_idle`
+            # Not before it is known as a call, for `_tell_if_idle`. The traceback of an error may hold it.
+            self._tags.discard(event.tag)
             if event.success:
                 self._add_accept(method)
 
@@ -228,7 +233,7 @@ class AcceptQueue:
         """Forget a call that has ended."""
         self.calls.discard(call)
         if self._withheld:
-            self._request(self._withheld.pop())
+            self._add_accept(self._withheld.pop())
 
     def hand_over(self, call: AcceptedCall, step: Callable[[], None], *, waits: bool = False) -> None:
         """Let the event loop take a step of a call, after those before it.
@@ -242,7 +247,7 @@ class AcceptQueue:
         self._waits |= waits
 
     def _tell_if_idle(self) -> None:
-        if not self._outstanding and not self.calls:
+        if not self._tags and not self.calls:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._idle.set)
 

@@ -1,4 +1,4 @@
-"""The calls that `AcceptQueue` accepts.
+"""What the calls that `AcceptQueue` accepts have in common.
 
 Two threads use a call. The polling thread gets its events and reads its requests; the event loop runs its
 handler. Both may send.
@@ -7,29 +7,32 @@ handler. Both may send.
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import grpc
 
-from polyhead_server.errors import ErrorReply, InvalidRequestError, RequestError
+from polyhead_server.errors import RequestError, UnavailableError, shorten
 from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.request_log import request_id
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.transport.access import Guard, Rejection
-from polyhead_server.transport.call import CallContext, logged_reply
+from polyhead_server.transport.call import INFERENCE, logged_reply
 from polyhead_server.transport.cygrpc import cygrpc
-from polyhead_server.transport.reading import EMPTY_CALL, OVER_SECONDS, BoundedReader, RequestReader
+from polyhead_server.transport.reading import BoundedReader
 
-Answer: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
 
-_NO_DEADLINE = 1e11
-"""Deadlines are seconds since the epoch. gRPC gives a call without one a time beyond this."""
+class CallAbortedError(Exception):
+    """The call has its status; its handler has nothing more to do."""
 
 
 class CallQueue(Protocol):
     """What a call needs of the queue that has accepted it: see `AcceptQueue`."""
 
-    guards: Sequence[Guard]
+    guard: Guard
+    statistics: Statistics
     loop: asyncio.AbstractEventLoop
     running: "set[AcceptedCall]"
     closed: bool
@@ -42,48 +45,38 @@ class CallQueue(Protocol):
 
 
 class AcceptedCall:
-    """A call, as its handler sees it: see `CallContext`.
+    """A call: see `UnaryCall` and `StreamCall`.
 
     Args:
         queue: Has accepted it.
         method: The method's full name.
         event: Has brought it.
-        reader: Bounds how many requests are waited for.
+        answer: Its handler.
+        reader: Bounds how many requests are waited for, and how long.
         check: Raises an error for a request that is not kept until the event loop has time for it.
     """
-
-    __slots__ = (
-        "_began_ns",
-        "_call",
-        "_callbacks",
-        "_check",
-        "_deadline",
-        "_ended",
-        "_left",
-        "_metadata",
-        "_queue",
-        "_reader",
-        "_reading",
-        "_started",
-        "_task",
-        "method",
-    )
 
     def __init__(
         self,
         queue: CallQueue,
         method: str,
         event: Any,
+        *,
+        answer: Callable[..., Awaitable[Any]],
         reader: BoundedReader,
-        check: Callable[[bytes], None] | None,
+        check: Callable[[bytes], None] | None = None,
     ) -> None:
         self.method = method
         self._queue = queue
+        self._handler = answer
         self._reader = reader
         self._check = check
         self._call = event.call
         self._metadata = event.invocation_metadata
-        self._deadline: float = event.call_details.deadline
+        # Once, and by the monotonic clock: gRPC derives it from the wall clock, which may be set meanwhile.
+        now = queue.loop.time()  # first, so that the result is never later than gRPC's own
+        self.deadline: float = now + event.call_details.deadline - time.time()
+        """When the caller stops waiting, in the event loop's time; in ages, if it waits forever."""
         self._began_ns = time.perf_counter_ns()
         self._reading: weakref.ref[Callable[[Any], None]] | None = None
         """The tag of the request that is waited for."""
@@ -101,34 +94,38 @@ class AcceptedCall:
         """Return what the caller has sent with the call."""
         return self._metadata
 
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the caller stops waiting, or None if it waits forever."""
-        return None if self._deadline > _NO_DEADLINE else max(self._deadline - time.time(), 0.0)
-
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call a function with this call when it has ended, and its reply has been sent if there is one."""
         self._callbacks.append(callback)
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
-        """End the call with a status.
+    def abort(self, error: Exception) -> NoReturn:
+        """End the call with the status of an error, as raising it does, but where the request's record is.
 
         Raises:
-            AbortError: Always.
+            CallAbortedError: Always.
         """
-        self._send_status(code, details, trailing_metadata)
-        raise grpc.aio.AbortError("Locally aborted.")
+        self._fail(error)
+        raise CallAbortedError from error
+
+    # ---- While a request is waited for -------------------------------------------------------------
+
+    def is_excused(self) -> bool:
+        """Return whether the caller is waiting for the server, so that the time does not count."""
+        return False
+
+    def give_up(self, reason: Exception) -> None:
+        """Wait no longer for a request, for this reason. Called on the event loop."""
+        raise NotImplementedError
 
     # ---- In the polling thread ---------------------------------------------------------------------
 
     def open(self) -> None:
         """Begin with the call, unless a guard rejects it."""
         self._call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(0),), self._close)
-        for guard in self._queue.guards:
-            rejection = guard.rejection(self.method, self._metadata)
-            if rejection is not None:
-                self._queue.hand_over(self, partial(self._deny, guard, rejection))
-                return
-        self._begin()
+        if rejection := self._queue.guard.rejection(self.method, self._metadata):
+            self._queue.hand_over(self, partial(self._deny, rejection))
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         raise NotImplementedError
@@ -141,14 +138,15 @@ class AcceptedCall:
 
     def _received(self, event: Any) -> None:
         """Take a request, or let the handler know that it cannot be read."""
+        self._reading = None
         try:
-            self._take(event)
+            self._take(self._read_message(event))
         except Exception as error:
             self.lose(error)
             raise
 
-    def _take(self, event: Any) -> None:
-        """Take a request."""
+    def _take(self, request: bytes | RequestError | None) -> None:
+        """Take a request, or why it is not taken, or that there is none."""
         raise NotImplementedError
 
     def end_if_lost(self) -> None:
@@ -158,8 +156,8 @@ class AcceptedCall:
             self.lose(MemoryError())
 
     def lose(self, error: Exception) -> None:
-        """Let the handler know that a request cannot be read."""
-        raise NotImplementedError
+        """Let the event loop know that a request cannot be read."""
+        self._queue.hand_over(self, partial(self.give_up, error))
 
     def _close(self, event: Any) -> None:
         self._queue.forget(self)
@@ -167,12 +165,11 @@ class AcceptedCall:
             self._left = True
             self._queue.hand_over(self, self._cancel)
 
-    def _read_message(self, event: Any) -> Any:
+    def _read_message(self, event: Any) -> bytes | RequestError | None:
         """Return the request that an event brings, or why it is not taken; None if it brings none."""
-        self._reading = None
         if not event.success:  # others come without a message
             self._queue.hand_over(self, self._refuse)
-        message = event.batch_operations[0].message()
+        message: bytes | None = event.batch_operations[0].message()
         if message is not None and self._check is not None:
             try:
                 self._check(message)
@@ -185,17 +182,28 @@ class AcceptedCall:
 
     # ---- On the event loop -------------------------------------------------------------------------
 
-    def _deny(self, guard: Guard, rejection: Rejection) -> None:
-        guard.count(self.method, rejection)
-        self._send_status(*rejection)
+    def _deny(self, rejection: Rejection) -> None:
+        code, message = rejection
+        if self.method in INFERENCE:
+            self._queue.statistics.rejected(code.name)
+        LOGGER.debug("call of %s rejected: %s: %s", shorten(self.method), code.name, message)
+        self._send_status(code, message)
 
     def _refuse(self) -> None:
         """Count a request that gRPC refuses. It has told the caller, and ends the call: maybe before this."""
         if self._ended and not self._left:
             return
-        error = self._reader.too_large(or_else="cannot be decompressed")
-        logged_reply(self, error)
-        self._reader.count(self.method, error, self._began_ns)
+        error = self._reader.too_large()
+        logged_reply(error, request_id(self))
+        self._count(error)
+
+    def _count(self, error: Exception) -> None:
+        """Count a request that cannot be read, if it is one of inference."""
+        if self.method not in INFERENCE:
+            return
+        if isinstance(error, UnavailableError):
+            self._queue.statistics.on_drop(Drop.MEMORY)
+        self._queue.statistics.failed(total_ns=time.perf_counter_ns() - self._began_ns, error=error)
 
     def _start(self) -> None:
         """Let the handler answer."""
@@ -207,10 +215,10 @@ class AcceptedCall:
         try:
             if not self._left:
                 await self._answer()
-        except grpc.aio.AbortError:
+        except* CallAbortedError:
             pass
-        except Exception as error:
-            self._fail(error)
+        except* Exception as errors:
+            self._fail(errors.exceptions[0])
         finally:
             self._task = None  # its error may refer to this call
             self._queue.running.discard(self)
@@ -236,7 +244,7 @@ class AcceptedCall:
             self._task.cancel()
 
     def _fail(self, error: Exception) -> None:
-        reply: ErrorReply = logged_reply(self, error)
+        reply = logged_reply(error, request_id(self))
         self._send_status(reply.code, reply.message, reply.trailers)
 
     def _send_status(self, code: grpc.StatusCode, details: str = "", trailers: Any = ()) -> None:
@@ -279,102 +287,6 @@ class AcceptedCall:
                 callback(self)
             except Exception:
                 LOGGER.exception("the end of a call failed")
-
-
-class UnaryCall(AcceptedCall):
-    """A call with one request, which is read before its handler starts.
-
-    | the call | event                                       | thread     | then
-    | -------- | ------------------------------------------- | ---------- | ---------------------------------
-    | begins   | a guard rejects it                          | event loop | ended, with the guard's status
-    | begins   | no guard does                               | polling    | reads
-    | reads    | the request has come                        | event loop | runs
-    | reads    | the request is lost, late or not acceptable | event loop | ended, with the error's status
-    | reads    | gRPC refuses the request                    | event loop | ended by gRPC, and counted
-    | reads    | there is none, and no word of a caller gone | event loop | ended, with an error's status
-    | runs     | the handler returns or fails                | event loop | ended, with its reply or status
-    | any      | its caller leaves, or its deadline passes   | event loop | ended, and its handler cancelled
-
-    Args:
-        queue: Has accepted it.
-        method: The method's full name.
-        event: Has brought it.
-        answer: Returns the reply to a request.
-        reader: Bounds how many requests are waited for, and how long.
-        check: See `AcceptedCall`.
-    """
-
-    __slots__ = ("_handler", "_request")
-
-    def __init__(
-        self,
-        queue: CallQueue,
-        method: str,
-        event: Any,
-        *,
-        answer: Answer,
-        reader: RequestReader,
-        check: Callable[[bytes], None] | None = None,
-    ) -> None:
-        super().__init__(queue, method, event, reader, check)
-        self._handler = answer
-        self._request: bytes | None = None
-
-    # ---- In the polling thread ---------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        self._reader.begin(self._fail_read)
-        self._receive()
-
-    def _take(self, event: Any) -> None:
-        self._reader.finish(self._fail_read)
-        request = self._read_message(event)
-        if isinstance(request, RequestError):
-            self._queue.hand_over(self, partial(self._fail_read, request), waits=True)
-        else:
-            self._request = request
-            self._queue.hand_over(self, self._start, waits=True)
-
-    def lose(self, error: Exception) -> None:
-        """Answer the call with the error: its handler has not started."""
-        self._queue.hand_over(self, partial(self._fail_read, error))
-        self._reader.finish(self._fail_read)
-
-    # ---- On the event loop -------------------------------------------------------------------------
-
-    def _fail_read(self, error: Exception) -> None:
-        """Answer a call whose request cannot be read, unless it has come or its caller has left."""
-        if self._ended or self._left or self._request is not None:
-            return
-        try:
-            self._reader.count(self.method, error, self._began_ns)
-        finally:
-            self._fail(error)
-
-    def _refuse(self) -> None:
-        super()._refuse()
-        self._ended = True
-
-    def _start(self) -> None:
-        if self._ended or self._left:
-            self._request = None
-        elif self._request is None:
-            empty = InvalidRequestError(EMPTY_CALL)
-            self._queue.loop.call_later(OVER_SECONDS, self._fail_read, empty)
-        else:
-            super()._start()
-
-    async def _answer(self) -> None:
-        request, self._request = self._request, None
-        assert request is not None  # noqa: S101 - see `_start`
-        answer = self._handler(request, self)
-        del request  # the handler holds it as long as it needs it
-        reply = await answer
-        self._send(
-            *self._initial_metadata(),
-            cygrpc.SendMessageOperation(reply, 0),
-            cygrpc.SendStatusFromServerOperation((), cygrpc.StatusCode.ok, b"", 0),
-        )
 
 
 def _ignore(_event: Any) -> None:

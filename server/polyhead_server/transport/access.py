@@ -1,7 +1,7 @@
 """Access control: bearer tokens, and separate ones for management.
 
-Without tokens nothing here runs. With them everything but health checks needs one: probes must work without a
-secret, and learn no more than the state of a name that they know already.
+Without tokens nothing is checked. With them everything but health checks needs one: probes must work without
+a secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
@@ -12,11 +12,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from polyhead_proto import RPCS
-from polyhead_server.errors import StartError, shorten
-from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.statistics import Statistics
+from polyhead_server.errors import StartError
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import HEALTH, INFERENCE
+from polyhead_server.transport.call import HEALTH
 from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
@@ -32,12 +30,16 @@ _SHORTEST_TOKEN = 16
 Rejection: TypeAlias = tuple[grpc.StatusCode, str]
 
 
-def read_tokens(flag: str, path: Path) -> tuple[bytes, ...]:
+def read_tokens(flag: str, path: Path | None) -> tuple[bytes, ...]:
     """Read a file of tokens, one per line. Two allow a token to be replaced while both are in use.
+
+    Without a file there are none.
 
     Raises:
         StartError: The file cannot be read, or holds something that cannot be a token.
     """
+    if path is None:
+        return ()
     tokens = tuple(line.strip() for line in read_file(flag, path).splitlines() if line.strip())
     if not tokens:
         raise StartError(f"{flag} must hold a token, {path} is empty")
@@ -56,22 +58,15 @@ class Guard:
     Args:
         tokens: Open everything but management. If there are none, no token is needed for that.
         management: Open everything. If there are none, no token is needed for management.
-        statistics: Counts rejected inferences.
     """
 
-    def __init__(
-        self, tokens: Iterable[bytes], management: Iterable[bytes], statistics: Statistics | None = None
-    ) -> None:
-        self._statistics = statistics or Statistics()
+    def __init__(self, tokens: Iterable[bytes] = (), management: Iterable[bytes] = ()) -> None:
         self._tokens = tuple(tokens)
         self._management = tuple(management)
 
-    def count(self, method: str, rejection: Rejection) -> None:
-        """Count and log a rejected call."""
-        code, message = rejection
-        if method in INFERENCE:
-            self._statistics.rejected(code.name)
-        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
+    def closes(self, method: str) -> bool:
+        """Return whether a call of a method, by its full name, needs a token."""
+        return bool(self._management if method in MANAGEMENT else self._tokens) and method not in OPEN
 
     def rejection(self, method: str, metadata: Any) -> Rejection | None:
         """Return why a call is rejected, or None if it is not. May be called in any thread.
@@ -80,9 +75,9 @@ class Guard:
             method: The full name of what is called.
             metadata: What the caller has sent with the call.
         """
-        manages = method in MANAGEMENT
-        if method in OPEN or not (self._management if manages else self._tokens):
+        if not self.closes(method):
             return None
+        manages = method in MANAGEMENT
         given = _bearer(metadata)
         if given is None:
             return (
@@ -98,12 +93,8 @@ class Guard:
         return grpc.StatusCode.PERMISSION_DENIED, wrong
 
 
-def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence[Guard]:
-    """Return the guards that the settings ask for; none if there are no tokens.
-
-    Args:
-        settings: Name the files of tokens.
-        statistics: Counts rejected inferences.
+def guard_of(settings: Settings) -> Guard:
+    """Return the guard that the settings ask for.
 
     Raises:
         StartError: A file of tokens cannot be used, or callers could manage models without a token.
@@ -113,14 +104,10 @@ def guards(settings: Settings, statistics: Statistics | None = None) -> Sequence
             "--repository-mode explicit must come with --management-token-file: "
             "loading and unloading models needs a token"
         )
-    tokens, management = (
-        () if path is None else read_tokens(flag, path)
-        for flag, path in (
-            ("--token-file", settings.token_file),
-            ("--management-token-file", settings.management_token_file),
-        )
+    return Guard(
+        read_tokens("--token-file", settings.token_file),
+        read_tokens("--management-token-file", settings.management_token_file),
     )
-    return [Guard(tokens, management, statistics)] if tokens or management else []
 
 
 def _bearer(metadata: Any) -> bytes | None:

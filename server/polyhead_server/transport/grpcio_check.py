@@ -7,14 +7,16 @@ from pathlib import Path
 
 import grpc
 
-from polyhead_server.errors import StartError
+from polyhead_proto.names import REQUEST_ID
+from polyhead_server.errors import InvalidRequestError, StartError
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
 from polyhead_server.transport.accept_queue import AcceptQueue
-from polyhead_server.transport.accepted_call import UnaryCall
-from polyhead_server.transport.call import CallContext, StreamContext
-from polyhead_server.transport.reading import MAX_IN_PROGRESS, RequestReader, StreamRequests, stream_reader
+from polyhead_server.transport.accepted_call import AcceptedCall
+from polyhead_server.transport.access import Guard
+from polyhead_server.transport.reading import MAX_IN_PROGRESS, request_reader, stream_reader
 from polyhead_server.transport.stream_call import StreamCall
+from polyhead_server.transport.unary_call import UnaryCall
 
 TESTED_GRPCIO = ("1.72.1", "1.85.1")
 """The oldest and the newest release that the tests were run with."""
@@ -22,6 +24,7 @@ TESTED_GRPCIO = ("1.72.1", "1.85.1")
 _CHECK_SECONDS = 60.0
 """Long enough for a machine that is busy with something else."""
 _END_SECONDS = 5.0
+_ID = (REQUEST_ID, "check")
 
 
 async def check_grpcio() -> None:
@@ -52,23 +55,24 @@ async def check_grpcio() -> None:
 async def _check() -> None:
     unary, stream = "/polyhead.Check/Unary", "/polyhead.Check/Stream"
 
-    async def echo(request: bytes, context: CallContext) -> bytes:
-        remaining = context.time_remaining()
-        metadata = tuple(map(tuple, context.invocation_metadata()))
-        if remaining is None or not 0 < remaining < 2 * _CHECK_SECONDS or ("key", "value") not in metadata:
-            await context.abort(grpc.StatusCode.ABORTED, request.decode(), (("key", "value"),))
+    async def echo(request: bytes, call: AcceptedCall) -> bytes:
+        remaining = call.deadline - asyncio.get_running_loop().time()
+        if not 0 < remaining < 2 * _CHECK_SECONDS or _ID not in map(tuple, call.invocation_metadata()):
+            raise InvalidRequestError(request.decode())
         return request
 
-    async def echo_stream(requests: StreamRequests, context: StreamContext) -> None:
-        async for request in requests:
-            await context.write(await echo(request, context))
-            requests.answered()
+    async def echo_stream(call: StreamCall) -> None:
+        async for request in call:
+            await call.write(await echo(request, call))
+            call.answered()
 
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     settings = Settings(models=Path())
-    open_unary = partial(UnaryCall, answer=echo, reader=RequestReader(settings, Statistics()))
-    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings, Statistics()))
-    queue = AcceptQueue(server, {unary: open_unary, stream: open_stream}, guards=())
+    open_unary = partial(UnaryCall, answer=echo, reader=request_reader(settings))
+    open_stream = partial(StreamCall, answer=echo_stream, reader=stream_reader(settings))
+    queue = AcceptQueue(
+        server, {unary: open_unary, stream: open_stream}, guard=Guard(), statistics=Statistics()
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     queue.start()
@@ -88,16 +92,15 @@ async def _check_method(
     call: "grpc.aio.StreamStreamMultiCallable[bytes, bytes]", requests: Sequence[bytes]
 ) -> None:
     """Let a method answer a call and reject another."""
-    metadata = (("key", "value"),)
-    replies = [reply async for reply in call(iter(requests), timeout=_CHECK_SECONDS, metadata=metadata)]
+    replies = [reply async for reply in call(iter(requests), timeout=_CHECK_SECONDS, metadata=(_ID,))]
     if replies != requests:
         raise RuntimeError(f"the reply must be the request, was {replies!r}")
     try:
-        async for _ in call(iter([b"details"])):
+        async for _ in call(iter([b"details"]), metadata=(_ID,)):
             pass
     except grpc.aio.AioRpcError as error:
         status = error.code(), error.details(), tuple(map(tuple, error.trailing_metadata()))
-        expected = grpc.StatusCode.ABORTED, "details", metadata
+        expected = grpc.StatusCode.INVALID_ARGUMENT, "details", (_ID,)
         if status != expected:
             raise RuntimeError(f"the status must be {expected}, was {status}") from error
     else:

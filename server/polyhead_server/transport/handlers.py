@@ -11,19 +11,13 @@ from polyhead_server.errors import listed, quoted
 from polyhead_server.inference.wire import check_small
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import UnaryCall
-from polyhead_server.transport.call import (
-    INFER,
-    STREAM_INFER,
-    CallContext,
-    StreamContext,
-    abort,
-    caller_deadline,
-)
-from polyhead_server.transport.reading import BoundedReader, RequestReader, StreamRequests
+from polyhead_server.transport.accept_queue import MakeCall
+from polyhead_server.transport.accepted_call import AcceptedCall
+from polyhead_server.transport.call import INFER, STREAM_INFER
+from polyhead_server.transport.reading import BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
 from polyhead_server.transport.streaming import InferStream
+from polyhead_server.transport.unary_call import UnaryCall
 
 
 class InferenceService:
@@ -31,16 +25,15 @@ class InferenceService:
 
     Args:
         runtime: Answers requests.
-        observation: Records every inference.
+        log: Records every inference.
     """
 
-    def __init__(self, runtime: Runtime, observation: RequestLog) -> None:
+    def __init__(self, runtime: Runtime, log: RequestLog) -> None:
         self._runtime = runtime
-        self._observation = observation
+        self._log = log
 
-    def methods(self, requests: RequestReader, streams: BoundedReader) -> Mapping[str, Open]:
+    def methods(self, requests: BoundedReader, streams: BoundedReader) -> Mapping[str, MakeCall]:
         """Return how the calls of each method are made, by its full name."""
-        infer = self._observed_infer if self._observation.wanted else self._infer
         return {
             **{
                 rpc.path: partial(
@@ -48,26 +41,24 @@ class InferenceService:
                 )
                 for name, rpc in RPCS.items()
             },
-            INFER: partial(UnaryCall, answer=infer, reader=requests),
+            INFER: partial(UnaryCall, answer=self._infer, reader=requests),
             STREAM_INFER: partial(StreamCall, answer=self._stream_infer, reader=streams),
         }
 
-    async def _call(self, procedure: str, payload: bytes, _context: CallContext) -> bytes:
+    async def _call(self, procedure: str, payload: bytes, _call: AcceptedCall) -> bytes:
         return await self._runtime.call(procedure, payload)
 
-    async def _infer(self, payload: bytes, context: CallContext) -> bytes:
-        try:
-            deadline = caller_deadline(context)
-            return await self._runtime.infer(payload, deadline=deadline, until_sent=context.add_done_callback)
-        except Exception as error:  # here, where the request's record is
-            await abort(context, error)
+    async def _infer(self, payload: bytes, call: AcceptedCall) -> bytes:
+        with self._log.request(call):
+            try:
+                return await self._runtime.infer(
+                    payload, deadline=call.deadline, until_sent=call.add_done_callback
+                )
+            except Exception as error:
+                call.abort(error)
 
-    async def _observed_infer(self, payload: bytes, context: CallContext) -> bytes:
-        with self._observation.request(context):
-            return await self._infer(payload, context)
-
-    async def _stream_infer(self, requests: StreamRequests, context: StreamContext) -> None:
-        await InferStream(self._runtime, self._observation, requests, context).run()
+    async def _stream_infer(self, call: StreamCall) -> None:
+        await InferStream(self._runtime, self._log, call).run()
 
 
 class NotOffered(grpc.GenericRpcHandler):

@@ -8,18 +8,18 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2
 
 from polyhead_proto import SERVICE
-from polyhead_server.errors import quoted
+from polyhead_server.errors import InvalidRequestError, UnknownModelError, quoted
 from polyhead_server.inference.wire import check_small, parse_small
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.accepted_call import UnaryCall
-from polyhead_server.transport.call import HEALTH, CallContext, StreamContext
-from polyhead_server.transport.reading import RequestReader, StreamRequests
+from polyhead_server.transport.accept_queue import MakeCall
+from polyhead_server.transport.accepted_call import AcceptedCall
+from polyhead_server.transport.call import HEALTH
+from polyhead_server.transport.reading import EMPTY_CALL, BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
+from polyhead_server.transport.unary_call import UnaryCall
 
 _STATUS = {
     True: health_pb2.HealthCheckResponse.SERVING,
@@ -40,7 +40,7 @@ class Health:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def methods(self, requests: RequestReader) -> Mapping[str, Open]:
+    def methods(self, requests: BoundedReader) -> Mapping[str, MakeCall]:
         """Return how the calls of each method are made, by its full name."""
         unary = partial(UnaryCall, reader=requests, check=check_small)
         return {
@@ -51,24 +51,27 @@ class Health:
             ),
         }
 
-    async def _check(self, payload: bytes, context: CallContext) -> bytes:
+    async def _check(self, payload: bytes, _call: AcceptedCall) -> bytes:
         service = _service(payload)
         serving = self._runtime.serving(_name(service))
         if serving is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {quoted(service)} is known here")
+            raise UnknownModelError(f"no service {quoted(service)} is known here")
         return _write(_response(serving))
 
-    async def _list(self, payload: bytes, _context: CallContext) -> bytes:
+    async def _list(self, payload: bytes, _call: AcceptedCall) -> bytes:
         parse_small(health_pb2.HealthListRequest, payload)
         services = ["", SERVICE, *self._runtime.registry.names()]
         statuses = {service: _response(self._runtime.serving(_name(service))) for service in services}
         return _write(health_pb2.HealthListResponse(statuses=statuses))
 
-    async def _watch(self, requests: StreamRequests, context: StreamContext) -> None:
-        name = _name(_service(await requests.only()))
+    async def _watch(self, call: StreamCall) -> None:
+        payload = await anext(call, None)
+        if payload is None:
+            raise InvalidRequestError(EMPTY_CALL)
+        name = _name(_service(payload))
         async with aclosing(self._runtime.watch(name)) as statuses:
             async for serving in statuses:
-                await context.write(_write(_response(serving)))
+                await call.write(_write(_response(serving)))
 
 
 def _service(payload: bytes) -> str:

@@ -7,26 +7,15 @@ within `PROMPT_SECONDS` is rejected: within that time, the network bounds how mu
 
 import asyncio
 import math
-import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import grpc
+from typing import Protocol
 
 from polyhead_server.errors import (
     ExpiredError,
-    InvalidRequestError,
-    RequestError,
     TooLargeError,
     UnavailableError,
     scattered_retry_ms,
 )
-from polyhead_server.observability.counter_slots import MEMORY
-from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import INFERENCE, StreamContext
-
-End: TypeAlias = Callable[[RequestError], None]
 
 PROMPT_SECONDS = 1.0
 """A message that comes within this time is never rejected for the time it takes."""
@@ -45,6 +34,16 @@ OVER_SECONDS = 0.05
 _CHECK_SECONDS = 0.25
 
 
+class Waiting(Protocol):
+    """A call that waits for a message."""
+
+    def is_excused(self) -> bool:
+        """Return whether the caller is waiting for the server, so that the time does not count."""
+
+    def give_up(self, reason: Exception) -> None:
+        """Wait no longer, for this reason. Called on the event loop."""
+
+
 class BoundedReader:
     """Bound how many messages are waited for, and how long. Checks on the event loop.
 
@@ -53,7 +52,6 @@ class BoundedReader:
         limit: How many may take longer than `PROMPT_SECONDS` at once. The first ones to wait may.
         seconds: The longest that any may take.
         largest: The most bytes of a message, which gRPC enforces.
-        statistics: Counts inference requests that are not read.
     """
 
     def __init__(
@@ -63,32 +61,21 @@ class BoundedReader:
         limit: int,
         seconds: float = math.inf,
         largest: int = 0,
-        statistics: Statistics,
     ) -> None:
         self._what = what
         self._limit = limit
         self._seconds = seconds
         self._largest = largest
-        self._statistics = statistics
-        # For each read the check since which it waits, the longest first. A read is known by the function
-        # that ends it. Checks are counted, not seconds: if the event loop was held up, messages have come
-        # meanwhile that nothing had time to see.
-        self._reads: dict[End, int] = {}
-        self._excused: dict[End, Callable[[], bool]] = {}
+        # For each call the check since which it waits, the longest first. Checks are counted, not seconds: if
+        # the event loop was held up, messages have come meanwhile that nothing had time to see.
+        self._waiting: dict[Waiting, int] = {}
         self._checks = 0
         self._checking = False
         self._loop = asyncio.get_running_loop()
 
-    def begin(self, end: End, excused: Callable[[], bool] | None = None) -> None:
-        """Wait for a message. May be called in any thread.
-
-        Args:
-            end: Called on the event loop with the reason, if the message is not to be waited for any longer.
-            excused: Returns whether the caller is waiting for the server, so that the time does not count.
-        """
-        self._reads[end] = self._checks
-        if excused is not None:
-            self._excused[end] = excused
+    def begin(self, call: Waiting) -> None:
+        """Wait for a message of a call. May be called in any thread."""
+        self._waiting[call] = self._checks
         if not self._checking:  # one timer for all: one for each would cost more than the rest of this
             self._loop.call_soon_threadsafe(self._start_checking)
 
@@ -97,70 +84,23 @@ class BoundedReader:
             self._checking = True
             self._loop.call_later(_CHECK_SECONDS, self._check)
 
-    def finish(self, end: End) -> None:
+    def finish(self, call: Waiting) -> None:
         """Note that a message has come, or will not. May be called in any thread."""
-        self._reads.pop(end, None)
-        self._excused.pop(end, None)
+        self._waiting.pop(call, None)
 
-    async def read(self, context: StreamContext, excused: Callable[[], bool] | None = None) -> Any:
-        """Read the next message of a call, or `grpc.aio.EOF`.
-
-        Args:
-            context: The call.
-            excused: As in `begin`.
-
-        Raises:
-            UnavailableError: The message is not prompt, and as many others as may be are not either.
-            ExpiredError: The message has not come in time.
-        """
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - gRPC calls handlers in tasks
-        reasons: list[RequestError] = []
-
-        def end(reason: RequestError) -> None:
-            reasons.append(reason)
-            task.cancel()
-
-        self.begin(end, excused)
-        try:
-            return await context.read()
-        except asyncio.CancelledError:
-            if not reasons or task.uncancel():
-                raise
-            raise reasons[0] from None
-        finally:
-            self.finish(end)
-
-    def count(self, method: str, error: Exception, began_ns: int) -> None:
-        """Count a request that could not be read, if it is one of inference.
-
-        Args:
-            method: The full name of what is called.
-            error: The reason.
-            began_ns: When its call came, by `time.perf_counter_ns`.
-        """
-        if method not in INFERENCE:
-            return
-        if isinstance(error, UnavailableError):
-            self._statistics.on_drop(MEMORY)
-        self._statistics.failed(total_ns=time.perf_counter_ns() - began_ns, error=error)
-
-    def too_large(self, *, or_else: str) -> TooLargeError:
-        """Return the reason why gRPC has ended a call by itself.
-
-        Args:
-            or_else: What else it may have been: gRPC tells its caller, not us.
-        """
+    def too_large(self) -> TooLargeError:
+        """Return the likely reason why gRPC has ended a call by itself: it tells the caller, not us."""
         return TooLargeError(
             f"{self._what} must have at most {self._largest} bytes, also when decompressed; gRPC has ended "
-            f"the call because it had more, or {or_else}"
+            "the call because it had more, or cannot be decompressed"
         )
 
     def _check(self) -> None:
-        """End the reads that take too long, or are too many.
+        """Give up the calls that wait for too long, or are too many.
 
         | it has waited          | slow ones that wait longer | then
         | ---------------------- | -------------------------- | ------------------------------
+        | while it is excused    | any                        | its time begins anew
         | below `PROMPT_SECONDS` | any                        | it waits on
         | below `seconds`        | fewer than `limit`         | it waits on, as one of the slow
         | below `seconds`        | `limit`                    | it ends: too many are waited for
@@ -168,120 +108,49 @@ class BoundedReader:
         """
         self._checks += 1
         self._checking = False
-        if self._reads:  # one that begins from here on starts the checks itself
+        if self._waiting:  # one that begins from here on starts the checks itself
             self._start_checking()
-        self._begin_excused_anew()
         slow = 0
-        for end, since in self._reads.copy().items():  # other threads change it
+        for call, since in self._waiting.copy().items():  # other threads change it
             waited = (self._checks - since - 1) * _CHECK_SECONDS  # at least
-            if waited < PROMPT_SECONDS:
-                break
-            if end not in self._reads:  # it has come
+            if call.is_excused():
+                self.finish(call)
+                self._waiting[call] = self._checks  # at the end, since the others are in order
+            elif waited < PROMPT_SECONDS or call not in self._waiting:  # or the message has come
                 continue
-            if waited >= self._seconds:
-                self._end(end, self._expired())
+            elif waited >= self._seconds:
+                self.finish(call)
+                call.give_up(ExpiredError(f"{self._what} must come within {self._seconds:g} s, and did not"))
             elif slow == self._limit:
-                self._end(end, self._crowded())
+                self.finish(call)
+                call.give_up(
+                    UnavailableError(
+                        f"{self._what} must come within {PROMPT_SECONDS:g} s while {self._limit} others are "
+                        "waited for, and did not: try again later, send smaller requests, or close streams "
+                        "that are not used",
+                        retry_after_ms=scattered_retry_ms(),
+                    )
+                )
             else:
                 slow += 1
 
-    def _begin_excused_anew(self) -> None:
-        for end, excused in self._excused.items():
-            if excused():
-                del self._reads[end]
-                self._reads[end] = self._checks  # at the end, since the others are in order
 
-    def _end(self, end: End, reason: RequestError) -> None:
-        self.finish(end)
-        end(reason)
-
-    def _expired(self) -> ExpiredError:
-        return ExpiredError(f"{self._what} must come within {self._seconds:g} s, and did not")
-
-    def _crowded(self) -> UnavailableError:
-        return UnavailableError(
-            f"{self._what} must come within {PROMPT_SECONDS:g} s while {self._limit} others are waited for, "
-            "and did not: try again later, send smaller requests, or close streams that are not used",
-            retry_after_ms=scattered_retry_ms(),
-        )
+def request_reader(settings: Settings) -> BoundedReader:
+    """Return what reads the only request of each call."""
+    return BoundedReader(
+        "the request",
+        limit=_largest_requests(settings),
+        seconds=settings.max_request_seconds,
+        largest=settings.max_request_bytes,
+    )
 
 
-class RequestReader(BoundedReader):
-    """Read the only request of a call.
-
-    Args:
-        settings: The limits.
-        statistics: Counts inference requests that are not waited for.
-    """
-
-    def __init__(self, settings: Settings, statistics: Statistics) -> None:
-        super().__init__(
-            "the request",
-            limit=_largest_requests(settings),
-            seconds=settings.max_request_seconds,
-            largest=settings.max_request_bytes,
-            statistics=statistics,
-        )
-
-
-class StreamRequests:
-    """Iterate over the requests of a stream.
-
-    Args:
-        reader: Bounds how many streams are waited for.
-        context: The call.
-    """
-
-    def __init__(self, reader: BoundedReader, context: StreamContext) -> None:
-        self._reader = reader
-        self._context = context
-        self.in_progress = 0
-        """How many requests are worked on. One whose reply waits for its reader does not count."""
-
-    def __aiter__(self) -> "StreamRequests":
-        return self
-
-    async def __anext__(self) -> Any:
-        """Read the next request. A caller that waits for our answer is not late with it."""
-        context = self._context
-        request = await (
-            context.read() if context.has_come else self._reader.read(context, self._is_waited_for)
-        )
-        if request is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return request
-
-    async def only(self) -> Any:
-        """Read the request of a call that has one.
-
-        Raises:
-            InvalidRequestError: It ends without.
-        """
-        async for request in self:
-            return request
-        raise InvalidRequestError(EMPTY_CALL)
-
-    def answered(self) -> None:
-        """Note that a request has been answered, so that another may be read ahead."""
-        self._context.read_on()
-
-    def _is_waited_for(self) -> bool:
-        """Return whether the caller is waiting for the server."""
-        return self.in_progress > 0
-
-
-def stream_reader(settings: Settings, statistics: Statistics) -> BoundedReader:
-    """Return what reads the next request of each stream.
-
-    Args:
-        settings: The limits.
-        statistics: Counts requests that are too large.
-    """
+def stream_reader(settings: Settings) -> BoundedReader:
+    """Return what reads the next request of each stream."""
     return BoundedReader(
         "the stream's next request",
         limit=_STREAMS_PER_REQUEST * _largest_requests(settings),
         largest=settings.max_request_bytes,
-        statistics=statistics,
     )
 
 

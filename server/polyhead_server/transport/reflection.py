@@ -10,9 +10,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from polyhead_proto import FILE, SERVICE
 from polyhead_server.inference.wire import check_small, parse_small
-from polyhead_server.transport.accept_queue import Open
-from polyhead_server.transport.call import HEALTH, StreamContext
-from polyhead_server.transport.reading import BoundedReader, StreamRequests
+from polyhead_server.transport.accept_queue import MakeCall
+from polyhead_server.transport.call import HEALTH
+from polyhead_server.transport.reading import BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
 
 
@@ -30,17 +30,17 @@ class Reflection:
             (SERVICE, HEALTH, reflection.SERVICE_NAME), pool=pool
         )
 
-    def methods(self, streams: BoundedReader) -> Mapping[str, Open]:
+    def methods(self, streams: BoundedReader) -> Mapping[str, MakeCall]:
         """Return how the calls of each method are made, by its full name."""
         answer = partial(StreamCall, answer=self._answer, reader=streams, check=check_small, ahead=1)
         return {f"/{reflection.SERVICE_NAME}/ServerReflectionInfo": answer}
 
-    async def _answer(self, requests: StreamRequests, context: StreamContext) -> None:
-        async for reply in self._servicer.ServerReflectionInfo(_parsed(requests), context):
-            await context.write(reply.SerializeToString())
-            requests.answered()
+    async def _answer(self, call: StreamCall) -> None:
+        async for reply in self._servicer.ServerReflectionInfo(_parsed(call), None):
+            await call.write(reply.SerializeToString())
+            call.answered()
 
 
-async def _parsed(requests: StreamRequests) -> AsyncIterator[Any]:
-    async for payload in requests:
+async def _parsed(call: StreamCall) -> AsyncIterator[Any]:
+    async for payload in call:
         yield parse_small(reflection_pb2.ServerReflectionRequest, payload)

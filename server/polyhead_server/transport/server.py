@@ -13,13 +13,13 @@ from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
 from polyhead_server.transport.accept_queue import AcceptQueue
-from polyhead_server.transport.access import guards
+from polyhead_server.transport.access import guard_of
 from polyhead_server.transport.call import INFERENCE
 from polyhead_server.transport.grpcio_check import check_grpcio
 from polyhead_server.transport.handlers import InferenceService, NotOffered
 from polyhead_server.transport.health import Health
 from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reading import RequestReader, stream_reader
+from polyhead_server.transport.reading import request_reader, stream_reader
 from polyhead_server.transport.reflection import Reflection
 from polyhead_server.transport.tls import server_credentials
 
@@ -47,15 +47,14 @@ class GrpcServer:
         self, runtime: Runtime, *, reuse_port: bool = False, listen_when_loaded: bool = False
     ) -> None:
         settings = runtime.settings
-        statistics = runtime.registry.unattributed
         self.runtime = runtime
         self.port = settings.port
         self._host = settings.host
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
         self.request_log = RequestLog(self._tracer)
-        self._guards = guards(settings, statistics)
-        requests, streams = RequestReader(settings, statistics), stream_reader(settings, statistics)
+        self._guard = guard_of(settings)
+        requests, streams = request_reader(settings), stream_reader(settings)
         self._methods = {
             **InferenceService(runtime, self.request_log).methods(requests, streams),
             **Health(runtime).methods(requests),
@@ -130,7 +129,8 @@ class GrpcServer:
         await check_grpcio()
         for inference in (True, False):
             methods = {name: call for name, call in self._methods.items() if (name in INFERENCE) == inference}
-            self._queues.append(AcceptQueue(self._grpc, methods, guards=self._guards))
+            statistics = self.runtime.registry.unattributed
+            self._queues.append(AcceptQueue(self._grpc, methods, guard=self._guard, statistics=statistics))
         await self._grpc.start()
         for queue in self._queues:
             queue.start()

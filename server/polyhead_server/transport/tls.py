@@ -95,7 +95,7 @@ class RenewedFiles(Generic[Loaded]):
         return self.renewed() or self._current
 
     def renewed(self) -> Loaded | None:
-        """Load the certificates again if they have changed and can be used, else return None."""
+        """Load the certificates again if they have changed and can be used, else None. In any thread."""
         with self._lock:
             try:
                 version = self._files.version()
@@ -110,37 +110,20 @@ class RenewedFiles(Generic[Loaded]):
             return self._current
 
 
-class Certificates(RenewedFiles[grpc.ServerCertificateConfiguration]):
-    """Hold the certificates that gRPC uses. It asks for them from threads of its own.
-
-    Args:
-        files: Their paths.
-
-    Raises:
-        StartError: They cannot be used.
-    """
-
-    def __init__(self, files: Files) -> None:
-        super().__init__(files, files.read)
-
-    @property
-    def credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials for a port to listen with."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._current,
-            self.renewed,  # type: ignore[arg-type]  # None is documented: no change
-            self._files.client_ca is not None,
-        )
-
-
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
     """Return the credentials for the port to listen with; None is plain text.
 
     Raises:
         StartError: Only a part of the settings is given, or a file cannot be used.
     """
-    files = _files(settings)
-    return None if files is None else Certificates(files).credentials
+    if (files := _files(settings)) is None:
+        return None
+    certificates = RenewedFiles(files, files.read)
+    return grpc.dynamic_ssl_server_credentials(
+        certificates.current(),
+        certificates.renewed,  # type: ignore[arg-type]  # None is documented: no change
+        files.client_ca is not None,
+    )
 
 
 def tls_context(settings: Settings) -> Callable[[], ssl.SSLContext] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from polyhead_server.address import format_address, reserve_port, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
-from polyhead_server.http.server import announce, check, open_port
+from polyhead_server.http.server import announce, open_port
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
@@ -267,7 +267,6 @@ async def _supervise(settings: Settings, gpus: Sequence[int]) -> int:
         port = stack.enter_context(reserve_port(settings.host, settings.port)).getsockname()[1]
         threads = settings.threads or max(1, available_cpus() // settings.workers)
         settings = replace(settings, port=port, threads=threads)
-        check(settings)
         reserved = open_port(settings, reserve_port)
         http_port = None if reserved is None else stack.enter_context(reserved).getsockname()[1]
         settings = replace(settings, http_port=http_port or "off")

@@ -83,10 +83,10 @@ class Reports:
 
 def main() -> int:
     """Serve until the supervisor says so, and return the exit code."""
-    line = _read_line(_STDIN)
+    line = sys.stdin.buffer.readline()  # the supervisor writes no more
     reports = Reports(os.dup(_STDOUT))
     os.dup2(_STDERR, _STDOUT)
-    if not line:  # the supervisor has ended
+    if not line.endswith(b"\n"):  # the supervisor has ended
         return 1
     assignment = Assignment.from_line(line)
     configure(assignment.settings.log_level, assignment.settings.log_format, worker=assignment.worker)
@@ -106,17 +106,6 @@ def main() -> int:
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)
         return 1
-
-
-def _read_line(file: int) -> bytes:
-    """Read to the end of the first line. The supervisor writes no more than that."""
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(file, 1 << 16)
-        if not part:
-            return b""
-        line += part
-    return line
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.load.sweep.synthetic import measured, new_folder, small_sweep
+from tests.load.sweep.synthetic import a_run, measured, new_folder, small_sweep
 
 from polyhead_load.report.findings import read_findings
 from polyhead_load.report.page import unbroken, write_report
@@ -156,8 +156,7 @@ def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
 
 
 def test_replies_of_several_sizes_get_a_picture(tmp_path: Path) -> None:
-    folder = new_folder(tmp_path)
-    measured(folder, small_sweep(loads=["single"]))
+    folder = a_run(tmp_path, small_sweep(loads=["single"]))
     path = folder.path / "cells.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:

@@ -74,6 +74,28 @@ def a_plan(**changes: Any) -> LoadPlan:
     return LoadPlan(**(values | changes))
 
 
+def a_measurement(**changes: Any) -> Measurement:
+    """What a journal has of a run."""
+    values: dict[str, Any] = {
+        "family": "tiny",
+        "tokens": "4",
+        "batch": "1",
+        "attention": "off",
+        "load": "single",
+        "block": 1,
+        "attempt": 1,
+        "started": "2026-01-01T00:00:00Z",
+    }
+    return Measurement(**(values | changes))
+
+
+def a_run(path: Path, sweep: Sweep, **how: Any) -> RunFolder:
+    """A run's folder with all that the sweep measures; see `measured`."""
+    folder = new_folder(path)
+    measured(folder, sweep, **how)
+    return folder
+
+
 def measured(
     folder: RunFolder,
     sweep: Sweep,
@@ -105,15 +127,10 @@ def measured(
                 latency = records.latency_ms
                 p50, p95, p99 = np.quantile(latency, [0.5, 0.95, 0.99]).tolist()
                 journal.append(
-                    Measurement(
+                    a_measurement(
                         family=family,
-                        tokens="4",
-                        batch="1",
-                        attention="off",
                         load=load,
                         block=block,
-                        attempt=1,
-                        started="2026-01-01T00:00:00Z",
                         achieved=100.0,
                         requests=count,
                         p50_ms=p50,

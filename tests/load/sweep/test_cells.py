@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.load.sweep.synthetic import new_folder, small_sweep
+from tests.load.sweep.synthetic import a_measurement, new_folder, small_sweep
 
 from polyhead_load.sweep.cells import (
     CAPACITY,
@@ -86,18 +86,7 @@ def folder(tmp_path: Path) -> RunFolder:
 def capacity(
     family: str, achieved: float | None, *, tokens: str = "4", void: tuple[str, ...] = ()
 ) -> Measurement:
-    return Measurement(
-        family=family,
-        tokens=tokens,
-        batch="1",
-        attention="off",
-        load=CAPACITY,
-        block=0,
-        attempt=1,
-        started="",
-        achieved=achieved,
-        void=void,
-    )
+    return a_measurement(family=family, tokens=tokens, load=CAPACITY, block=0, achieved=achieved, void=void)
 
 
 def rates_of(rates: Rates, sweep: Sweep = SWEEP) -> list[float | None]:

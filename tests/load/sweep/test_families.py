@@ -111,14 +111,6 @@ def test_what_is_not_said_of_sizes_is_what_is_there(tmp_path: Path) -> None:
     assert not provide(sweep, tmp_path, export=failing, available=lambda: PLENTY).skipped
 
 
-def test_a_head_width_may_be_said_or_left_to_follow(tmp_path: Path) -> None:
-    sweep = small_sweep(families={"a": DESCRIBED})
-
-    provided = provide(sweep, tmp_path, export=Exporter(head_width=8), available=lambda: PLENTY)
-
-    assert not provided.skipped
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

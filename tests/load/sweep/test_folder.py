@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.load.sweep.synthetic import measured, new_folder, small_sweep
+from tests.load.sweep.synthetic import a_measurement, a_run, new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
-from polyhead_load.sweep.folder import Journal, Measurement, RunFolder
+from polyhead_load.sweep.folder import Journal, RunFolder
 from polyhead_load.sweep.spec import ServiceTarget
 
 
@@ -77,8 +77,7 @@ def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
 
 
 def test_another_target_is_the_same_sweep(tmp_path: Path) -> None:
-    folder = new_folder(tmp_path)
-    measured(folder, small_sweep())
+    folder = a_run(tmp_path, small_sweep())
     target = {"rate": 50, "p99": "20ms"}
 
     folder.begin(small_sweep(target=target), {})
@@ -126,25 +125,11 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert folder.read()[0] == small_sweep()
 
 
-def a_measurement(block: int = 1) -> Measurement:
-    return Measurement(
-        family="a",
-        tokens="4",
-        batch="1",
-        attention="off",
-        load="single",
-        block=block,
-        attempt=1,
-        started="2026-01-01T00:00:00Z",
-        p50_ms=1.5,
-    )
-
-
 def test_lines_come_back(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
     journal = Journal(path)
-    journal.append(a_measurement(1))
-    journal.append(a_measurement(2).model_copy(update={"void": ("why",)}))
+    journal.append(a_measurement(block=1))
+    journal.append(a_measurement(block=2).model_copy(update={"void": ("why",)}))
 
     assert Journal(path).measurements == journal.measurements
     assert len(path.read_text().splitlines()) == 2
@@ -154,12 +139,12 @@ def test_lines_come_back(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_short_is_dropped(cut: int, tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
     journal = Journal(path)
-    journal.append(a_measurement(1))
-    journal.append(a_measurement(2))
+    journal.append(a_measurement(block=1))
+    journal.append(a_measurement(block=2))
     os.truncate(path, path.stat().st_size - cut)
 
     again = Journal(path)
-    again.append(a_measurement(3))
+    again.append(a_measurement(block=3))
 
     assert [one.block for one in Journal(path).measurements] == [1, 3]
 

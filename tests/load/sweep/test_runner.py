@@ -313,15 +313,6 @@ def test_a_slow_capacity_takes_longer(pace: int, seconds: float, there: InThread
     assert {plan.seconds for plan in lab.plans if plan.rate is not None} == {0.5}
 
 
-def test_a_capacity_without_an_answer_is_tried_again(there: InThread, tmp_path: Path) -> None:
-    lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there, bad)
-    lab.run([("tiny",)])
-
-    capacities = [one for one in lab.measurements if one.load == CAPACITY]
-    assert len(capacities) == 3 + 1
-    assert {one.overloaded[-1] for one in capacities} == {"no request was answered"}
-
-
 def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
     def failing(_: LoadPlan) -> GeneratorRun:
         raise ProcessError("ended by signal 9")

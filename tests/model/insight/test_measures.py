@@ -12,7 +12,7 @@ from polyhead_model import masks
 from polyhead_model.attention import masked_softmax
 from polyhead_model.insight.measures import Measures, measure
 from polyhead_model.insight.patterns import patterns_of
-from polyhead_model.insight.thumbnails import SIDE, blocks, shrink, thumbnails
+from polyhead_model.insight.thumbnails import SIDE
 from polyhead_model.insight.top_keys import TOP, strongest_keys, top_keys
 from polyhead_model.masks import valid_tokens
 
@@ -55,20 +55,6 @@ def test_rollout_is_the_product_of_the_layers(attention: Tensor, measures: Measu
         close(rollout[:length, :length], plain_rollout(layers), scale=1)
         assert not rollout[length:].any()
         assert not rollout[:, length:].any()
-
-
-def test_rollout_goes_from_the_last_layer_to_the_first_tokens() -> None:
-    """Token 2 attends to token 1 in the upper layer, and that to token 0 in the lower one."""
-    lower, upper = torch.eye(3)[[0, 0, 2]], torch.eye(3)[[0, 1, 1]]
-    measured = measure(
-        [lower[None, None], upper[None, None]],
-        [torch.ones(1, 1, 3)] * 2,
-        patterns=[patterns_of(torch.ones(1, 3, 3, dtype=torch.bool))] * 2,
-        lengths=torch.tensor([3]),
-        head_mix=torch.zeros(1, 2, 1),
-    )
-
-    torch.testing.assert_close(measured.rollout[0, 2], torch.tensor([0.25, 0.25, 0.5]))
 
 
 def test_mixed_is_the_sum_over_layers_and_heads(
@@ -122,16 +108,6 @@ def test_thumbnails_are_means_over_blocks(attention: Tensor, measures: Measures)
             assert actual.dtype == np.uint8
             np.testing.assert_allclose(actual, expected, atol=0.501)
             assert actual.max() == (255 if length else 0)
-
-
-def test_a_thumbnail_has_queries_in_rows() -> None:
-    attention = torch.zeros(1, 1, 4, 4)
-    attention[0, 0, 3, 1] = 0.5
-
-    picture = thumbnails(shrink(attention, blocks(torch.tensor([4]), 4))[:, None])[0, 0, 0]
-
-    assert picture.nonzero().tolist() == [[3, 1]]
-    assert picture[3, 1] == 255
 
 
 def test_layers_may_be_scored_against_different_patterns() -> None:

@@ -1,6 +1,5 @@
 """What each score is the share of. Rows are queries, columns are keys."""
 
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -47,111 +46,6 @@ def both_scores_of(
 
 def scores_of(attention: Tensor, seen: Tensor, ids: Tensor | None = None) -> dict[str, Tensor]:
     return both_scores_of(attention, seen, ids)[0]
-
-
-def of_rows(*keys: int, ids: Sequence[int] | None = None, is_causal: bool = False) -> dict[str, float]:
-    """The scores of a head whose query q attends to keys[q] alone."""
-    size = len(keys)
-    attention = torch.eye(size)[list(keys)][None, None]
-    found = scores_of(
-        attention, visible([size], size, is_causal=is_causal), None if ids is None else torch.tensor([ids])
-    )
-    return {name: value.item() for name, value in found.items()}
-
-
-def test_previous_is_below_the_diagonal() -> None:
-    head = of_rows(3, 0, 1, 2)
-
-    assert head["previous"] == pytest.approx(1)
-    assert (head["next"], head["current"]) == (0, 0)
-    assert head["first"] == pytest.approx(1 / 4)
-
-
-def test_next_is_above_the_diagonal() -> None:
-    head = of_rows(1, 2, 3, 0)
-
-    assert head["next"] == pytest.approx(1)
-    assert (head["previous"], head["current"]) == (0, 0)
-
-
-def test_current_is_the_diagonal() -> None:
-    head = of_rows(0, 1, 2, 3, 4)
-
-    assert head["current"] == pytest.approx(1)
-    assert (head["previous"], head["next"], head["distance"]) == (0, 0, 0)
-
-
-def test_first_is_the_first_column() -> None:
-    head = of_rows(0, 0, 0, 0)
-
-    assert head["first"] == pytest.approx(1)
-    assert head["confidence"] == pytest.approx(1)
-    close(head["entropy"], 0, scale=1)
-    assert head["distance"] == pytest.approx((0 + 1 + 2 + 3) / 4)
-
-
-def test_uniform_attention_has_the_largest_entropy() -> None:
-    found = scores_of(torch.full((1, 1, 4, 4), 1 / 4), visible([4], 4))
-
-    assert found["entropy"].item() == pytest.approx(math.log(4))
-    assert found["normalised_entropy"].item() == pytest.approx(1)
-    assert found["confidence"].item() == pytest.approx(1 / 4)
-
-
-def test_duplicate_is_the_same_token_before() -> None:
-    ids = [7, 8, 9, 7, 8, 9]
-
-    assert of_rows(0, 1, 2, 0, 1, 2, ids=ids)["duplicate"] == pytest.approx(1)
-    # The token itself, and the same token later on, are no earlier ones.
-    assert of_rows(3, 4, 5, 3, 4, 5, ids=ids)["duplicate"] == 0
-
-
-def test_induction_is_the_token_after_the_same_token_before() -> None:
-    ids = [7, 8, 9, 5, 7, 8, 9, 5]
-
-    head = of_rows(0, 0, 0, 0, 1, 2, 3, 4, ids=ids)
-    assert head["induction"] == pytest.approx(1)
-    assert head["duplicate"] == 0
-    # One position off in either direction is none.
-    assert of_rows(0, 0, 0, 0, 0, 1, 2, 3, ids=ids)["induction"] == 0
-    assert of_rows(0, 0, 0, 0, 2, 3, 4, 5, ids=ids)["induction"] == 0
-
-
-def test_separators_and_punctuation_are_columns() -> None:
-    ids = [2, 7, PUNCTUATION, 8, SEPARATOR, 9, SEPARATOR]
-
-    head = of_rows(4, 4, 6, 6, 2, 2, 0, ids=ids)
-    assert head["separator"] == pytest.approx(4 / 7)
-    assert head["punctuation"] == pytest.approx(2 / 7)
-
-
-def test_a_causal_head_has_no_next_and_its_first_token_no_choice() -> None:
-    head = of_rows(0, 0, 0, 0, is_causal=True)
-
-    assert math.isnan(head["next"])
-    assert head["first"] == pytest.approx(1)
-    assert head["distance"] == pytest.approx((1 + 2 + 3) / 3)
-    assert of_rows(0, 1, 2, 3, is_causal=True)["current"] == pytest.approx(1)
-
-
-@pytest.mark.parametrize("ids", [[5, 6, 5, 6], [5, 6, 7, 8]])
-def test_what_no_query_sees_is_undefined(ids: Sequence[int]) -> None:
-    head = of_rows(0, 1, 2, 3, ids=ids)
-
-    repeated = len(set(ids)) < len(ids)
-    assert math.isnan(head["duplicate"]) != repeated
-    assert math.isnan(head["induction"]) != repeated
-    assert math.isnan(head["punctuation"])
-
-
-@pytest.mark.parametrize("length", [0, 1])
-def test_fewer_than_two_tokens_have_no_score(length: int) -> None:
-    attention = torch.zeros(1, 2, 3, 3)
-    attention[:, :, :length, :length] = 1
-
-    found = scores_of(attention, visible([length], 3), torch.tensor([[3, 3, 4]]))
-
-    assert all(value.isnan().all() for value in found.values())
 
 
 @pytest.mark.parametrize("logits_are_known", [False, True])
@@ -204,16 +98,3 @@ def test_a_head_that_moves_nothing_has_no_weighted_attention() -> None:
     _, weighted = both_scores_of(attention, visible([3], 3), norms=torch.zeros(1, 1, 3))
 
     assert all(value.item() == 0 for value in weighted.values())
-
-
-def test_an_encoder_of_vectors_has_the_scores_that_need_no_tokens() -> None:
-    assert list(of_rows(0, 1, 2)) == [
-        "previous",
-        "next",
-        "current",
-        "first",
-        "entropy",
-        "normalised_entropy",
-        "confidence",
-        "distance",
-    ]

@@ -12,8 +12,7 @@ from polyhead_client.command import main
 from polyhead_server.doctor.command import app
 from polyhead_server.doctor.display import show
 from polyhead_server.doctor.examination import examine
-from polyhead_server.doctor.machine import LocalMachine
-from polyhead_server.engine.devices import cuda_problem
+from polyhead_server.doctor.machine import this_machine
 
 Doctor = Callable[..., tuple[int, str]]
 
@@ -37,16 +36,6 @@ def test_the_cpu_works(doctor: Doctor) -> None:
     assert "works: --device cpu runs on cpu" in text
 
 
-def test_cuda_works_exactly_where_a_server_would_start(doctor: Doctor) -> None:
-    problem = cuda_problem()
-    status, text = doctor("--device", "cuda")
-
-    assert status == (0 if problem is None else 1)
-    if problem is not None:
-        assert "problem: --device cuda does not work here" in text
-        assert "to do:" in text
-
-
 def test_json_is_for_programs(doctor: Doctor, repository: Path) -> None:
     status, text = doctor("--json", "--device", "cpu", "--models", str(repository), "tiny")
 
@@ -59,7 +48,7 @@ def test_json_is_for_programs(doctor: Doctor, repository: Path) -> None:
 
 def test_graphs_are_shown_with_their_operators(repository: Path) -> None:
     console = Console(width=240, record=True, file=io.StringIO())
-    show(examine(LocalMachine(), "cpu", models=repository, name="tiny"), console)
+    show(examine(this_machine(), "cpu", models=repository, name="tiny"), console)
 
     text = console.export_text()
     assert "fused (2 MultiHeadAttention)" in text

@@ -1,14 +1,11 @@
 """What the machine reports: memory within its control groups, processors, libraries and their versions."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from polyhead_proto.cgroups import ControlGroups
 from polyhead_server.doctor import machine
-from polyhead_server.doctor.machine import LocalMachine
-from polyhead_server.doctor.report import CudaVersions
 
 MEMINFO = (
     "MemTotal:       2048 kB\nMemFree:        100 kB\nMemAvailable:   1024 kB\nHugePages_Total:       0\n"
@@ -25,27 +22,27 @@ def test_the_smallest_limit_of_the_groups_around_counts(
         (tmp_path / group).mkdir(parents=True)
         (tmp_path / group / "memory.max").write_text(limit)
 
-    memory = LocalMachine().memory(
+    found = machine.memory(
         meminfo=tmp_path / "meminfo",
         groups=ControlGroups(membership=tmp_path / "membership", root=tmp_path),
     )
 
-    assert (memory.total, memory.available, memory.limit) == (2048 * 1024, 1024 * 1024, smallest)
+    assert (found.total, found.available, found.limit) == (2048 * 1024, 1024 * 1024, smallest)
 
 
 def test_this_machines_memory() -> None:
-    memory = LocalMachine().memory()
+    found = machine.memory()
 
-    assert 0 < memory.available <= memory.total
+    assert 0 < found.available <= found.total
 
 
 def test_a_library_is_loaded_and_found() -> None:
-    assert str(LocalMachine().library("libc.so.6")).endswith("libc.so.6")
-    assert LocalMachine().library("libabsent.so.1") is None
+    assert str(machine.find_library("libc.so.6")).endswith("libc.so.6")
+    assert machine.find_library("libabsent.so.1") is None
 
 
 def test_this_machines_processors_and_runtime() -> None:
-    processors, runtime = LocalMachine().processors(), LocalMachine().runtime()
+    processors, runtime = machine.processors(), machine.onnxruntime_here()
 
     assert 1 <= processors.usable <= processors.affinity <= processors.in_machine
     assert "CPUExecutionProvider" in runtime.providers
@@ -69,7 +66,7 @@ def test_instructions_are_those_that_the_kernel_lists(
 ) -> None:
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    processors = LocalMachine().processors(cpuinfo=tmp_path / "cpuinfo")
+    processors = machine.processors(cpuinfo=tmp_path / "cpuinfo")
 
     found = processors.instructions
     assert processors.model == model
@@ -78,7 +75,7 @@ def test_instructions_are_those_that_the_kernel_lists(
 
 def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     class Library:
-        """A library whose functions write 13020, and that knows cuDNN's way."""
+        """A library whose functions write 13020."""
 
         def cuDriverGetVersion(self, pointer: object) -> int:  # noqa: N802
             pointer._obj.value = 13020  # type: ignore[attr-defined]
@@ -86,27 +83,11 @@ def test_versions_are_asked_of_the_libraries(monkeypatch: pytest.MonkeyPatch) ->
 
         cudaRuntimeGetVersion = cuDriverGetVersion  # noqa: N815
 
-        def cublasGetProperty(self, index: int, pointer: object) -> int:  # noqa: N802
-            pointer._obj.value = (13, 1, 4)[index]  # type: ignore[attr-defined]
-            return 0
-
         def nvrtcVersion(self, major: object, minor: object) -> int:  # noqa: N802
             major._obj.value, minor._obj.value = 13, 5  # type: ignore[attr-defined]
             return 0
 
-        class Version:
-            """A function that says 9.13.1."""
-
-            restype: object = None
-
-            def __call__(self) -> int:
-                return 91301
-
-        cudnnGetVersion = Version()  # noqa: N815
-
     monkeypatch.setattr(machine, "_open", lambda name: Library())
-    monkeypatch.setattr(LocalMachine, "runtime", lambda _machine: SimpleNamespace(cuda="13.0"))
 
-    assert LocalMachine().versions() == CudaVersions(
-        highest="13.2", runtime="13.2", compiler="13.5", cublas="13.1.4", cudnn="9.13.1"
-    )
+    assert machine.cuda_versions("13") == ("13.2", "13.2", "13.5")
+    assert machine.cuda_versions("") == ("13.2", None, None)

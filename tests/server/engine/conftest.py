@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.engine.session import open_session
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 
 Opened = tuple[ort.InferenceSession, Signature]

@@ -78,8 +78,8 @@ def test_no_other_module_knows_a_provider_by_name() -> None:
 def test_what_devices_can_do() -> None:
     cpu, gpu = on_cpu(""), on_cuda("", 1)
 
-    assert (cpu.arena, cpu.gpu, cpu.checks_placement) == ("cpu:0", None, False)
-    assert (gpu.arena, gpu.gpu is not None, gpu.checks_placement) == ("gpu:1", True, True)
+    assert (cpu.arena, cpu.checks_placement) == ("cpu:0", False)
+    assert (gpu.arena, gpu.checks_placement) == ("gpu:1", True)
     assert (cpu.default_lanes, gpu.default_lanes) == (1, 2)
 
 

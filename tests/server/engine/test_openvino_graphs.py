@@ -15,7 +15,7 @@ from polyhead_model import EncoderConfig, Splade
 from polyhead_proto.names import SPARSE_INDICES, TOP_KEYS
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import Signature, TensorSpec, signature_of
 
 pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")

@@ -3,36 +3,27 @@
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
 import pytest
-from tests.server.conftest import everything_on
+from tests.server.conftest import everything_on, pretend
 
 from polyhead_server.engine.device import CPU, CUDA
 from polyhead_server.engine.devices import on_cpu, on_cuda
-from polyhead_server.engine.session import open_session, slow_on_cpu, spell
+from polyhead_server.engine.session import examine, open_session, slow_on_cpu, spell
 from polyhead_server.errors import DeviceError, RepositoryError
 
 
 def test_what_is_no_graph_is_refused(repository: Path) -> None:
     with pytest.raises(RepositoryError, match=r"weights\.bin cannot be loaded by onnxruntime"):
         open_session(repository / "tiny" / "1" / "weights.bin", device=on_cpu(""), threads=1)
+    with pytest.raises(RepositoryError, match=r"weights\.bin cannot be loaded by onnxruntime [\d.]+: \S"):
+        examine(repository / "tiny" / "1" / "weights.bin", on_cpu(""))
 
 
 @pytest.mark.parametrize("recorded", [[], everything_on("AnotherExecutionProvider")])
 def test_a_graph_of_which_nothing_is_known_to_be_on_the_device_is_refused(
     repository: Path, monkeypatch: pytest.MonkeyPatch, recorded: list[Any]
 ) -> None:
-    class Session(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, path: str, options: ort.SessionOptions, providers: list[Any], **_: object) -> None:
-            super().__init__(path, options, [CPU])
-
-        def get_providers(self) -> list[str]:
-            return [CUDA, CPU]
-
-        def get_provider_graph_assignment_info(self) -> list[Any]:
-            return recorded
-
-    monkeypatch.setattr(ort, "InferenceSession", Session)
+    pretend(monkeypatch, CUDA, recorded)
     with pytest.raises(DeviceError, match=r"model\.onnx must run on CUDAExecutionProvider, but onnxruntime"):
         open_session(repository / "tiny" / "1" / "model.onnx", device=on_cuda(""), threads=1)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 from tests.server.conftest import Running, running
 from tests.servers import quick_settings
 
@@ -91,6 +92,14 @@ class OverHttp:
     def counted(self, name: str = "", version: int = 0) -> Any:
         """The counters of a model."""
         return self.running.runtime.registry.counters.total(name, version)
+
+
+def with_tensor(x: NDArray[Any], **fields: Any) -> tuple[bytes, dict[str, str]]:
+    """The body of a request with `x` in binary, and the headers that say so."""
+    size = {"binary_data_size": x.nbytes}
+    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape, "parameters": size}
+    text = json.dumps({"inputs": [tensor], **fields}).encode()
+    return text + x.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -2,22 +2,18 @@
 
 import gzip
 import json
-import re
 import zlib
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pytest
-from grpc import StatusCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.server.http.conftest import OverHttp, StartHttp, read_all
-from tests.server.test_bad_input import CASES
+from tests.waiting import until
 
 from polyhead_server.http.bodies import PIECE
 from polyhead_server.http.documents import MAX_JSON_BYTES
-from polyhead_server.http.errors import STATUS
 from polyhead_server.observability import counter_slots as slots
 
 INFER = "/v2/models/tiny/infer"
@@ -160,56 +156,6 @@ def test_binary_tensors_must_be_where_the_header_says(
     web: OverHttp, body: bytes, headers: dict[str, str]
 ) -> None:
     assert web.post(INFER, body, headers).status == 400
-
-
-def in_http(case: Any) -> bool:
-    """Whether a bad request of gRPC is one with binary tensors, too, and a bad one."""
-    _, payload, _ = case.values
-    if isinstance(payload, bytes) or not payload.model_name or re.search("raw|binary|megabyte", case.id):
-        return False
-    typed = any(one.HasField("contents") for one in payload.inputs)
-    return not typed and len(payload.raw_input_contents) == len(payload.inputs)
-
-
-def of_grpc(payload: Any) -> tuple[str, bytes, dict[str, str]]:
-    """A request of gRPC, written with binary tensors: its path, body and headers."""
-
-    def values(parameters: Any) -> dict[str, Any]:
-        kinds = {name: one.WhichOneof("parameter_choice") for name, one in parameters.items()}
-        return {name: kind and getattr(parameters[name], kind) for name, kind in kinds.items()}
-
-    pairs = zip(payload.inputs, payload.raw_input_contents, strict=True)
-    fields = {
-        "id": payload.id,
-        "model_version": payload.model_version,
-        "parameters": values(payload.parameters),
-        "inputs": [
-            {
-                "name": one.name,
-                "datatype": one.datatype,
-                "shape": list(one.shape),
-                "parameters": {**values(one.parameters), "binary_data_size": len(raw)},
-            }
-            for one, raw in pairs
-        ],
-        "outputs": [{"name": one.name, "parameters": values(one.parameters)} for one in payload.outputs],
-    }
-    text = json.dumps(fields).encode()
-    body = text + b"".join(payload.raw_input_contents)
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    return f"/v2/models/{quote(payload.model_name, safe='')}/infer", body, headers
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "payload", "message"), [case for case in CASES if in_http(case)])
-def test_what_grpc_refuses_is_refused_in_the_same_words(
-    web: OverHttp, code: StatusCode, payload: Any, message: str, request: pytest.FixtureRequest
-) -> None:
-    answered = web.post(*of_grpc(payload))
-
-    assert answered.status == STATUS[code]
-    if not re.search("negative B|rank 10,000|path as a model|a request", request.node.callspec.id):
-        assert re.search(message, answered.error)  # the others are refused before, or named otherwise
 
 
 @pytest.mark.parametrize(
@@ -411,8 +357,7 @@ def test_half_a_request_needs_no_answer(web: OverHttp, said: bytes) -> None:
     assert web.say(said, end=True) == b""
 
     if said != HEAD:
-        while web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]] == before:
-            pass
+        until(lambda: web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]] != before)
 
 
 def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:

@@ -15,26 +15,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
 import psutil
 import pytest
 import uvicorn
-from tests.server.http.conftest import OverHttp, StartHttp, read_all
+from tests.server.conftest import Gate, fails
+from tests.server.http.conftest import OverHttp, StartHttp, read_all, with_tensor
 from tests.servers import ServerProcess
+from tests.waiting import until
 
-from polyhead_proto import RPCS
 from polyhead_server import Settings
 from polyhead_server.http import connections
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.shared_counters import SharedCounters
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Gate
 
 FEW = 8
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -153,50 +151,11 @@ def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
         pytest.skip("no IPv6 here")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux only")
-def test_slow_clients_leave_grpc_its_descriptors(repository: Path) -> None:
-    flags = [
-        "--models",
-        str(repository),
-        "--port",
-        "0",
-        "--http-port",
-        "0",
-        "--device",
-        "cpu",
-        "--threads",
-        "1",
-    ]
-    server = ServerProcess(*flags)
-    most = http_server.MAX_CONNECTIONS[False]
-    try:
-        port = int(server.until(r"metrics on http://127.0.0.1:(\d+)/")[1])
-        address = server.until(r"serving .* on (127.0.0.1:\d+) with")[1]
-        room = psutil.Process(server.process.pid).num_fds() + 2 * most
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (room, room))
-        with ExitStack() as stack:
-            for _ in range(4 * most):
-                stack.enter_context(connect(port, b"GET /metrics HTTP/1.1\r\n"))
-
-            assert ask(port, "/readyz") == (200, b"ok\n")
-            with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
-                live: Any = channel.unary_unary(RPCS["ServerLive"].path)
-                assert live(b"", timeout=120) == RPCS["ServerLive"].response(live=True).SerializeToString()
-    finally:
-        server.close()
-
-
 # ---- Bodies and replies that are slow ----------------------------------------------------------
 
 
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 16}]}
 HEAD = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-
-
-def test_a_body_must_come_in_time(serve_over_http: StartHttp) -> None:
-    web = serve_over_http(max_request_seconds=0.2)
-
-    assert web.say(HEAD + b"Content-Length: 9\r\n\r\n{").startswith(b"HTTP/1.1 504 ")
 
 
 def test_slow_bodies_fill_the_memory_for_requests_and_no_more(serve_over_http: StartHttp) -> None:
@@ -210,8 +169,7 @@ def test_slow_bodies_fill_the_memory_for_requests_and_no_more(serve_over_http: S
     assert replies[-1].status == 503
     assert int(replies[-1].headers["retry-after"]) in {1, 2}
     assert "requests and replies hold 131072 bytes" in replies[-1].error
-    while web.post("/v2/models/tiny/infer", part).status == 503:  # until the slow ones are gone
-        pass
+    until(lambda: web.post("/v2/models/tiny/infer", part).status != 503)  # until the slow ones are gone
 
 
 def unfinished(web: OverHttp, size: int) -> socket.socket:
@@ -221,23 +179,14 @@ def unfinished(web: OverHttp, size: int) -> socket.socket:
     return connection
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_round(
-    serve_over_http: StartHttp, gate: "Gate"
+    serve_over_http: StartHttp, gate: Gate
 ) -> None:
     web = serve_over_http(max_request_bytes=2**17, max_held_bytes=2**17)
     x = {"x": np.ones((1, 1000, 16), np.float32)}
     counted = slots.DROP["memory"], slots.CODE["http"]["UNAVAILABLE"]
-    with unfinished(web, 2**17 - 2**10):
-        with pytest.raises(grpc.RpcError) as caught:
-            web.running.infer("tiny", x)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    with unfinished(web, 2**17 - 2**10), fails(grpc.StatusCode.UNAVAILABLE):
+        web.running.infer("tiny", x)
     nothing_held(web)
 
     with ThreadPoolExecutor(1) as pool:
@@ -252,16 +201,7 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
     nothing_held(web)
 
 
-def binary(x: "np.ndarray[Any, Any]") -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of a request with a binary tensor."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape, "parameters": {"binary_data_size": x.nbytes}}
-    text = json.dumps({"inputs": [tensor]}).encode()
-    return text + x.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
-
-
-def test_a_request_over_http_counts_as_much_as_one_over_grpc(
-    serve_over_http: StartHttp, gate: "Gate"
-) -> None:
+def test_a_request_over_http_counts_as_much_as_one_over_grpc(serve_over_http: StartHttp, gate: Gate) -> None:
     web = serve_over_http()
     x = np.ones((1, 1000, 16), np.float32)
 
@@ -276,7 +216,7 @@ def test_a_request_over_http_counts_as_much_as_one_over_grpc(
         return held
 
     over_grpc = held_for(lambda: web.running.infer("tiny", {"x": x}))
-    over_http = held_for(lambda: web.post("/v2/models/tiny/infer", *binary(x)))
+    over_http = held_for(lambda: web.post("/v2/models/tiny/infer", *with_tensor(x)))
 
     assert over_grpc > 2 * x.nbytes
     assert abs(over_http - over_grpc) < 100
@@ -301,15 +241,11 @@ def test_a_body_that_is_not_complete_does_not_hold_up_a_drain(serve_over_http: S
 def attention(connection: socket.socket, *, batch: int = 64) -> None:
     """Asks for a large reply, with little room for it, and reads its first bytes."""
     x = np.ones((batch, 128, 16), np.float32)
-    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape, "parameters": {"binary_data_size": x.nbytes}}
-    fields = {"inputs": [tensor], "outputs": [{"name": "attention.0"}, {"name": "attention.1"}]}
-    text = json.dumps({**fields, "parameters": {"binary_data_output": True}}).encode()
-    connection.sendall(
-        b"POST /v2/models/tiny.attention/infer HTTP/1.1\r\nHost: localhost\r\n"
-        b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
-        % (len(text), len(text) + x.nbytes)
-    )
-    connection.sendall(text + x.tobytes())
+    outputs = [{"name": "attention.0"}, {"name": "attention.1"}]
+    body, headers = with_tensor(x, outputs=outputs, parameters={"binary_data_output": True})
+    lines = [f"{name}: {value}" for name, value in {**headers, "Content-Length": len(body)}.items()]
+    head = "\r\n".join(["POST /v2/models/tiny.attention/infer HTTP/1.1", "Host: localhost", *lines, "", ""])
+    connection.sendall(head.encode() + body)
     assert connection.recv(12) == b"HTTP/1.1 200"
 
 
@@ -323,9 +259,7 @@ def reader_of(web: OverHttp) -> socket.socket:
 
 def nothing_held(web: OverHttp) -> None:
     """Returns when the server holds nothing for a reply, and answers no request."""
-    end = time.monotonic() + 240
-    while web.running.runtime.budget.bytes or web.counted()[slots.IN_FLIGHT]:
-        assert time.monotonic() < end
+    until(lambda: not web.running.runtime.budget.bytes and not web.counted()[slots.IN_FLIGHT])
 
 
 @pytest.fixture
@@ -472,24 +406,21 @@ async def reply_with_nothing(send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-def test_connections_that_wait_when_the_server_stops_are_answered() -> None:
+async def test_connections_that_wait_when_the_server_stops_are_answered() -> None:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         await reply_with_nothing(send)
 
-    async def test() -> list[bytes]:
-        with ExitStack() as stack:
-            async with bounded(answer) as (_, listening):
-                port = listening.getsockname()[1]
-                waiting = [stack.enter_context(connect(port, HEALTH)) for _ in range(3)]
-                await asyncio.sleep(0)  # it is about to accept the first
-            return [read_all(one) for one in waiting]
-
-    for reply in asyncio.run(test()):
-        assert reply.startswith(b"HTTP/1.1 200 ")
+    with ExitStack() as stack:
+        async with bounded(answer) as (_, listening):
+            port = listening.getsockname()[1]
+            waiting = [stack.enter_context(connect(port, HEALTH)) for _ in range(3)]
+            await asyncio.sleep(0)  # it is about to accept the first
+        for one in waiting:
+            assert read_all(one).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("path", ["/read", "/rejected"])
-def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
+async def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
     sent, received = 20_000, []
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -505,20 +436,16 @@ def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     said = head + b"1\r\nx\r\n" * sent + b"0\r\n\r\n" + HEALTH
 
-    async def test() -> None:
-        async with bounded(answer) as (_, listening):
-            port = listening.getsockname()[1]
-            with connect(port, said) as slow, connect(port, HEALTH) as other:
-                loop = asyncio.get_running_loop()
-                for one in (slow, other):
-                    one.setblocking(False)
-                assert (await loop.sock_recv(other, 100)).startswith(b"HTTP/1.1 200 ")
-                assert received.count(-1) == 1  # not the one behind the body
-                while received.count(-1) == 1:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-
-    asyncio.run(test())
-
+    async with bounded(answer) as (_, listening):
+        port = listening.getsockname()[1]
+        with connect(port, said) as slow, connect(port, HEALTH) as other:
+            loop = asyncio.get_running_loop()
+            for one in (slow, other):
+                one.setblocking(False)
+            assert (await loop.sock_recv(other, 100)).startswith(b"HTTP/1.1 200 ")
+            assert received.count(-1) == 1  # not the one behind the body
+            while received.count(-1) == 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
     assert sum(received) == (sent if path == "/read" else 0) - 2
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import split_strings
-from tests.server.http.conftest import Answered, OverHttp
+from tests.server.http.conftest import Answered, OverHttp, with_tensor
 
 from polyhead_proto import messages as pb
 
@@ -24,23 +24,10 @@ def json_input(array: Any = X, name: str = "x", datatype: str = "FP32", *, flat:
     return {"name": name, "datatype": datatype, "shape": list(array.shape), "data": data}
 
 
-def binary(
-    array: Any = X, name: str = "x", datatype: str = "FP32", **fields: Any
-) -> tuple[bytes, dict[str, str]]:
+def binary(array: Any = X, **fields: Any) -> tuple[bytes, dict[str, str]]:
     """A body of JSON and a binary tensor, and the headers that say so."""
-    raw = array.tobytes()
-    tensor = {
-        "name": "x",
-        "datatype": "FP32",
-        "shape": list(array.shape),
-        "parameters": {"binary_data_size": len(raw)},
-    }
-    text = json.dumps({"inputs": [tensor], **fields}).encode()
-    headers = {
-        "Inference-Header-Content-Length": str(len(text)),
-        "Content-Type": "application/octet-stream",
-    }
-    return text + raw, headers
+    body, headers = with_tensor(array, **fields)
+    return body, {**headers, "Content-Type": "application/octet-stream"}
 
 
 def tensors(answered: Answered) -> dict[str, Any]:

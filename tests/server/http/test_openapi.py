@@ -264,3 +264,10 @@ def test_the_document_needs_a_token_where_there_are_tokens(strict: OverHttp) -> 
     free = {path for path, operation in described.items() if "security" not in operation}
     assert free == {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"}
     assert json.loads(answered.body)["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+
+
+def test_tokens_for_management_alone_close_no_path(serve_over_http: StartHttp, tmp_path: Path) -> None:
+    tokens = tmp_path / "management"
+    tokens.write_text(TOKEN)
+    document = serve_over_http(management_token_file=tokens).get("/openapi.json").json
+    assert not any("security" in operation for _, _, operation in operations(document))

@@ -1,12 +1,10 @@
 """What HTTP promises as gRPC does: tokens, TLS, deadlines, cancellation, overload, drain, logs."""
 
 import http.client
-import json
 import logging
 import secrets
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,7 +14,8 @@ import numpy as np
 import pytest
 import trustme
 from tests.server.conftest import Gate
-from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all
+from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all, with_tensor
+from tests.waiting import until
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
@@ -36,11 +35,7 @@ TOKEN = secrets.token_hex(16)
 
 def large() -> tuple[bytes, dict[str, str]]:
     """A request that takes a while."""
-    size = {"binary_data_size": LARGE.nbytes}
-    tensor = {"name": "x", "datatype": "FP32", "shape": list(LARGE.shape), "parameters": size}
-    parameters = {"binary_data_output": True}
-    text = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
-    return text + LARGE.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
+    return with_tensor(LARGE, parameters={"binary_data_output": True})
 
 
 class Asking:
@@ -61,10 +56,7 @@ class Asking:
 
 def wait_for(web: OverHttp, slot: int, value: int) -> None:
     """Returns when a counter has a value."""
-    end = time.monotonic() + 240
-    while web.counted()[slot] != value:
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    until(lambda: web.counted()[slot] == value)
 
 
 # ---- Who may call ------------------------------------------------------------------------------
@@ -355,8 +347,7 @@ def test_too_much_work_is_rejected_with_the_time_to_try_again(serve_over_http: S
         asked = [Asking(web)]
         gate.until_held()  # it waits in the queue no longer
         asked.append(Asking(web))
-        while not any(model.scheduler.queued_tokens for model in web.running.runtime.registry.models()):
-            time.sleep(0.01)
+        until(lambda: any(model.scheduler.queued_tokens for model in web.running.runtime.registry.models()))
         body, headers = large()
         rejected = web.post(INFER, body, headers)
 
@@ -387,8 +378,7 @@ def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Ga
         wait_for(web, slots.IN_FLIGHT, 1)
         draining = threading.Thread(target=lambda: web.running.drain(60))
         draining.start()
-        while web.get("/v2/health/ready").status == 200:
-            pass
+        until(lambda: web.get("/v2/health/ready").status != 200)
         rejected = web.post(INFER, GOOD)
         assert [web.get(path).status for path in ("/healthz", "/readyz", "/metrics")] == [200, 503, 200]
     draining.join()
@@ -408,7 +398,7 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr("polyhead_server.http.application.write_reply", fail)
+    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", fail)
 
     answered = web.post(INFER, GOOD, {"x-request-id": "abc-7"})
 
@@ -426,7 +416,7 @@ def test_a_reply_that_fails_on_the_way_is_cut_short_and_logged(
         raise ZeroDivisionError("a fault")
 
     failing = Written(json=pieces(), elements=10**6, raw=())
-    monkeypatch.setattr("polyhead_server.http.application.write_reply", lambda *_: failing)
+    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", lambda *_: failing)
 
     with pytest.raises(http.client.IncompleteRead):
         web.post(INFER, GOOD, {"x-request-id": "abc-8"})

@@ -3,48 +3,23 @@
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.server.conftest import Served
 from tests.server.http.conftest import read_all
 from tests.servers import quick_settings
 
-import polyhead_server.process
-from polyhead_server import GrpcServer, create_server
 from polyhead_server.process import LOST, serve
 
 
-class Served:
-    """`serve` as a task of this event loop, with HTTP."""
-
-    server: GrpcServer
-    port: int
-
-    def __init__(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def create(*arguments: Any, **options: Any) -> tuple[GrpcServer, int]:
-            self.server, port = await create_server(*arguments, **options)
-            return self.server, port
-
-        def announce(_: object, port: int) -> None:
-            self.port = port
-
-        monkeypatch.setattr(polyhead_server.process, "create_server", create)
-        monkeypatch.setattr(polyhead_server.process, "announce", announce)
-        self.process = asyncio.create_task(serve(quick_settings(repository, http=True, http_port=0)))
-
-    async def until_ready(self) -> None:
-        """Wait until the models are loaded."""
-        while not (hasattr(self, "server") and self.server.runtime.lifecycle.ready):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-    def connect(self, say: bytes = b"") -> socket.socket:
-        """A connection over HTTP, on which something has been said."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        connection.sendall(say)
-        return connection
+def connect(served: Served, say: bytes = b"") -> socket.socket:
+    """A connection over HTTP, on which something has been said."""
+    connection = socket.create_connection(("127.0.0.1", served.http_port), timeout=60)
+    connection.sendall(say)
+    return connection
 
 
-def test_a_failure_at_the_start_ends_the_process(
+async def test_a_failure_at_the_start_ends_the_process(
     repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -52,32 +27,28 @@ def test_a_failure_at_the_start_ends_the_process(
 
     monkeypatch.setattr("polyhead_server.http.application.create_application", fail)
 
-    assert asyncio.run(serve(quick_settings(repository, http_port=0))) == 1
+    assert await serve(quick_settings(repository, http_port=0)) == 1
     assert "HTTP has failed" in caplog.text
     assert "a fault" in caplog.text
 
 
-def test_a_later_failure_drains_the_process(
+async def test_a_later_failure_drains_the_process(
     repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    async def test() -> None:
-        served = Served(repository, monkeypatch)
-        await served.until_ready()
-        monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", fail)
-        served.connect().close()  # it is accepted by the call that waits already; the next one fails
+    served = Served(repository, monkeypatch, http=True, http_port=0)
+    await served.until_ready()
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", fail)
+    connect(served).close()  # it is accepted by the call that waits already; the next one fails
 
-        assert await asyncio.wait_for(served.process, 240) == 1
-        assert served.server.runtime.serving() is False
-
-    asyncio.run(test())
-
+    assert await asyncio.wait_for(served.process, 240) == 1
+    assert served.server.runtime.serving() is False
     assert "HTTP has failed" in caplog.text
 
 
-def test_a_request_in_progress_is_answered_while_http_stops(
+async def test_a_request_in_progress_is_answered_while_http_stops(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyhead_server.http.server._LAST_REPLIES_SECONDS", 60)
@@ -88,19 +59,16 @@ def test_a_request_in_progress_is_answered_while_http_stops(
         """Send the body when HTTP accepts nothing more, and return the reply."""
         try:
             while True:
-                served.connect().close()
+                connect(served).close()
         except ConnectionError:
             connection.sendall(body)
             return read_all(connection)
 
-    async def test() -> bytes:
-        served = Served(repository, monkeypatch)
-        await served.until_ready()
-        with served.connect(head + b"Content-Length: %d\r\n\r\n" % len(body)) as connection:
-            assert (await asyncio.to_thread(connection.recv, 100)).startswith(b"HTTP/1.1 100 ")
-            asking = asyncio.create_task(asyncio.to_thread(ask, served, connection))
-            served.server.runtime.lifecycle.lose_device()
-            assert await asyncio.wait_for(served.process, 240) == LOST
-            return await asking
-
-    assert asyncio.run(test()).startswith(b"HTTP/1.1 503 ")
+    served = Served(repository, monkeypatch, http=True, http_port=0)
+    await served.until_ready()
+    with connect(served, head + b"Content-Length: %d\r\n\r\n" % len(body)) as connection:
+        assert (await asyncio.to_thread(connection.recv, 100)).startswith(b"HTTP/1.1 100 ")
+        asking = asyncio.create_task(asyncio.to_thread(ask, served, connection))
+        served.server.runtime.lifecycle.lose_device()
+        assert await asyncio.wait_for(served.process, 240) == LOST
+        assert (await asking).startswith(b"HTTP/1.1 503 ")

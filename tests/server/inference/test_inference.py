@@ -13,7 +13,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.numerics import close
-from tests.server.conftest import Gate, Result, Running
+from tests.server.conftest import Gate, Result, Running, fails
+from tests.server.graphs import described
 from tokenizers import Tokenizer
 
 from polyhead_proto import messages as pb
@@ -23,8 +24,9 @@ from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
 from polyhead_server.inference.wire import InferRequest, split_infer
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.repository import GraphName, read_manifest
-from polyhead_server.repository.signature import Signature, signature_of
+from polyhead_server.observability.observer import Drop
+from polyhead_server.repository.manifest import GraphName
+from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.work import Done, Work
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.registry import Model, Registry
@@ -387,9 +389,7 @@ class Local:
 
     def serve(self, graph: GraphName, number: float) -> None:
         """Puts a model into service, or in the place of the one that is."""
-        signature = signature_of(
-            read_manifest(self._repository / "tiny" / "1", family="tiny", version=1), graph
-        )
+        signature = described(self._repository, "tiny", graph)
         scheduler = cast(Any, Constant(signature, number))
         self.registry.declare(signature.name, 1)
         self.registry.ready(Model(signature=signature, scheduler=scheduler, tokeniser=None, provider="CPU"))
@@ -518,18 +518,15 @@ def test_what_parsing_takes_is_held_as_long_as_typed_contents_are(serve: Any, ga
     budget, unattributed = server.runtime.budget, server.runtime.registry.unattributed
 
     with gate.closed():
-        first = server.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(
-            request.SerializeToString(), timeout=240
-        )
+        first = server.method("ModelInfer").future(request, timeout=240)
         gate.until_held()
         assert budget.bytes > size + 16 * numbers
-        with pytest.raises(grpc.RpcError, match="would pass the limit") as caught:
+        with fails(grpc.StatusCode.UNAVAILABLE, "would pass the limit"):
             server.call("ModelInfer", request)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     first.result()
 
-    assert unattributed.page[slots.DROP[slots.MEMORY]] == 1
-    assert unattributed.page[slots.DROP[slots.LOADING]] == 0
+    assert unattributed.page[slots.DROP[Drop.MEMORY]] == 1
+    assert unattributed.page[slots.DROP[Drop.LOADING]] == 0
     server.call("ModelInfer", request)
 
 
@@ -539,9 +536,7 @@ def test_what_parsing_takes_is_free_where_contents_are_raw(serve: Any, gate: Gat
     size = request.ByteSize()
 
     with gate.closed():
-        first = server.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(
-            request.SerializeToString(), timeout=240
-        )
+        first = server.method("ModelInfer").future(request, timeout=240)
         gate.until_held()
         assert server.runtime.budget.bytes - size < 2 * X.nbytes + 1024  # the output, and the reply
     first.result()

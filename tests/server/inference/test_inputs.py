@@ -7,7 +7,7 @@ import pytest
 
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.inputs import RequestInput, read_inputs
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 
 

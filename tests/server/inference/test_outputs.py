@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.outputs import RequestedOutput, convert, requested_outputs, select
 from polyhead_server.inference.parameters import OutputParameters
-from polyhead_server.repository.manifest import read_manifest
-from polyhead_server.repository.signature import signature_of
 
 WEIGHTS = np.random.default_rng(0).random((2, 4, 5, 5), np.float32)
 
@@ -65,9 +64,7 @@ def requested(
     repository: Path, own: dict[str, dict[str, str | int]], **default: Any
 ) -> dict[str, RequestedOutput]:
     """The outputs that a request names with parameters of their own, by name."""
-    signature = signature_of(
-        read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1), "fast"
-    )
+    signature = described(repository, "tiny-tokens")
     outputs = [
         pb.ModelInferRequest.InferRequestedOutputTensor(
             name=name,

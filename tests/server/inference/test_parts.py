@@ -12,23 +12,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import OutputPlan
-from polyhead_server.inference.parts import PART_BYTES, Part, PartMaker, Parts, plan_parts
+from polyhead_server.inference.outputs import OutputLayout
+from polyhead_server.inference.parts import PART_BYTES, Part, PartMaker, Parts, parts_of
 from polyhead_server.inference.reply import write_reply
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import Signature, TensorSpec, signature_of
+from polyhead_server.repository.signature import Signature, TensorSpec
 
 FIELDS = 1024 + len("tiny.attention")
 TIMINGS = {"parse_ns": 1, "queue_ns": 1, "compute_ns": 1}
 
 
-def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", selection: Any = None) -> OutputPlan:
+def laid_out(
+    name: str, shape: tuple[int, ...], datatype: str = "FP32", selection: Any = None
+) -> OutputLayout:
     item = 5 if datatype == "BYTES" else DTYPES[datatype].itemsize
-    return OutputPlan(
+    return OutputLayout(
         spec=TensorSpec(name=name, datatype="FP32", axes=tuple("BHTT"[: len(shape)])),
         datatype=datatype,
         selection=selection or {},
@@ -40,11 +42,11 @@ def planned(name: str, shape: tuple[int, ...], datatype: str = "FP32", selection
 
 @pytest.fixture(scope="module")
 def signature(repository: Path) -> Signature:
-    return signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "attention")
+    return described(repository, "tiny", "attention")
 
 
-def plan(signature: Signature, *outputs: OutputPlan, part_bytes: int, total: int = 2**40) -> Parts:
-    return plan_parts(
+def divided(signature: Signature, *outputs: OutputLayout, part_bytes: int, total: int = 2**40) -> Parts:
+    return parts_of(
         outputs, signature=signature, request_id="", part_limit=part_bytes + FIELDS, total_limit=total
     )
 
@@ -61,8 +63,8 @@ def written(signature: Signature, parts: Parts, arrays: dict[str, Any]) -> Calla
 
 
 def test_an_output_that_fits_is_one_part(signature: Signature) -> None:
-    parts = plan(
-        signature, planned("output", (2, 3, 4)), planned("attention.0", (2, 3, 5, 5)), part_bytes=600
+    parts = divided(
+        signature, laid_out("output", (2, 3, 4)), laid_out("attention.0", (2, 3, 5, 5)), part_bytes=600
     )
 
     assert parts.count == 2
@@ -86,7 +88,7 @@ def test_an_output_that_fits_is_one_part(signature: Signature) -> None:
 def test_an_output_that_does_not_is_cut_along_the_first_axis_that_lets_it(
     signature: Signature, part_bytes: int, shapes: list[tuple[int, ...]]
 ) -> None:
-    parts = plan(signature, planned("attention.0", (2, 3, 5, 5)), part_bytes=part_bytes)
+    parts = divided(signature, laid_out("attention.0", (2, 3, 5, 5)), part_bytes=part_bytes)
 
     assert [part.shape for part in parts] == shapes
     assert parts.count == len(shapes)
@@ -102,7 +104,7 @@ def test_parts_put_together_are_the_output(
     signature: Signature, shape: tuple[int, ...], part_bytes: int, datatype: str
 ) -> None:
     whole = np.random.default_rng(1).random(shape, np.float32)
-    parts = plan(signature, planned("attention.0", shape, datatype), part_bytes=part_bytes)
+    parts = divided(signature, laid_out("attention.0", shape, datatype), part_bytes=part_bytes)
     write = written(signature, parts, {"attention.0": whole})
     contents: list[bytes] = []
     for index, part in enumerate(parts):
@@ -128,8 +130,8 @@ def test_parts_put_together_are_the_output(
 
 def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> None:
     whole = np.random.default_rng(2).random((2, 4, 6, 6), np.float32)
-    output = planned("attention.0", (2, 2, 3, 6), selection={1: [3, 1], 2: range(1, 4)})
-    parts = plan(signature, output, part_bytes=100)
+    output = laid_out("attention.0", (2, 2, 3, 6), selection={1: [3, 1], 2: range(1, 4)})
+    parts = divided(signature, output, part_bytes=100)
     write = written(signature, parts, {"attention.0": whole})
 
     contents = [write(part).raw_output_contents[0] for part in parts]
@@ -141,7 +143,7 @@ def test_heads_and_queries_are_chosen_before_the_cut(signature: Signature) -> No
 def test_an_output_is_let_go_with_its_last_part(signature: Signature) -> None:
     first = np.zeros((4, 4), np.float32)
     seen = weakref.ref(first)
-    parts = plan(signature, planned("a", (4, 4)), planned("b", (4, 4)), part_bytes=32)
+    parts = divided(signature, laid_out("a", (4, 4)), laid_out("b", (4, 4)), part_bytes=32)
     write = written(signature, parts, {"a": first, "b": np.zeros((4, 4), np.float32)})
     del first
     one, other, *_ = parts
@@ -159,7 +161,7 @@ def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch(signature: Signat
     arrays: dict[str, Any] = {"first": np.ones((1, 2), np.float32), "tokens": b"cat", "whole": whole}
     arrays |= {"output": batch[3:4], "attention.0": batch[3, :8, :4]}
     del batch
-    parts = plan(signature, planned("first", (1, 2)), planned("output", (1, 64, 32)), part_bytes=2**20)
+    parts = divided(signature, laid_out("first", (1, 2)), laid_out("output", (1, 64, 32)), part_bytes=2**20)
 
     written(signature, parts, arrays)(next(iter(parts)))
 
@@ -173,27 +175,31 @@ def test_a_slow_reader_keeps_its_own_outputs_and_not_the_batch(signature: Signat
 @pytest.mark.parametrize(
     ("outputs", "limits", "message"),
     [
-        ([planned("tokens", (2, 9), "BYTES")], {"part_bytes": 89}, "tokens needs 90 bytes in one part"),
-        ([planned("output", (2, 9))], {"part_bytes": 3}, "output needs 72 bytes in one part, the limit is 3"),
+        ([laid_out("tokens", (2, 9), "BYTES")], {"part_bytes": 89}, "tokens needs 90 bytes in one part"),
         (
-            [planned("output", (100, 100))],
+            [laid_out("output", (2, 9))],
+            {"part_bytes": 3},
+            "output needs 72 bytes in one part, the limit is 3",
+        ),
+        (
+            [laid_out("output", (100, 100))],
             {"part_bytes": 400, "total": 40_000 + 100 * FIELDS - 1},
             r"in all its parts, the limit is \d+: ask for fewer outputs",
         ),
     ],
 )
 def test_what_cannot_be_cut_to_size_is_refused(
-    signature: Signature, outputs: list[OutputPlan], limits: dict[str, int], message: str
+    signature: Signature, outputs: list[OutputLayout], limits: dict[str, int], message: str
 ) -> None:
     with pytest.raises(TooLargeError, match=message):
-        plan(signature, *outputs, **limits)
+        divided(signature, *outputs, **limits)
 
 
 def test_parts_are_small_where_messages_may_be_large(signature: Signature) -> None:
-    text = planned("tokens", (PART_BYTES, 2), "BYTES")
-    fits, larger = planned("output", (1, PART_BYTES // 4, 1)), planned("attention.0", (1, 3, 1024, 1024))
+    text = laid_out("tokens", (PART_BYTES, 2), "BYTES")
+    fits, larger = laid_out("output", (1, PART_BYTES // 4, 1)), laid_out("attention.0", (1, 3, 1024, 1024))
 
-    parts = list(plan(signature, text, fits, larger, part_bytes=2**26))
+    parts = list(divided(signature, text, fits, larger, part_bytes=2**26))
 
     assert [part.shape for part in parts if part.output is larger] == [
         (1, 1, 768, 1024),
@@ -204,7 +210,7 @@ def test_parts_are_small_where_messages_may_be_large(signature: Signature) -> No
 
 def test_a_parts_fields_take_less_than_is_reserved(signature: Signature) -> None:
     largest = 2**15
-    output = planned("attention.1000000", (largest,) * 4)
+    output = laid_out("attention.1000000", (largest,) * 4)
     parts = Parts(outputs=[output], part_bytes=4, count=2**62)
     part = dataclasses.replace(next(iter(parts)), number=2**62)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
@@ -12,18 +13,16 @@ from polyhead_server.inference.templates import (
     Extent,
     RequestTemplate,
     RequestTemplates,
+    extent_of,
     make_template,
-    plan_extent,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
 
 
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
-    signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), "fast")
+    signature = described(repository, "tiny")
     return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, provider="CPU")
 
 
@@ -83,35 +82,6 @@ def test_the_number_of_raw_contents_is_part_of_it(templates: RequestTemplates, r
     assert templates.find(none) is None
 
 
-def test_a_template_ends_with_its_model(
-    templates: RequestTemplates, registry: Registry, repository: Path
-) -> None:
-    learn(templates, registry, request())
-    registry.ready(tiny(repository))
-
-    assert templates.find(request()) is None
-
-
-def test_a_template_ends_when_another_version_becomes_the_newest(
-    templates: RequestTemplates, registry: Registry
-) -> None:
-    learn(templates, registry, request())
-    registry.declare("tiny", 2)
-    learn(templates, registry, request())
-    registry.forget("tiny", 2)
-
-    assert templates.find(request()) is None
-
-
-def test_a_template_is_not_known_any_more_when_its_model_is_gone(
-    templates: RequestTemplates, registry: Registry
-) -> None:
-    learn(templates, registry, request())
-    registry.forget("tiny", 1)
-
-    assert templates.find(request()) is None
-
-
 def test_data_is_not_remembered(templates: RequestTemplates, registry: Registry) -> None:
     learn(templates, registry, request(raw=False))
 
@@ -131,7 +101,7 @@ def test_what_follows_from_a_length_is_remembered_with_the_template(
 ) -> None:
     def extent(tokens: int) -> Extent:
         sizes, settings = {"B": 1, "T": tokens}, Settings(models=repository)
-        return plan_extent(template.outputs, sizes, template.model.signature, settings)
+        return extent_of(template.outputs, sizes, template.model.signature, settings)
 
     template = learn(templates, registry, request())
     first = extent(1)

@@ -3,13 +3,9 @@
 import random
 from typing import Any
 
-import pytest
-
-from polyhead_server.errors import ExpiredError, InvalidRequestError, UnavailableError
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.observability.observer import Drop, Execution
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.scheduling.observer import Drop, Execution
 
 
 def answered(statistics: Statistics, **others: Any) -> None:
@@ -41,41 +37,6 @@ def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass() -> None:
         assert counted == sum(time <= bound for time in times)
     assert slots.QUEUE.count(values) == len(times)
     assert values[slots.QUEUE.sum] == sum(times)
-
-
-def test_only_text_is_tokenised() -> None:
-    statistics = Statistics()
-    answered(statistics)
-    answered(statistics, tokenise_ns=7, batch=3)
-
-    values = statistics.page
-
-    assert (slots.TOKENISE.count(values), values[slots.TOKENISE.sum]) == (1, 7)
-    assert (slots.REQUEST.count(values), values[slots.SEQUENCES], values[slots.CODE[slots.GRPC]["OK"]]) == (
-        2,
-        4,
-        2,
-    )
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (InvalidRequestError("x"), "INVALID_ARGUMENT"),
-        (UnavailableError("x", retry_after_ms=1), "UNAVAILABLE"),
-        (ExpiredError("x"), "DEADLINE_EXCEEDED"),
-        (RuntimeError("x"), "INTERNAL"),
-        (GeneratorExit(), "CANCELLED"),
-    ],
-)
-def test_failures_are_counted_by_their_status(error: BaseException, code: str) -> None:
-    statistics = Statistics(SharedCounters.create(), "tiny", 2)
-    statistics.failed(total_ns=5, error=error)
-
-    values = statistics.page
-
-    assert {name: values[slot] for name, slot in slots.CODE[slots.GRPC].items() if values[slot]} == {code: 1}
-    assert (values[slots.FAILED], values[slots.FAILED_NS]) == (1, 5)
 
 
 def test_runs_are_counted_by_their_size() -> None:

@@ -75,38 +75,22 @@ def test_what_failed_says_how(serve: Any, exporter: InMemorySpanExporter) -> Non
 
 def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpanExporter) -> None:
     server = serve()
-    stream = server.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-    payload = server.request("tiny", {"x": X}).SerializeToString()
+    request = server.request("tiny", {"x": X})
 
-    assert len(list(stream(iter([payload, payload]), timeout=120))) == 2
+    assert len(list(server.stream(iter([request, request])))) == 2
 
     assert [span.name for span in spans(server, exporter)].count("ModelInfer") == 2
 
 
 def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemorySpanExporter) -> None:
     server = serve()
-    stream = server.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-    payload = server.request("tiny", {"y": X}).SerializeToString()
 
     with pytest.raises(grpc.RpcError):
-        list(stream(iter([payload]), metadata=(WANTS_STATUS,), timeout=120))
+        list(server.stream(iter([server.request("tiny", {"y": X})]), metadata=(WANTS_STATUS,)))
 
     (request,) = spans(server, exporter)
     assert request.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert not request.status.is_ok
-
-
-@pytest.mark.parametrize("caller", [(("traceparent", f"00-{TRACE}-{PARENT}-00"),), ()])
-def test_the_caller_decides_and_the_sampler_where_that_has_not(
-    serve: Any, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, caller: Any
-) -> None:
-    if not caller:
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
-    server = serve()
-    server.call("ModelInfer", server.request("tiny", {"x": X}), metadata=caller)
-
-    assert spans(server, exporter) == []
 
 
 def test_the_environment_names_the_service(

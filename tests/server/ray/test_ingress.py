@@ -65,18 +65,18 @@ def ingress(answer: bytes | ErrorReply) -> Ingress:
     return Ingress(quick_settings(Path("models")), {"tiny": Handle(answer)})
 
 
-def test_statistics_of_what_replicas_do_not_serve_are_an_error() -> None:
+async def test_statistics_of_what_replicas_do_not_serve_are_an_error() -> None:
     missing = ErrorReply(code=grpc.StatusCode.NOT_FOUND, message="there are tiny, tiny.attention")
     request = pb.ModelStatisticsRequest(name="tiny.nothing").SerializeToString()
     context = Context()
 
-    reply = asyncio.run(ingress(missing).answer("ModelStatistics", request, context))
+    reply = await ingress(missing).answer("ModelStatistics", request, context)
 
     assert reply == Message()
     assert (context.code, context.details) == (missing.code, missing.message)
 
 
-def test_the_index_asks_all_families_at_once() -> None:
+async def test_the_index_asks_all_families_at_once() -> None:
     """Else a node that has vanished would hold it up for each family in turn."""
 
     class Waiting(Handle):
@@ -91,12 +91,10 @@ def test_the_index_asks_all_families_at_once() -> None:
     both = asyncio.Barrier(2)
     one = Ingress(quick_settings(Path("models")), {name: handle(name) for name in ("tiny", "other")})
 
-    async def index() -> Message:
-        async with asyncio.timeout(30):
-            return await one.answer("RepositoryIndex", b"", Context())
+    async with asyncio.timeout(30):
+        message = await one.answer("RepositoryIndex", b"", Context())
 
-    reply = pb.RepositoryIndexResponse.FromString(asyncio.run(index()).content)
-
+    reply = pb.RepositoryIndexResponse.FromString(message.content)
     assert [model.name for model in reply.models] == ["tiny", "other"]
 
 
@@ -117,23 +115,17 @@ class Failing(BrokenOff):
         raise ValueError("not a request")
 
 
-def test_a_stream_whose_requests_cannot_be_read_ends_with_internal(
+async def test_a_stream_whose_requests_cannot_be_read_ends_with_internal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     context = Context()
 
-    async def replies() -> list[Message]:
-        async with asyncio.timeout(30):
-            return [reply async for reply in ingress(b"").stream(Failing(), context)]
-
-    assert asyncio.run(replies()) == [Message()]
+    async with asyncio.timeout(30):
+        assert [reply async for reply in ingress(b"").stream(Failing(), context)] == [Message()]
     assert context.code is grpc.StatusCode.INTERNAL
     assert "request mine failed" in caplog.text
 
 
-def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
-    async def replies() -> list[Message]:
-        async with asyncio.timeout(120):
-            return [reply async for reply in ingress(b"").stream(BrokenOff(), Context())]
-
-    assert asyncio.run(replies()) == []
+async def test_a_stream_ends_with_the_proxy_that_it_came_through() -> None:
+    async with asyncio.timeout(120):
+        assert [reply async for reply in ingress(b"").stream(BrokenOff(), Context())] == []

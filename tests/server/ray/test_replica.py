@@ -64,29 +64,25 @@ async def started(settings: Settings) -> Any:
     return replica
 
 
-def test_a_replica_that_serves_asks_no_others(repository: Path, others: Others) -> None:
-    async def run() -> bytes:
-        replica = await started(quick_settings(repository))
-        await replica.check_health()
-        return bytes(await replica.infer(infer_request(), 10, "id"))
+async def test_a_replica_that_serves_asks_no_others(repository: Path, others: Others) -> None:
+    replica = await started(quick_settings(repository))
+    await replica.check_health()
 
-    assert output_of(asyncio.run(run())).size
+    assert output_of(bytes(await replica.infer(infer_request(), 10, "id"))).size
     assert others.asked == 0
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_a_family_that_none_serves_leaves_a_replica_that_says_why(
+async def test_a_family_that_none_serves_leaves_a_replica_that_says_why(
     broken: Path, others: Others, mode: str
 ) -> None:
-    async def run() -> Any:
-        replica = await started(quick_settings(broken, repository_mode=mode))
-        await replica.check_health()
-        others.serving = [False, None, OSError("a replica that has just ended")]
-        await replica.check_health()
-        assert not await replica.serving("")
-        return await replica.infer(infer_request(), 10, "id")
+    replica = await started(quick_settings(broken, repository_mode=mode))
+    await replica.check_health()
+    others.serving = [False, None, OSError("a replica that has just ended")]
+    await replica.check_health()
+    assert not await replica.serving("")
 
-    reply = asyncio.run(run())
+    reply = await replica.infer(infer_request(), 10, "id")
 
     assert isinstance(reply, ErrorReply)
     assert reply.code.name == "UNAVAILABLE"
@@ -94,43 +90,38 @@ def test_a_family_that_none_serves_leaves_a_replica_that_says_why(
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_a_replica_that_cannot_load_what_another_serves_is_replaced(
+async def test_a_replica_that_cannot_load_what_another_serves_is_replaced(
     broken: Path, others: Others, mode: str
 ) -> None:
     others.serving = [False, True]
 
-    async def run() -> None:
-        replica = await started(quick_settings(broken, repository_mode=mode))
-        with pytest.raises(StartError, match=r"^tiny cannot be loaded here, and another replica serves it$"):
-            await replica.check_health()
-
-    asyncio.run(run())
+    replica = await started(quick_settings(broken, repository_mode=mode))
+    with pytest.raises(StartError, match=r"^tiny cannot be loaded here, and another replica serves it$"):
+        await replica.check_health()
 
 
-def test_a_replica_stays_when_its_family_is_removed_before_others_notice(
+async def test_a_replica_stays_when_its_family_is_removed_before_others_notice(
     repository: Path, tmp_path: Path, others: Others
 ) -> None:
     models = shutil.copytree(repository, tmp_path / "models")
     others.serving = [True]
 
-    async def run() -> Any:
-        replica = await started(quick_settings(models, repository_mode="poll", poll_seconds=0.01))
-        await replica.check_health()
-        shutil.rmtree(models / "tiny")
-        async with asyncio.timeout(240):
-            while await replica.serving("tiny") is not None:  # noqa: ASYNC110 - a poll changes it
-                await asyncio.sleep(0.01)
-        await replica.check_health()
-        return await replica.infer(infer_request(), 10, "id")
+    replica = await started(quick_settings(models, repository_mode="poll", poll_seconds=0.01))
+    await replica.check_health()
+    shutil.rmtree(models / "tiny")
+    async with asyncio.timeout(240):
+        while await replica.serving("tiny") is not None:  # noqa: ASYNC110 - a poll changes it
+            await asyncio.sleep(0.01)
+    await replica.check_health()
 
-    reply = asyncio.run(run())
+    reply = await replica.infer(infer_request(), 10, "id")
 
     assert isinstance(reply, ErrorReply)
     assert reply.code.name == "NOT_FOUND"
     assert others.asked == 0
 
 
-def test_a_replica_that_has_never_seen_the_family_that_another_serves_is_replaced(
+async def test_a_replica_that_has_never_seen_the_family_that_another_serves_is_replaced(
     repository: Path, tmp_path: Path, others: Others
 ) -> None:
     """Such as on a node whose folder is another one."""
@@ -138,9 +129,6 @@ def test_a_replica_that_has_never_seen_the_family_that_another_serves_is_replace
     shutil.rmtree(models / "tiny")
     others.serving = [True]
 
-    async def run() -> None:
-        replica = await started(quick_settings(models, repository_mode="poll"))
-        with pytest.raises(StartError, match="another replica serves it"):
-            await replica.check_health()
-
-    asyncio.run(run())
+    replica = await started(quick_settings(models, repository_mode="poll"))
+    with pytest.raises(StartError, match="another replica serves it"):
+        await replica.check_health()

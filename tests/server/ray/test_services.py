@@ -1,6 +1,5 @@
 """What stands between Serve's gRPC server and its callers, without a cluster."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyhead[r
 
 from ray.serve._private.grpc_util import gRPCGenericServer
 
-from polyhead_server.ray.services import SECONDS, add_inference_service
+from polyhead_server.ray.services import SECONDS, add_services
 
 Handle = Callable[[Any, Any], None]
 
@@ -35,7 +34,7 @@ async def called(handle: Handle, *, metadata: Any = (), seconds: float | None = 
         return stream if streaming_type.name == "STREAM_STREAM" else unary
 
     server = gRPCGenericServer(factory)
-    add_inference_service(None, server)
+    add_services(None, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -49,16 +48,16 @@ async def called(handle: Handle, *, metadata: Any = (), seconds: float | None = 
         await server.stop(0)
 
 
-def test_messages_cross_as_bytes_with_the_time_that_is_left() -> None:
+async def test_messages_cross_as_bytes_with_the_time_that_is_left() -> None:
     seen: list[Any] = []
 
     def handle(_request: Any, context: Any) -> None:
         seen.append(dict(context.invocation_metadata()).get(SECONDS))
 
-    assert asyncio.run(called(handle, metadata=[(SECONDS, "9999")])) == b"\xff not a message"
+    assert await called(handle, metadata=[(SECONDS, "9999")]) == b"\xff not a message"
     assert all(0 < float(seconds) < 31 for seconds in seen), seen
     seen.clear()
-    asyncio.run(called(handle, seconds=None))
+    await called(handle, seconds=None)
     assert seen == [None, None]
 
 
@@ -79,9 +78,9 @@ def fail(code: grpc.StatusCode, *, ours: bool = False) -> Handle:
         (grpc.StatusCode.NOT_FOUND, "the application is not there, or not yet: try again"),
     ],
 )
-def test_what_serve_fails_in_may_be_tried_again(code: grpc.StatusCode, message: str) -> None:
+async def test_what_serve_fails_in_may_be_tried_again(code: grpc.StatusCode, message: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        asyncio.run(called(fail(code)))
+        await called(fail(code))
 
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert caught.value.details() == message
@@ -89,9 +88,9 @@ def test_what_serve_fails_in_may_be_tried_again(code: grpc.StatusCode, message: 
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.NOT_FOUND])
-def test_a_status_of_our_own_stays_as_it_is(code: grpc.StatusCode) -> None:
+async def test_a_status_of_our_own_stays_as_it_is(code: grpc.StatusCode) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        asyncio.run(called(fail(code, ours=True)))
+        await called(fail(code, ours=True))
 
     assert caught.value.code() is code
     assert caught.value.details() == "a stack of Serve's"

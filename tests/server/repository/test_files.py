@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.errors import RepositoryError, StartError
-from polyhead_server.repository import read_manifest, verify
 from polyhead_server.repository.files import open_regular, read_regular
+from polyhead_server.repository.integrity import verify
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.transport.access import read_tokens
-from polyhead_server.transport.tls import Certificates, Files
+from polyhead_server.transport.tls import Files
 
 
 def listen(path: Path) -> None:
@@ -83,4 +84,4 @@ def test_no_file_of_the_operator_s_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"--token-file must be a file that can be read, .* is a named pipe"):
         read_tokens("--token-file", pipe)
     with pytest.raises(StartError, match=r"--tls-key must be a file that can be read, .* is a named pipe"):
-        Certificates(Files(cert=pipe, key=pipe, client_ca=None))
+        Files(cert=pipe, key=pipe, client_ca=None).read()

@@ -10,9 +10,11 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.server.graphs import manifest_of
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import read_manifest, verify
+from polyhead_server.repository.integrity import verify
+from polyhead_server.repository.manifest import read_manifest
 
 Edit = Callable[[Callable[[dict[str, Any]], None]], None]
 Record = Callable[[str], None]
@@ -53,8 +55,7 @@ def point(model: onnx.ModelProto, /, **fields: str) -> None:
 
 def test_what_the_export_writes_is_sound(repository: Path) -> None:
     for family in ("tiny", "tiny-tokens", "tiny-masked"):
-        folder = repository / family / "1"
-        verify(folder, read_manifest(folder, family=family, version=1))
+        verify(repository / family / "1", manifest_of(repository, family))
 
 
 # ---- Files -------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.graphs import manifest_of
 
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import Manifest, read_manifest
+from polyhead_server.repository.manifest import Manifest, read_manifest
 
 Edit = Callable[[Callable[[dict[str, Any]], None]], None]
 
@@ -27,7 +28,7 @@ def test_what_the_export_writes_is_read(folder: Path) -> None:
 
 
 def test_text_is_limited_by_the_tokeniser_and_by_the_graph(repository: Path) -> None:
-    manifest = read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1)
+    manifest = manifest_of(repository, "tiny-tokens")
     assert manifest.tokenizer is not None
     assert manifest.text_max_tokens == 16
 

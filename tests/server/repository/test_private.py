@@ -14,7 +14,8 @@ import pytest
 
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import VersionFolder, private_copy, remove_abandoned_copies, scan
+from polyhead_server.repository.private import private_copy, remove_abandoned_copies
+from polyhead_server.repository.scanning import VersionFolder, scan
 from polyhead_server.serving.loading import Loaded, Loader
 
 
@@ -105,7 +106,10 @@ def test_a_file_that_is_changed_in_place_does_not_change_a_sessions_answers(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from polyhead_server.repository import private_copy, read_manifest
+from polyhead_server.repository.manifest import read_manifest
+from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.manifest import read_manifest
 
 folder = Path(sys.argv[1])
 with private_copy(folder, read_manifest(folder, family="tiny", version=1)):

@@ -1,21 +1,18 @@
 """A repository behind a URL: what is not available is reported, and nothing unchecked is served."""
 
-import asyncio
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from tests.server.test_runtime import infer_request, output_of
-from tests.servers import quick_settings
+from tests.server.test_runtime import infer_request, loaded, output_of
+from tests.waiting import reached
 
-from polyhead_server import Runtime
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder, location
-from polyhead_server.repository import Broken, VersionFolder, list_families, scan_family
+from polyhead_server.repository.scanning import Broken, VersionFolder, list_families, scan_family
 
 
 @pytest.fixture(autouse=True)
@@ -31,15 +28,10 @@ def remote(models: Path) -> RemoteFolder:
     return RemoteFolder(models.as_uri())
 
 
-def answer(remote: RemoteFolder) -> bytes:
+async def answer(remote: RemoteFolder) -> bytes:
     """What a server of its tiny family answers."""
-
-    async def host() -> bytes:
-        async with Runtime(quick_settings(remote), families=["tiny"]) as runtime:
-            await runtime.loaded()
-            return await runtime.infer(infer_request())
-
-    return asyncio.run(host())
+    async with loaded(remote, ["tiny"]) as runtime:
+        return await runtime.infer(infer_request())
 
 
 def test_a_location_is_a_folder_or_a_url() -> None:
@@ -65,7 +57,7 @@ def test_a_query_stays_at_the_end(url: str, inside: str) -> None:
     assert folder.name == "tiny"
 
 
-def test_downloads_need_a_folder(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_downloads_need_a_folder(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -73,7 +65,7 @@ def test_downloads_need_a_folder(remote: RemoteFolder, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "home", no_home)
 
     with pytest.raises(StartError, match=r"no model could be loaded: tiny 1: XDG_CACHE_HOME must be set"):
-        answer(remote)
+        await answer(remote)
 
 
 def test_what_is_behind_a_url_is_what_a_folder_holds(models: Path, remote: RemoteFolder) -> None:
@@ -86,24 +78,24 @@ def test_what_is_behind_a_url_is_what_a_folder_holds(models: Path, remote: Remot
     assert scan_family(remote / "nothing") == []
 
 
-def test_it_is_served_from_a_copy_that_is_downloaded_once(
+async def test_it_is_served_from_a_copy_that_is_downloaded_once(
     models: Path, remote: RemoteFolder, cache: Path
 ) -> None:
-    first = answer(remote)
+    first = await answer(remote)
     (folder,) = cache.iterdir()
     times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
-    assert output_of(answer(remote)).tolist() == output_of(first).tolist()
+    assert output_of(await answer(remote)).tolist() == output_of(first).tolist()
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == times
     assert {*times} == {"model.onnx", "attention.onnx", "weights.bin"}
 
 
-def test_a_copy_that_was_damaged_is_downloaded_again(remote: RemoteFolder, cache: Path) -> None:
-    answer(remote)
+async def test_a_copy_that_was_damaged_is_downloaded_again(remote: RemoteFolder, cache: Path) -> None:
+    await answer(remote)
     (weights,) = cache.glob("*/weights.bin")
     weights.write_bytes(b"damaged")
 
-    assert output_of(answer(remote)).size == 48
+    assert output_of(await answer(remote)).size == 48
 
 
 @pytest.mark.parametrize(
@@ -115,7 +107,7 @@ def test_a_copy_that_was_damaged_is_downloaded_again(remote: RemoteFolder, cache
         ("longer", r"weights\.bin must have \d+ bytes, has \d+"),
     ],
 )
-def test_what_is_not_what_the_manifest_says_is_not_served(
+async def test_what_is_not_what_the_manifest_says_is_not_served(
     models: Path, remote: RemoteFolder, cache: Path, content: bytes | str | None, message: str
 ) -> None:
     weights = models / "tiny" / "1" / "weights.bin"
@@ -125,37 +117,25 @@ def test_what_is_not_what_the_manifest_says_is_not_served(
         weights.write_bytes({"same size": bytes(len(real)), "longer": real * 3}.get(content, content))  # type: ignore[arg-type]
 
     with pytest.raises(StartError, match=rf"no model could be loaded: tiny 1: {message}"):
-        answer(remote)
+        await answer(remote)
 
     assert {path.name for path in cache.glob("*/*")} <= {"model.onnx", "attention.onnx"}
 
 
-async def until(holds: Callable[[], Any]) -> None:
-    """Return when something holds."""
-    async with asyncio.timeout(120):
-        while not holds():  # noqa: ASYNC110 - threads change it
-            await asyncio.sleep(0.01)
-
-
-def test_a_poll_tries_a_download_that_failed_again(
+async def test_a_poll_tries_a_download_that_failed_again(
     models: Path, remote: RemoteFolder, tmp_path: Path
 ) -> None:
     weights = models / "tiny" / "1" / "weights.bin"
     away = weights.rename(tmp_path / "away")
 
-    async def host() -> bytes:
-        settings = quick_settings(remote, repository_mode="poll", poll_seconds=0.01)
-        async with Runtime(settings, families=["tiny"]) as runtime:
-            await runtime.loaded()
-            assert not runtime.serving("tiny")
-            away.rename(weights)
-            await until(lambda: runtime.serving("tiny.attention"))  # the last
-            return await runtime.infer(infer_request())
-
-    assert output_of(asyncio.run(host())).size == 48
+    async with loaded(remote, ["tiny"], repository_mode="poll", poll_seconds=0.01) as runtime:
+        assert not runtime.serving("tiny")
+        away.rename(weights)
+        await reached(lambda: runtime.serving("tiny.attention"))  # the last
+        assert output_of(await runtime.infer(infer_request())).size == 48
 
 
-def test_storage_that_is_away_takes_nothing_out_of_service(
+async def test_storage_that_is_away_takes_nothing_out_of_service(
     remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[RemoteFolder] = []
@@ -164,25 +144,16 @@ def test_storage_that_is_away_takes_nothing_out_of_service(
         looks.append(folder)
         raise OSError(errno.EIO, "the storage is away")
 
-    async def host() -> bytes:
-        settings = quick_settings(remote, repository_mode="poll", poll_seconds=0.01)
-        async with Runtime(settings, families=["tiny"]) as runtime:
-            await runtime.loaded()
-            monkeypatch.setattr(RemoteFolder, "names", fail)
-            await until(lambda: len(looks) > 5)
-            assert runtime.serving("tiny")
-            return await runtime.infer(infer_request())
-
-    assert output_of(asyncio.run(host())).size == 48
+    async with loaded(remote, ["tiny"], repository_mode="poll", poll_seconds=0.01) as runtime:
+        monkeypatch.setattr(RemoteFolder, "names", fail)
+        await reached(lambda: len(looks) > 5)
+        assert runtime.serving("tiny")
+        assert output_of(await runtime.infer(infer_request())).size == 48
 
 
-def test_storage_that_is_away_at_the_start_is_an_error(remote: RemoteFolder) -> None:
-    async def host() -> None:
-        async with Runtime(quick_settings(remote / "none"), families=["tiny"]):
-            pass
-
+async def test_storage_that_is_away_at_the_start_is_an_error(remote: RemoteFolder) -> None:
     with pytest.raises(StartError, match="--models must be a folder that can be read"):
-        asyncio.run(host())
+        await answer(remote / "none")
 
 
 def test_what_a_driver_says_is_logged_without_secrets(

@@ -3,17 +3,14 @@
 from pathlib import Path
 
 import pytest
+from tests.server.graphs import described, manifest_of
 
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.signature import Signature, signature_of
 
 
-def signature(repository: Path, family: str, graph: GraphName = "fast") -> Signature:
-    return signature_of(read_manifest(repository / family / "1", family=family, version=1), graph)
-
-
 def test_a_float_family_takes_and_gives_its_graph_s_tensors(repository: Path) -> None:
-    fast, attention = signature(repository, "tiny"), signature(repository, "tiny", "attention")
+    fast, attention = described(repository, "tiny"), described(repository, "tiny", "attention")
 
     assert {name: spec.optional for name, spec in fast.inputs.items()} == {"x": False, "lengths": True}
     assert list(fast.outputs) == ["output"]
@@ -23,7 +20,7 @@ def test_a_float_family_takes_and_gives_its_graph_s_tensors(repository: Path) ->
 
 
 def test_a_token_family_also_takes_text_and_gives_tokens_and_lengths(repository: Path) -> None:
-    tokens = signature(repository, "tiny-tokens")
+    tokens = described(repository, "tiny-tokens")
 
     assert list(tokens.inputs) == ["input_ids", "token_type_ids", "lengths", "text", "text_pair"]
     assert all(spec.optional for spec in tokens.inputs.values())
@@ -32,7 +29,7 @@ def test_a_token_family_also_takes_text_and_gives_tokens_and_lengths(repository:
 
 
 def test_a_token_family_without_a_tokeniser_needs_ids(repository: Path) -> None:
-    manifest = read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1)
+    manifest = manifest_of(repository, "tiny-tokens")
     bare = signature_of(manifest.model_copy(update={"tokenizer": None}), "fast")
 
     assert not {"text", "text_pair"} & set(bare.inputs)
@@ -41,7 +38,7 @@ def test_a_token_family_without_a_tokeniser_needs_ids(repository: Path) -> None:
 
 
 def test_text_pairs_are_for_tokenisers_that_take_them(repository: Path) -> None:
-    manifest = read_manifest(repository / "tiny-tokens" / "1", family="tiny-tokens", version=1)
+    manifest = manifest_of(repository, "tiny-tokens")
     assert manifest.tokenizer is not None
     older = manifest.tokenizer.model_copy(update={"pairs": False})
     signature = signature_of(manifest.model_copy(update={"tokenizer": older}), "fast")
@@ -51,13 +48,13 @@ def test_text_pairs_are_for_tokenisers_that_take_them(repository: Path) -> None:
 
 
 def test_a_masked_family_takes_a_mask(repository: Path) -> None:
-    mask = signature(repository, "tiny-masked").inputs["mask"]
+    mask = described(repository, "tiny-masked").inputs["mask"]
 
     assert (mask.datatype, mask.shape, mask.optional) == ("BOOL", (-1, -1, -1), True)
 
 
 def test_a_bound_by_a_fixed_axis_is_a_number(repository: Path) -> None:
-    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    manifest = manifest_of(repository, "tiny")
     fast = manifest.graphs["fast"]
     choice = fast.inputs[1].model_copy(update={"name": "choice", "axes": ("B", "L"), "below": "H"})
     graph = fast.model_copy(update={"inputs": [*fast.inputs, choice]})
@@ -70,13 +67,13 @@ def test_a_bound_by_a_fixed_axis_is_a_number(repository: Path) -> None:
 def test_working_memory_counts_every_attention_map(
     repository: Path, graph: GraphName, maps: int, norms: int
 ) -> None:
-    needed = signature(repository, "tiny", graph).working_bytes(3, 100)
+    needed = described(repository, "tiny", graph).working_bytes(3, 100)
 
     assert needed == 4 * 3 * (maps * 4 * 100 * 100 + norms * 4 * 100 + (8 + 1) * 16 * 100)
 
 
 def test_working_memory_counts_the_maps_that_the_manifest_says(repository: Path) -> None:
-    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    manifest = manifest_of(repository, "tiny")
     fast = manifest.graphs["fast"]
     before, more = (
         signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast").working_bytes(3, 100)
@@ -88,17 +85,17 @@ def test_working_memory_counts_the_maps_that_the_manifest_says(repository: Path)
 
 
 def with_activations(repository: Path, axes: tuple[str, ...] | None) -> Signature:
-    manifest = read_manifest(repository / "tiny" / "1", family="tiny", version=1)
+    manifest = manifest_of(repository, "tiny")
     graph = manifest.graphs["fast"].model_copy(update={"activations": axes})
     return signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast")
 
 
 def test_graphs_are_packed_where_the_manifest_says_so(repository: Path) -> None:
-    assert signature(repository, "tiny").packed
-    assert not signature(repository, "tiny-masked").packed
+    assert described(repository, "tiny").packed
+    assert not described(repository, "tiny-masked").packed
     assert not with_activations(repository, ("B", "T", "D")).packed
     assert not with_activations(repository, None).packed  # exported before there were others
-    assert [spec.name for spec in signature(repository, "tiny").lengths] == ["lengths"]
+    assert [spec.name for spec in described(repository, "tiny").lengths] == ["lengths"]
 
 
 def test_working_memory_of_packed_graphs_counts_the_tokens_that_exist(repository: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,11 +11,10 @@ import pytest
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
+from polyhead_server.observability.observer import Drop, Execution
 from polyhead_server.scheduling import (
     CostModel,
-    Drop,
     DynamicAxes,
-    Execution,
     Iterations,
     Lanes,
     Limits,
@@ -55,12 +54,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now
-
-
-def run_virtually(test: Coroutine[Any, Any, None]) -> None:
-    """Runs a test on a virtual clock. Ends at once, whatever it waits for."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(test)
 
 
 class Prices(CostModel):
@@ -175,10 +168,6 @@ TINY = Prices(8.6e-5, token=1.4e-5)
 class Bench:
     """A scheduler of a virtual engine. To be made on a virtual loop."""
 
-    FLAT = FLAT
-    BY_TOKENS = BY_TOKENS
-    TINY = TINY
-
     def __init__(
         self,
         costs: CostModel = FLAT,
@@ -255,13 +244,7 @@ class Bench:
         await asyncio.sleep(batch.session.costs.price(size))
 
 
-@pytest.fixture
-def virtually() -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Runs a test on a virtual clock."""
-    return run_virtually
-
-
-@pytest.fixture
-def bench() -> type[Bench]:
-    """Makes schedulers."""
-    return Bench
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Asynchronous tests run on a virtual clock: they end at once, whatever they wait for."""
+    return "asyncio", {"loop_factory": VirtualLoop}

@@ -8,10 +8,11 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, settings
-from tests.server.scheduling.conftest import Prices
+from tests.server.scheduling.conftest import Bench, Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Done, Drop
+from polyhead_server.observability.observer import Drop
+from polyhead_server.scheduling import Done
 from polyhead_server.scheduling.queue import Entry
 
 LANE = Prices(0.01, token=0.001)
@@ -70,9 +71,7 @@ callers = st.builds(
     wide=st.booleans(),
     packed=st.booleans(),
 )
-def test_every_caller_gets_exactly_one_answer(
-    bench: Any,
-    virtually: Any,
+async def test_every_caller_gets_exactly_one_answer(
     schedule: list[Caller],
     small: bool,
     most: int,
@@ -81,74 +80,66 @@ def test_every_caller_gets_exactly_one_answer(
     wide: bool,
     packed: bool,
 ) -> None:
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        one = bench(
-            SMALL if small else LANE,
-            most=most,
-            most_rows=most_rows,
-            wait=0.3,
-            lanes=lanes,
-            wide=WIDE if wide else None,
-            packed=packed,
-        )
-        one.engine.guilty = one.wide.guilty = {
-            number for number, caller in enumerate(schedule) if caller.guilty
-        }
-        answers: list[asyncio.Future[Done]] = []
-        left: dict[int, float] = {}
-        closing: asyncio.Future[None] | None = None
+    loop = asyncio.get_running_loop()
+    one = Bench(
+        SMALL if small else LANE,
+        most=most,
+        most_rows=most_rows,
+        wait=0.3,
+        lanes=lanes,
+        wide=WIDE if wide else None,
+        packed=packed,
+    )
+    one.engine.guilty = one.wide.guilty = {number for number, caller in enumerate(schedule) if caller.guilty}
+    answers: list[asyncio.Future[Done]] = []
+    left: dict[int, float] = {}
+    closing: asyncio.Future[None] | None = None
 
-        def leave(number: int) -> None:
-            if answers[number].cancel():
-                left[number] = loop.time()
+    def leave(number: int) -> None:
+        if answers[number].cancel():
+            left[number] = loop.time()
 
-        def close() -> None:
-            nonlocal closing
-            closing = asyncio.ensure_future(one.scheduler.close())
+    def close() -> None:
+        nonlocal closing
+        closing = asyncio.ensure_future(one.scheduler.close())
 
-        if closes is not None:
-            loop.call_later(closes, close)
-        for number, caller in enumerate(schedule):
-            await asyncio.sleep(caller.pause)
-            deadline = None if caller.deadline is None else loop.time() + caller.deadline
-            answers.append(
-                one.submit(
-                    number,
-                    lengths=caller.lengths if packed else [caller.length] * caller.batch,
-                    priority=caller.priority,
-                    deadline=deadline,
-                    timeout=caller.timeout,
-                )
+    if closes is not None:
+        loop.call_later(closes, close)
+    for number, caller in enumerate(schedule):
+        await asyncio.sleep(caller.pause)
+        deadline = None if caller.deadline is None else loop.time() + caller.deadline
+        answers.append(
+            one.submit(
+                number,
+                lengths=caller.lengths if packed else [caller.length] * caller.batch,
+                priority=caller.priority,
+                deadline=deadline,
+                timeout=caller.timeout,
             )
-            if caller.leaves is not None:
-                loop.call_later(caller.leaves, leave, number)
-        # The clock is virtual: whoever would wait for ever makes the loop raise.
-        results = await asyncio.gather(*answers, return_exceptions=True)
-        if closes is None:
-            await asyncio.sleep(100)  # callers may have left running batches
-            # Nothing runs, so that it starts at once.
-            await one.submit(len(schedule), batch=3, length=30, timeout=1e-6)
-        elif closing is not None:
-            await closing
-        await one.scheduler.close()
+        )
+        if caller.leaves is not None:
+            loop.call_later(caller.leaves, leave, number)
+    # The clock is virtual: whoever would wait for ever makes the loop raise.
+    results = await asyncio.gather(*answers, return_exceptions=True)
+    if closes is None:
+        await asyncio.sleep(100)  # callers may have left running batches
+        # Nothing runs, so that it starts at once.
+        await one.submit(len(schedule), batch=3, length=30, timeout=1e-6)
+    elif closing is not None:
+        await closing
+    await one.scheduler.close()
 
-        check_answers(schedule, results, one)
-        check_batches(one, left)
-
-    virtually(test())
+    check_answers(schedule, results, one)
+    check_batches(one, left)
 
 
-def test_both_sessions_take_part(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=2, wide=WIDE)
-        await one.submit(0)
-        await asyncio.gather(*(one.submit(number) for number in range(1, 30)))
+async def test_both_sessions_take_part() -> None:
+    one = Bench(LANE, lanes=2, wide=WIDE)
+    await one.submit(0)
+    await asyncio.gather(*(one.submit(number) for number in range(1, 30)))
 
-        assert one.wide.runs[0] == [0]
-        assert sum(map(len, one.engine.runs)) > 20
-
-    virtually(test())
+    assert one.wide.runs[0] == [0]
+    assert sum(map(len, one.engine.runs)) > 20
 
 
 def check_answers(schedule: list[Caller], results: list[Done | BaseException], one: Any) -> None:

@@ -19,7 +19,7 @@ from polyhead_server.scheduling.costs import CostModel, Size
 from polyhead_server.scheduling.planning import Planner
 
 LANES = 2
-RUNS = 1200
+RUNS = 600
 DOUBLING = 40_000
 LENGTHS: dict[str, Callable[[random.Random], int]] = {
     "natural": lambda chance: max(3, min(512, round(chance.lognormvariate(3.0, 0.75)))),

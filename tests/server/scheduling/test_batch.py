@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.server.graphs import described
 
-from polyhead_server.repository import read_manifest
-from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import DynamicAxes, Size, Work
 from polyhead_server.scheduling.batch import (
     assemble,
@@ -158,8 +157,7 @@ def test_the_layout_follows_the_manifest(
     inputs: dict[str, tuple[tuple[int, int], ...]],
     outputs: dict[str, tuple[tuple[int, int], ...]],
 ) -> None:
-    manifest = read_manifest(repository / family / "1", family=family, version=1)
-    dynamic = dynamic_axes_of(signature_of(manifest, graph))
+    dynamic = dynamic_axes_of(described(repository, family, graph))
 
     assert dynamic.inputs == inputs
     assert dynamic.outputs == outputs

@@ -45,12 +45,6 @@ def dispatch(count: int = 2, *, speedup: float = 1.6, most_rows: int = 256, wide
     )
 
 
-def test_a_lone_request_gets_all_threads() -> None:
-    decision: Any = dispatch().next([Size.full(1, 10)], 0, 0.0)
-
-    assert (decision[0], decision[1].engine) == ([0], WIDE)
-
-
 def test_unless_one_thread_is_sooner_but_all_threads_are_tried_again() -> None:
     slow = dispatch(speedup=0.9)
     decisions = [slow.next([Size.full(1, 10)], 0, 0.0) for _ in range(16)]
@@ -136,15 +130,6 @@ def test_an_overdue_run_is_not_waited_for() -> None:
         decision = eight.next([Size.full(1, 10)], 1, 0.0)
         assert decision is not None
         assert decision[1].engine is LANE
-
-
-def test_one_session_serves_alone() -> None:
-    alone = dispatch(1, wide=False)
-    decision: Any = alone.next([Size.full(1, 10)], 0, 0.0)
-
-    assert decision[1].engine is LANE
-    assert alone.next([Size.full(1, 10)], 1, 0.0) is None
-    assert alone.price(Size.full(1, 10)) == pytest.approx(10 * SECONDS, rel=0.01)
 
 
 def test_the_estimates_of_a_request() -> None:

@@ -4,7 +4,6 @@ At another size, kernels may add in another order, and nothing else: in every pr
 the one that the request gets alone. The export measures 16 bits, by emulation.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,33 +14,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.numerics import close
 from tests.server.conftest import running
+from tests.server.graphs import OpenGraph
 from tests.servers import quick_settings
 
-from polyhead_server.engine.devices import choose_device
-from polyhead_server.engine.engine import Engine
-from polyhead_server.repository import GraphName, read_manifest
-from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, dynamic_axes_of, measure
-from polyhead_server.scheduling.execution import execute
+from polyhead_server.repository.manifest import GraphName
+from polyhead_server.scheduling import Work
 
 
-class Graph:
-    """One graph of the test repository, and requests for it."""
+class RandomGraph(OpenGraph):
+    """A graph, and random requests for it."""
 
     def __init__(self, repository: Path, family: str, graph: GraphName, device: str) -> None:
-        folder = repository / family / "1"
-        manifest = read_manifest(folder, family=family, version=1)
-        self.signature: Signature = signature_of(manifest, graph)
-        self.engine = Engine(
-            folder / manifest.graphs[graph].file,
-            signature=self.signature,
-            device=choose_device(device),
-            threads=1,
-        )
-        self.dynamic = dynamic_axes_of(self.signature)
+        super().__init__(repository, family, graph, device)
         self.random = np.random.default_rng(3)
 
-    def work(
+    def draw(
         self,
         batch: int,
         tokens: int,
@@ -49,7 +36,7 @@ class Graph:
         lengths: np.ndarray | None = None,
     ) -> Work:
         """A random request, its sequences of different lengths; or one full of a hostile value."""
-        feeds = self.engine.example(batch, tokens)
+        feeds = self.signature.example(batch, tokens)
         if lengths is None:
             lengths = self.random.integers(1, tokens + 1, batch)
             lengths[0] = tokens
@@ -62,11 +49,7 @@ class Graph:
             feeds["input_ids"] = self.random.integers(0, 32, (batch, tokens))
         if "mask" in feeds:
             feeds["mask"] = self.random.random((batch, tokens, tokens)) < 0.7
-        size, real_tokens = measure(feeds, self.dynamic)
-        return Work(feeds=feeds, outputs=self.engine.outputs, size=size, real_tokens=real_tokens)
-
-    def run(self, works: Sequence[Work]) -> list[dict[str, np.ndarray]]:
-        return [dict(part) for part in execute(self.engine, works, self.dynamic).outputs]
+        return self.work(feeds)
 
 
 @pytest.fixture
@@ -101,13 +84,13 @@ def graphs(*, tokens: bool = True) -> list[Any]:
 def test_the_same_request_alone_and_at_every_place_of_a_batch(
     families: Path, family: str, name: GraphName, device: str
 ) -> None:
-    graph = Graph(families, family, name, device)
+    graph = RandomGraph(families, family, name, device)
     for batch, tokens in ((1, 7), (3, 13), (2, 32)):
-        one = graph.work(batch, tokens)
-        (alone,) = graph.run([one])
-        mates = [graph.work(*size) for size in ((1, 3), (4, 13), (1, 32), (2, 20))]
+        one = graph.draw(batch, tokens)
+        (alone,) = graph.run([one]).outputs
+        mates = [graph.draw(*size) for size in ((1, 3), (4, 13), (1, 32), (2, 20))]
         for place in range(len(mates) + 1):
-            together = graph.run([*mates[:place], one, *mates[place:]])[place]
+            together = graph.run([*mates[:place], one, *mates[place:]]).outputs[place]
             assert list(together) == list(alone)
             for output, value in alone.items():
                 close(together[output], value)
@@ -118,14 +101,14 @@ requests = st.tuples(st.integers(1, 32), st.lists(st.integers(0, 32), min_size=1
 
 
 @pytest.fixture(scope="module")
-def packed(repository: Path, int8_models: Path, device: str) -> list[Graph]:
+def packed(repository: Path, int8_models: Path, device: str) -> list[RandomGraph]:
     """Graphs that compute the tokens that exist."""
     names: list[tuple[Path, str, GraphName]] = [
         (repository, "tiny", "fast"),
         (int8_models, "vectors", "attention"),
         (int8_models, "tokens", "fast"),
     ]
-    graphs = [Graph(*name, device) for name in names]
+    graphs = [RandomGraph(*name, device) for name in names]
     assert all(graph.dynamic.packed for graph in graphs)
     return graphs
 
@@ -134,19 +117,21 @@ def packed(repository: Path, int8_models: Path, device: str) -> list[Graph]:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 2), ragged=st.lists(requests, min_size=2, max_size=5))
 def test_ragged_batches_change_no_answer(
-    packed: list[Graph], which: int, ragged: list[tuple[int, list[int]]]
+    packed: list[RandomGraph], which: int, ragged: list[tuple[int, list[int]]]
 ) -> None:
     """Lengths of 0 and 1 among others, and requests longer than any of their sequences."""
     graph = packed[which]
     works = [
-        graph.work(len(lengths), tokens, lengths=np.minimum(lengths, tokens)) for tokens, lengths in ragged
+        graph.draw(len(lengths), tokens, lengths=np.minimum(lengths, tokens)) for tokens, lengths in ragged
     ]
-    result = execute(graph.engine, works, graph.dynamic).execution
+    result = graph.run(works)
 
-    assert result.tokens == sum(int(work.feeds["lengths"].sum()) for work in works)
-    assert result.padded_tokens == sum(int(np.maximum(work.feeds["lengths"], 1).sum()) for work in works)
-    for work, together in zip(works, graph.run(works), strict=True):
-        (alone,) = graph.run([work])
+    assert result.execution.tokens == sum(int(work.feeds["lengths"].sum()) for work in works)
+    assert result.execution.padded_tokens == sum(
+        int(np.maximum(work.feeds["lengths"], 1).sum()) for work in works
+    )
+    for work, together in zip(works, result.outputs, strict=True):
+        (alone,) = graph.run([work]).outputs
         for output, value in alone.items():
             close(together[output], value)
 
@@ -156,14 +141,14 @@ def test_ragged_batches_change_no_answer(
 def test_hostile_neighbours_change_nothing(
     families: Path, family: str, name: GraphName, hostile: float, device: str
 ) -> None:
-    graph = Graph(families, family, name, device)
-    one = graph.work(2, 9)
-    (alone,) = graph.run([one])
+    graph = RandomGraph(families, family, name, device)
+    one = graph.draw(2, 9)
+    (alone,) = graph.run([one]).outputs
     for size in ((1, 9), (1, 4), (3, 17)):
         for place in (0, 1):
-            works = [graph.work(*size, hostile=hostile)]
+            works = [graph.draw(*size, hostile=hostile)]
             works.insert(place, one)
-            together = graph.run(works)[place]
+            together = graph.run(works).outputs[place]
             for output, value in alone.items():
                 close(together[output], value)
 

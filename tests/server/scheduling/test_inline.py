@@ -5,219 +5,143 @@ import itertools
 from typing import Any
 
 import pytest
-from tests.server.scheduling.conftest import Prices
+from tests.server.scheduling.conftest import TINY, Bench, Prices
 
-from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.scheduling import Done, Drop, Iterations
+from polyhead_server.errors import ExpiredError, UnavailableError
+from polyhead_server.observability.observer import Drop
+from polyhead_server.scheduling import Iterations
 
 
-def test_requests_of_one_turn_are_one_batch(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        done = await asyncio.gather(*(one.submit(number) for number in range(5)))
-        again = await one.submit(7)
+async def test_requests_of_one_turn_are_one_batch() -> None:
+    one = Bench(TINY)
+    done = await asyncio.gather(*(one.submit(number) for number in range(5)))
+    again = await one.submit(7)
 
-        assert one.engine.runs == [[0, 1, 2, 3, 4], [7]]
-        assert [answer.outputs["y"].item() for answer in done] == [0, 2, 4, 6, 8]
-        assert again.outputs["y"].item() == 14
-        assert not one.scheduler._started
-
-    virtually(test())
+    assert one.engine.runs == [[0, 1, 2, 3, 4], [7]]
+    assert [answer.outputs["y"].item() for answer in done] == [0, 2, 4, 6, 8]
+    assert again.outputs["y"].item() == 14
+    assert not one.scheduler._started
 
 
 @pytest.mark.parametrize(("lanes", "most"), [(1, 1.5), (2, 0.75), (4, 0.375), (8, 0.3), (64, 0.3)])
-def test_larger_work_goes_to_the_threads(bench: Any, virtually: Any, lanes: int, most: float) -> None:
+async def test_larger_work_goes_to_the_threads(lanes: int, most: float) -> None:
     """Each sequence takes 10 µs."""
-
-    async def test() -> None:
-        one = bench(Prices(0.0, token=1e-5), lanes=lanes)
-        await one.submit(batch=int(100 * most) - 1)
-        assert not one.scheduler._started
-        await one.submit(batch=int(100 * most) + 1)
-        assert one.scheduler._started
-
-    virtually(test())
+    one = Bench(Prices(0.0, token=1e-5), lanes=lanes)
+    await one.submit(batch=int(100 * most) - 1)
+    assert not one.scheduler._started
+    await one.submit(batch=int(100 * most) + 1)
+    assert one.scheduler._started
 
 
-def test_work_that_is_not_small_stays_on_the_loop_only_if_it_need_not_wait(
-    bench: Any, virtually: Any
-) -> None:
+async def test_work_that_is_not_small_stays_on_the_loop_only_if_it_need_not_wait() -> None:
     """So the lanes get what one iteration cannot do, and small work waits for one iteration at most."""
+    one = Bench(Prices(1e-5, token=4.8e-4), lanes=2)
+    answers = [one.submit(number) for number in range(8)]
+    await asyncio.gather(*answers)
 
-    async def test() -> None:
-        one = bench(Prices(1e-5, token=4.8e-4), lanes=2)
-        answers = [one.submit(number) for number in range(8)]
-        await asyncio.gather(*answers)
-
-        assert [0, 1, 2] in one.engine.runs
-        assert sorted(number for _, entries in one.taken for number in numbers_of(entries)) == [3, 4, 5, 6, 7]
-
-    virtually(test())
+    assert [0, 1, 2] in one.engine.runs
+    assert sorted(number for _, entries in one.taken for number in numbers_of(entries)) == [3, 4, 5, 6, 7]
 
 
 def numbers_of(entries: list[Any]) -> list[int]:
     return [int(entry.work.feeds["x"].flat[0]) for entry in entries]
 
 
-def test_all_models_share_an_iteration(bench: Any, virtually: Any) -> None:
+async def test_all_models_share_an_iteration() -> None:
     """Eight models are flooded: 1.5 ms of their work run in each iteration, and every model has its turn."""
+    shared = Iterations()
+    models = [Bench(TINY, iterations=shared) for _ in range(8)]
+    turns: list[list[int]] = []
+    done: list[int] = []
 
-    async def test() -> None:
-        shared = Iterations()
-        models = [bench(bench.TINY, iterations=shared) for _ in range(8)]
-        turns: list[list[int]] = []
-        done: list[int] = []
+    def count() -> None:
+        turns.append([len(model.engine.runs) for model in models if model.scheduler.queued_tokens])
+        done.append(sum(len(run) for model in models for run in model.engine.runs))
+        asyncio.get_running_loop().call_soon(count)
 
-        def count() -> None:
-            turns.append([len(model.engine.runs) for model in models if model.scheduler.queued_tokens])
-            done.append(sum(len(run) for model in models for run in model.engine.runs))
-            asyncio.get_running_loop().call_soon(count)
+    answers = [model.submit(number) for number in range(200) for model in models]
+    count()
+    await asyncio.gather(*answers)
 
-        answers = [model.submit(number) for number in range(200) for model in models]
-        count()
-        await asyncio.gather(*answers)
-
-        assert max(after - before for before, after in itertools.pairwise(done)) <= 1.5e-3 / 1.4e-5
-        assert all(max(each, default=0) - min(each, default=0) <= 1 for each in turns)
-        assert shared.has_room(0.0014)
-
-    virtually(test())
+    assert max(after - before for before, after in itertools.pairwise(done)) <= 1.5e-3 / 1.4e-5
+    assert all(max(each, default=0) - min(each, default=0) <= 1 for each in turns)
+    assert shared.has_room(0.0014)
 
 
-def test_a_fault_after_a_run_does_not_stop_other_models(
-    bench: Any, virtually: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_fault_after_a_run_does_not_stop_other_models(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        shared = Iterations()
-        costs = Prices(8.6e-5, token=1.4e-5)
-        monkeypatch.setattr(costs, "observe", None)
-        broken, sound = bench(costs, iterations=shared), bench(bench.TINY, iterations=shared)
-        first, answer = broken.submit(1), sound.submit(2)
+    shared = Iterations()
+    costs = Prices(8.6e-5, token=1.4e-5)
+    monkeypatch.setattr(costs, "observe", None)
+    broken, sound = Bench(costs, iterations=shared), Bench(TINY, iterations=shared)
+    first, answer = broken.submit(1), sound.submit(2)
 
-        assert (await first).outputs["y"].item() == 2
-        assert (await answer).outputs["y"].item() == 4
-        assert (await sound.submit(3)).outputs["y"].item() == 6
-        assert (await broken.submit(4)).outputs["y"].item() == 8
-
-    virtually(test())
+    assert (await first).outputs["y"].item() == 2
+    assert (await answer).outputs["y"].item() == 4
+    assert (await sound.submit(3)).outputs["y"].item() == 6
+    assert (await broken.submit(4)).outputs["y"].item() == 8
     assert caplog.text.count("a batch of tiny failed outside its engine") == 2
 
 
-@pytest.mark.parametrize("where", ["cut", "on_drop", "on_execution"])
-def test_a_fault_of_ours_leaves_no_caller_without_an_answer(
-    bench: Any, virtually: Any, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY, most_rows=lambda _tokens, _at_once: 2)
-        with monkeypatch.context() as patch:
-            if where == "cut":
-                patch.setattr(one.planner, "cut", None)
-            else:
-                patch.setattr(one.counter, where, None)
-            answers = [one.submit(number) for number in range(4)]
-            late = one.submit(5, deadline=asyncio.get_running_loop().time())
-            # Where one waited for ever, the virtual clock would raise.
-            *results, expired = await asyncio.gather(*answers, late, return_exceptions=True)
+async def test_where_the_loop_must_not_wait_all_goes_to_the_thread() -> None:
+    one = Bench(TINY, inline=False)
+    done = await one.submit(3)
 
-        # What has run was answered before the fault.
-        right = sum(isinstance(result, Done) for result in results)
-        assert right == (2 if where == "on_execution" else 0)
-        broken = [result for result in results if not isinstance(result, Done)]
-        assert {str(error) for error in broken} == {"the scheduler of tiny failed"}
-        assert isinstance(expired, ExpiredError)
-        assert one.scheduler.queued_tokens == 0
-        assert (await one.submit(7)).outputs["y"].item() == 14
-
-    virtually(test())
+    assert done.outputs["y"].item() == 6
+    assert one.scheduler._started
 
 
-def test_a_fault_while_closing_leaves_no_caller_without_an_answer(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        answers = [one.submit(number) for number in range(3)]
-        one.counter.on_drop = None
-        await one.scheduler.close()
-        first, *others = await asyncio.gather(*answers, return_exceptions=True)
+async def test_a_turn_is_bounded() -> None:
+    one = Bench(TINY)
+    turns = 0
 
-        assert isinstance(first, UnavailableError)
-        assert all(isinstance(error, EngineError) for error in others)
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
 
-    virtually(test())
+    answers = [one.submit(number) for number in range(1000)]
+    assert one.scheduler.queued_tokens == 1000
+    turn()
+    await asyncio.gather(*answers)
 
-
-def test_where_the_loop_must_not_wait_all_goes_to_the_thread(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY, inline=False)
-        done = await one.submit(3)
-
-        assert done.outputs["y"].item() == 6
-        assert one.scheduler._started
-
-    virtually(test())
+    assert turns >= 10
+    assert max(len(numbers) for numbers in one.engine.runs) <= 100
+    assert one.scheduler.queued_tokens == 0
 
 
-def test_a_turn_is_bounded(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        turns = 0
+async def test_the_queues_limit_counts_small_work_too() -> None:
+    one = Bench(TINY, most=3)
+    answers = [one.submit(number) for number in range(3)]
+    with pytest.raises(UnavailableError, match="queue is full"):
+        await one.submit(4)
+    await asyncio.gather(*answers)
 
-        def turn() -> None:
-            nonlocal turns
-            turns += 1
-            asyncio.get_running_loop().call_soon(turn)
-
-        answers = [one.submit(number) for number in range(1000)]
-        assert one.scheduler.queued_tokens == 1000
-        turn()
-        await asyncio.gather(*answers)
-
-        assert turns >= 10
-        assert max(len(numbers) for numbers in one.engine.runs) <= 100
-        assert one.scheduler.queued_tokens == 0
-
-    virtually(test())
+    assert one.counter.drops == [Drop.QUEUE_FULL]
 
 
-def test_the_queues_limit_counts_small_work_too(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY, most=3)
-        answers = [one.submit(number) for number in range(3)]
-        with pytest.raises(UnavailableError, match="queue is full"):
-            await one.submit(4)
-        await asyncio.gather(*answers)
+async def test_who_left_or_is_late_is_not_run() -> None:
+    one = Bench(TINY)
+    answers = [one.submit(number) for number in range(3)]
+    late = one.submit(9, deadline=asyncio.get_running_loop().time())
+    answers[1].cancel()
+    results = await asyncio.gather(*answers, late, return_exceptions=True)
 
-        assert one.counter.drops == [Drop.QUEUE_FULL]
-
-    virtually(test())
-
-
-def test_who_left_or_is_late_is_not_run(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        answers = [one.submit(number) for number in range(3)]
-        late = one.submit(9, deadline=asyncio.get_running_loop().time())
-        answers[1].cancel()
-        results = await asyncio.gather(*answers, late, return_exceptions=True)
-
-        assert one.engine.runs == [[0, 2]]
-        assert isinstance(results[1], asyncio.CancelledError)
-        assert isinstance(results[3], ExpiredError)
-        assert sorted(one.counter.drops) == [Drop.CANCELLED, Drop.EXPIRED]
-
-    virtually(test())
+    assert one.engine.runs == [[0, 2]]
+    assert isinstance(results[1], asyncio.CancelledError)
+    assert isinstance(results[3], ExpiredError)
+    assert sorted(one.counter.drops) == [Drop.CANCELLED, Drop.EXPIRED]
 
 
-def test_a_timeout_counts_from_when_others_go_first(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(bench.TINY)
-        first = [one.submit(number, timeout=1e-9) for number in range(3)]
-        rest = [one.submit(number) for number in range(3, 300)]
-        impatient = one.submit(300, timeout=1e-9)
-        results = await asyncio.gather(*first, *rest, impatient, return_exceptions=True)
+async def test_a_timeout_counts_from_when_others_go_first() -> None:
+    one = Bench(TINY)
+    first = [one.submit(number, timeout=1e-9) for number in range(3)]
+    rest = [one.submit(number) for number in range(3, 300)]
+    impatient = one.submit(300, timeout=1e-9)
+    results = await asyncio.gather(*first, *rest, impatient, return_exceptions=True)
 
-        assert len(one.engine.runs) > 1
-        assert sorted(itertools.chain(*one.engine.runs)) == list(range(300))
-        assert isinstance(results[-1], UnavailableError)
-        assert one.counter.drops == [Drop.TIMEOUT]
-
-    virtually(test())
+    assert len(one.engine.runs) > 1
+    assert sorted(itertools.chain(*one.engine.runs)) == list(range(300))
+    assert isinstance(results[-1], UnavailableError)
+    assert one.counter.drops == [Drop.TIMEOUT]

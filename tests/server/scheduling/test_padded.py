@@ -63,17 +63,6 @@ def price(batches: Sequence[Sequence[Request]], costs: CostModel, most_rows: Cal
     return total
 
 
-def test_everything_runs_together_where_runs_cost_the_same() -> None:
-    (batch,) = cut([(1, 100), (3, 8), (1, 50), (2, 100)], FLAT)
-
-    assert sorted(batch) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("requests", [[(1, 8), (1, 8), (4, 9), (1, 200)], [(1, 8)] * 4])
-def test_everything_runs_alone_where_next_to_nothing_is_gained(requests: list[Request]) -> None:
-    assert sorted(cut(requests, BY_TOKENS)) == [[0], [1], [2], [3]]
-
-
 def test_what_is_asked_of_sequences_is_not_padded() -> None:
     assert Planner().joint([Size(1, 4, 4 + 10), Size(2, 6, 12 + 1)]) == Size(3, 6, 18 + 11)
 
@@ -89,12 +78,6 @@ def test_a_batch_is_no_larger_than_pays() -> None:
         largest = max(len(batch) for batch in cut(requests, BETWEEN))
 
         assert largest in (best - 1, best)
-
-
-def test_equal_lengths_are_batched_and_short_ones_are_not_padded_to_long_ones() -> None:
-    batches = cut([(1, 8), (1, 256), (1, 8), (1, 256), (1, 9)], BETWEEN)
-
-    assert sorted(sorted(batch) for batch in batches) == [[0, 2, 4], [1, 3]]
 
 
 def test_the_most_urgent_is_in_the_first_batch() -> None:

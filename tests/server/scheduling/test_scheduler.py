@@ -3,19 +3,18 @@
 import asyncio
 import random
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.clock import SkippingLoop, skip
+from tests.clock import SkippingLoop
 from tests.server.scheduling.conftest import Counter, Prices
 
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.errors import EngineError, ExpiredError, ServingError, UnavailableError
+from polyhead_server.errors import EngineError, ServingError
 from polyhead_server.scheduling import (
     CostModel,
-    Done,
     DynamicAxes,
     Iterations,
     Lanes,
@@ -68,9 +67,10 @@ def work(value: int = 1, *, tokens: int = 1, deadline: float | None = None) -> W
     )
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        runner.run(test)
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """These run on threads, so that the clock must go on."""
+    return "asyncio", {"loop_factory": SkippingLoop}
 
 
 @pytest.fixture
@@ -96,65 +96,56 @@ def schedule(
     )
 
 
-def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine)
-        engine.let(3)
-        done = await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
-        await scheduler.close()
+async def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
+    scheduler = schedule(engine)
+    engine.let(3)
+    done = await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
+    await scheduler.close()
 
-        assert [int(one.outputs["y"][0]) for one in done] == [2, 4, 6]
-        assert engine.ran == [1, 2, 3]
-        assert all(one.compute_ns > 0 and one.queue_ns > 0 for one in done)
-
-    run(test())
+    assert [int(one.outputs["y"][0]) for one in done] == [2, 4, 6]
+    assert engine.ran == [1, 2, 3]
+    assert all(one.compute_ns > 0 and one.queue_ns > 0 for one in done)
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
-    async def test() -> None:
-        costs = CostModel({Size.full(1, 1): 1e-4})
-        scheduler = Scheduler(
-            Lanes(engine=engine, costs=costs),
-            name="tiny",
-            dynamic=DynamicAxes(inputs={}, outputs={}),
-            limits=Limits(max_queued_tokens=100),
-            planner=Planner(),
-            observer=Counter(),
-            iterations=Iterations() if inline else None,
-        )
-        engine.let(1)
-        await scheduler.submit(work(1))
-        first = costs.price(Size.full(1, 1))
-        assert first != pytest.approx(1e-4, rel=1e-6)
-        engine.let(1)
-        await scheduler.submit(work(2))
-        assert costs.price(Size.full(1, 1)) != first
-        await scheduler.close()
-
-    run(test())
+async def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
+    costs = CostModel({Size.full(1, 1): 1e-4})
+    scheduler = Scheduler(
+        Lanes(engine=engine, costs=costs),
+        name="tiny",
+        dynamic=DynamicAxes(inputs={}, outputs={}),
+        limits=Limits(max_queued_tokens=100),
+        planner=Planner(),
+        observer=Counter(),
+        iterations=Iterations() if inline else None,
+    )
+    engine.let(1)
+    await scheduler.submit(work(1))
+    first = costs.price(Size.full(1, 1))
+    assert first != pytest.approx(1e-4, rel=1e-6)
+    engine.let(1)
+    await scheduler.submit(work(2))
+    assert costs.price(Size.full(1, 1)) != first
+    await scheduler.close()
 
 
-def test_every_lane_runs_a_batch(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine, lanes=2)
-        for _ in range(20):  # threads that fall asleep and wake again
-            answers = [scheduler.submit(work(value)) for value in (1, 2, 3)]
-            await engine.begun()
-            await engine.begun()
+async def test_every_lane_runs_a_batch(engine: FakeEngine) -> None:
+    scheduler = schedule(engine, lanes=2)
+    for _ in range(20):  # threads that fall asleep and wake again
+        answers = [scheduler.submit(work(value)) for value in (1, 2, 3)]
+        await engine.begun()
+        await engine.begun()
 
-            assert scheduler.queued_tokens == 1
-            engine.let(3)
-            await asyncio.gather(*answers)
-            await engine.begun()
-        await scheduler.close()
+        assert scheduler.queued_tokens == 1
+        engine.let(3)
+        await asyncio.gather(*answers)
+        await engine.begun()
+    await scheduler.close()
 
-        assert len(engine.ran) == 60
-
-    run(test())
+    assert len(engine.ran) == 60
 
 
-def test_a_fault_in_one_lane_ends_all_with_the_batch_that_runs(
+async def test_a_fault_in_one_lane_ends_all_with_the_batch_that_runs(
     engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty(Prices):
@@ -166,153 +157,54 @@ def test_a_fault_in_one_lane_ends_all_with_the_batch_that_runs(
                 raise ZeroDivisionError
             return super().price(size)
 
-    async def test() -> None:
-        broken: list[bool] = []
-        costs = Faulty(0.0, token=0.001)
-        scheduler = schedule(engine, costs=costs, lanes=2, on_broken=lambda: broken.append(True))
-        running = scheduler.submit(work(1))
-        await engine.begun()
-        costs.fails = True
-        waiting = [scheduler.submit(work(value)) for value in (2, 3)]
-        while "its scheduler failed" not in caplog.text:  # noqa: ASYNC110 - another thread logs it
-            await asyncio.sleep(0.001)
-        waiting.append(scheduler.submit(work(4)))
-        engine.let(4)
+    broken: list[bool] = []
+    costs = Faulty(0.0, token=0.001)
+    scheduler = schedule(engine, costs=costs, lanes=2, on_broken=lambda: broken.append(True))
+    running = scheduler.submit(work(1))
+    await engine.begun()
+    costs.fails = True
+    waiting = [scheduler.submit(work(value)) for value in (2, 3)]
+    while "its scheduler failed" not in caplog.text:  # noqa: ASYNC110 - another thread logs it
+        await asyncio.sleep(0.001)
+    waiting.append(scheduler.submit(work(4)))
+    engine.let(4)
 
-        assert (await running).outputs["y"] == [2]
-        for one in waiting:
-            with pytest.raises(EngineError, match="scheduler of tiny failed"):
-                await one
-        assert engine.ran == [1]
-        assert broken == [True]
+    assert (await running).outputs["y"] == [2]
+    for one in waiting:
         with pytest.raises(EngineError, match="scheduler of tiny failed"):
-            scheduler.submit(work(3))
-        await scheduler.close()
-
-    run(test())
+            await one
+    assert engine.ran == [1]
+    assert broken == [True]
+    with pytest.raises(EngineError, match="scheduler of tiny failed"):
+        scheduler.submit(work(3))
+    await scheduler.close()
     assert caplog.text.count("its scheduler failed") == 1
 
 
-def test_a_fault_in_a_run_costs_no_other_caller_an_answer(
+async def test_a_fault_in_a_run_costs_no_other_caller_an_answer(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine)
-        engine.let(2)
-        with monkeypatch.context() as patch:
-            patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_: 1 / 0)
-            with pytest.raises(EngineError, match="scheduler of tiny failed"):
-                await scheduler.submit(work(1))
+    scheduler = schedule(engine)
+    engine.let(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("polyhead_server.scheduling.scheduler.run_batch", lambda *_: 1 / 0)
+        with pytest.raises(EngineError, match="scheduler of tiny failed"):
+            await scheduler.submit(work(1))
 
-        assert (await scheduler.submit(work(2))).outputs["y"] == [4]
-        await scheduler.close()
-
-    run(test())
+    assert (await scheduler.submit(work(2))).outputs["y"] == [4]
+    await scheduler.close()
     assert "failed outside its engine" in caplog.text
 
 
-@pytest.mark.parametrize("where", ["on_drop", "on_execution"])
-def test_a_fault_in_counting_costs_no_caller_an_answer(bench: Any, virtually: Any, where: str) -> None:
-    async def test() -> None:
-        one = bench(bench.FLAT, inline=False)
-        setattr(one.counter, where, None)
-        running = one.submit(1)
-        await asyncio.sleep(0.01)
-        waiting = [one.submit(number) for number in (2, 3, 4)]
-        if where == "on_drop":
-            await one.scheduler.close()
-        results = await asyncio.gather(running, *waiting, return_exceptions=True)
-        await one.scheduler.close()
-
-        expected = UnavailableError | EngineError if where == "on_drop" else Done
-        assert all(isinstance(result, expected) for result in results)
-
-    virtually(test())
-
-
-def test_a_deadline_also_ends_the_wait_for_a_run(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine)
-        late = asyncio.ensure_future(scheduler.submit(work(deadline=asyncio.get_running_loop().time() + 600)))
-        await engine.begun()
-        skip(600)
-        with pytest.raises(ExpiredError):
-            await late
-        engine.let(1)
-        await scheduler.close()
-
-    run(test())
-
-
-def test_the_queue_is_bounded_in_tokens(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine, limit=10)
-        tasks = [asyncio.ensure_future(scheduler.submit(work(tokens=50)))]
-        await engine.begun()
-        tasks += [asyncio.ensure_future(scheduler.submit(work(tokens=6))) for _ in range(1)]
-        await asyncio.sleep(0)
-        with pytest.raises(
-            UnavailableError, match="queue is full: 6 tokens wait, 5 more would pass 10"
-        ) as caught:
-            await scheduler.submit(work(tokens=5))
-        tasks.append(asyncio.ensure_future(scheduler.submit(work(tokens=4))))
-        await asyncio.sleep(0)
-        engine.let(3)
-        await asyncio.gather(*tasks)
-        await scheduler.close()
-
-        assert caught.value.retry_after_ms is not None
-        assert caught.value.retry_after_ms > 0
-        assert len(engine.ran) == 3
-
-    run(test())
-
-
-def test_one_request_larger_than_the_queue_is_admitted_when_none_waits(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine, limit=10)
-        engine.let(1)
-        await scheduler.submit(work(tokens=1000))
-        await scheduler.close()
-
-    run(test())
-
-
-def test_forgotten_work_makes_room(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine, limit=10)
-        running = asyncio.ensure_future(scheduler.submit(work()))
-        await engine.begun()
-        waiting = asyncio.ensure_future(scheduler.submit(work(tokens=10)))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        again = asyncio.ensure_future(scheduler.submit(work(tokens=10)))
-        engine.let(2)
-        await asyncio.gather(running, again)
-        await scheduler.close()
-
-    run(test())
-
-
-def test_closing_answers_everyone(engine: FakeEngine) -> None:
-    async def test() -> None:
-        scheduler = schedule(engine)
-        tasks = [asyncio.ensure_future(scheduler.submit(work(value))) for value in (1, 2, 3)]
-        await engine.begun()
-        await scheduler.close()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-
-        assert all(isinstance(result, UnavailableError) for result in results)
-        assert engine.ran == [1]
-        with pytest.raises(UnavailableError, match="being closed"):
-            await scheduler.submit(work())
-
-    run(test())
+async def test_one_request_larger_than_the_queue_is_admitted_when_none_waits(engine: FakeEngine) -> None:
+    scheduler = schedule(engine, limit=10)
+    engine.let(1)
+    await scheduler.submit(work(tokens=1000))
+    await scheduler.close()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> None:
+async def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> None:
     """Random arrivals, failures, cancellations, deadlines and, half the time, an early end."""
     chance = random.Random(seed)
 
@@ -324,30 +216,27 @@ def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> 
         assert int(done.outputs["y"][0]) == 2 * value
         return "Done"
 
-    async def test() -> None:
-        scheduler = schedule(engine, limit=40)
-        tasks = []
-        for value in range(1, 41):
-            signed = -value if chance.random() < 0.2 else value
-            now = asyncio.get_running_loop().time()
-            deadline = now + chance.uniform(0, 0.02) if chance.random() < 0.3 else None
-            tasks.append(asyncio.create_task(caller(scheduler, signed, deadline)))
-            if chance.random() < 0.3:
-                chance.choice(tasks).cancel()
-            if chance.random() < 0.5:
-                engine.let(1)
-            await asyncio.sleep(chance.choice([0, 0, 0.002]))
+    scheduler = schedule(engine, limit=40)
+    tasks = []
+    for value in range(1, 41):
+        signed = -value if chance.random() < 0.2 else value
+        now = asyncio.get_running_loop().time()
+        deadline = now + chance.uniform(0, 0.02) if chance.random() < 0.3 else None
+        tasks.append(asyncio.create_task(caller(scheduler, signed, deadline)))
+        if chance.random() < 0.3:
+            chance.choice(tasks).cancel()
         if chance.random() < 0.5:
-            await scheduler.close()
-        engine.let(100)
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
+            engine.let(1)
+        await asyncio.sleep(chance.choice([0, 0, 0.002]))
+    if chance.random() < 0.5:
         await scheduler.close()
+    engine.let(100)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
+    await scheduler.close()
 
-        expected = {"Done", "EngineError", "UnavailableError", "ExpiredError"}
-        assert all(result in expected or isinstance(result, asyncio.CancelledError) for result in results)
-        assert len(engine.ran) == len(set(engine.ran))
-
-    run(test())
+    expected = {"Done", "EngineError", "UnavailableError", "ExpiredError"}
+    assert all(result in expected or isinstance(result, asyncio.CancelledError) for result in results)
+    assert len(engine.ran) == len(set(engine.ran))
 
 
 class Threads:
@@ -372,34 +261,28 @@ class Threads:
         patch.setattr(threading.Thread, "start", start)
 
 
-def test_where_there_are_no_threads_work_is_refused_until_there_are(
+async def test_where_there_are_no_threads_work_is_refused_until_there_are(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        threads = Threads(monkeypatch, 0)
-        scheduler = schedule(engine)
-        engine.let(2)
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="can't start new thread"):
-                await scheduler.submit(work())
-        assert scheduler.queued_tokens == 0
-        threads.left = 1
-        assert (await scheduler.submit(work(2))).outputs["y"][0] == 4
-        await scheduler.close()
-
-    run(test())
+    threads = Threads(monkeypatch, 0)
+    scheduler = schedule(engine)
+    engine.let(2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await scheduler.submit(work())
+    assert scheduler.queued_tokens == 0
+    threads.left = 1
+    assert (await scheduler.submit(work(2))).outputs["y"][0] == 4
+    await scheduler.close()
 
 
-def test_where_there_are_fewer_threads_than_lanes_these_do(
+async def test_where_there_are_fewer_threads_than_lanes_these_do(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        Threads(monkeypatch, 1)
-        scheduler = schedule(engine, lanes=3)
-        engine.let(3)
-        await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
-        await scheduler.close()
+    Threads(monkeypatch, 1)
+    scheduler = schedule(engine, lanes=3)
+    engine.let(3)
+    await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
+    await scheduler.close()
 
-        assert engine.ran == [1, 2, 3]
-
-    run(test())
+    assert engine.ran == [1, 2, 3]

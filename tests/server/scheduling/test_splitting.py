@@ -1,131 +1,104 @@
 """Requests of several sequences run in parts, side by side, and are answered as if they had not."""
 
 import asyncio
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.conftest import Prices
+from tests.server.scheduling.conftest import Bench, Prices
 
 from polyhead_server.errors import EngineError, UnavailableError
-from polyhead_server.scheduling import Drop
+from polyhead_server.observability.observer import Drop
 
 LANE = Prices(0.01, token=0.001, attention=1e-5)
 WIDE = Prices(0.01, token=0.0006, attention=0.6e-5)
 RAGGED = [3, 30, 4, 29, 2, 31, 5, 28]
 
 
-def test_sequences_of_like_length_run_together_in_every_lane(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=2, wide=WIDE, packed=True)
+async def test_sequences_of_like_length_run_together_in_every_lane() -> None:
+    one = Bench(LANE, lanes=2, wide=WIDE, packed=True)
 
-        done = await one.submit(7, lengths=RAGGED)
+    done = await one.submit(7, lengths=RAGGED)
 
-        exists = np.arange(31) < np.array(RAGGED)[:, None]
-        assert (done.outputs["y"] == np.where(exists, 14, 0)).all()
-        assert not one.wide.runs
-        assert sum(rows for rows, _ in one.engine.shapes) == len(RAGGED)
-        assert {time for time, _ in one.taken[:2]} == {1000.0}
-        assert all(longest <= 5 or longest >= 28 for _, longest in one.engine.shapes)
-
-    virtually(test())
+    exists = np.arange(31) < np.array(RAGGED)[:, None]
+    assert (done.outputs["y"] == np.where(exists, 14, 0)).all()
+    assert not one.wide.runs
+    assert sum(rows for rows, _ in one.engine.shapes) == len(RAGGED)
+    assert {time for time, _ in one.taken[:2]} == {1000.0}
+    assert all(longest <= 5 or longest >= 28 for _, longest in one.engine.shapes)
 
 
 @pytest.mark.parametrize("lengths", [[9, 2], [30], [1, 9, 2]])
-def test_a_request_stays_whole_where_all_threads_are_sooner(
-    bench: Any, virtually: Any, lengths: list[int]
-) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=2, wide=WIDE, packed=True)
+async def test_a_request_stays_whole_where_all_threads_are_sooner(lengths: list[int]) -> None:
+    one = Bench(LANE, lanes=2, wide=WIDE, packed=True)
 
-        await one.submit(lengths=lengths)
+    await one.submit(lengths=lengths)
 
-        assert one.wide.shapes == [(len(lengths), max(lengths))]
-
-    virtually(test())
+    assert one.wide.shapes == [(len(lengths), max(lengths))]
 
 
-def test_graphs_that_compute_padding_run_requests_whole(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=2, wide=WIDE)
+async def test_graphs_that_compute_padding_run_requests_whole() -> None:
+    one = Bench(LANE, lanes=2, wide=WIDE)
 
-        await one.submit(batch=8, length=30)
+    await one.submit(batch=8, length=30)
 
-        assert len(one.engine.runs) + len(one.wide.runs) == 1
-
-    virtually(test())
+    assert len(one.engine.runs) + len(one.wide.runs) == 1
 
 
-def test_a_sequence_without_tokens_runs_as_one_token(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=2, packed=True)
+async def test_a_sequence_without_tokens_runs_as_one_token() -> None:
+    one = Bench(LANE, lanes=2, packed=True)
 
-        done = await one.submit(3, lengths=[20, 0, 20, 0])
+    done = await one.submit(3, lengths=[20, 0, 20, 0])
 
-        assert (done.outputs["y"].sum(axis=1) == [120, 0, 120, 0]).all()
-
-    virtually(test())
+    assert (done.outputs["y"].sum(axis=1) == [120, 0, 120, 0]).all()
 
 
-def test_a_part_that_fails_fails_the_request_once(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=2, packed=True)
-        one.engine.guilty = {5}
-        request, other = one.submit(5, lengths=RAGGED), one.submit(6, lengths=RAGGED)
+async def test_a_part_that_fails_fails_the_request_once() -> None:
+    one = Bench(LANE, lanes=2, packed=True)
+    one.engine.guilty = {5}
+    request, other = one.submit(5, lengths=RAGGED), one.submit(6, lengths=RAGGED)
 
-        with pytest.raises(EngineError, match="guilty"):
-            await request
-        assert (await other).outputs["y"].max() == 12
+    with pytest.raises(EngineError, match="guilty"):
+        await request
+    assert (await other).outputs["y"].max() == 12
 
-        assert one.counter.drops == []
-        assert one.scheduler.queued_tokens == 0
-
-    virtually(test())
+    assert one.counter.drops == []
+    assert one.scheduler.queued_tokens == 0
 
 
-def test_who_leaves_is_counted_once_and_no_part_runs_any_more(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=1, packed=True)
-        first = one.submit(1, lengths=[40])
-        request = one.submit(2, lengths=RAGGED)
-        await asyncio.sleep(0)
-        request.cancel()
-        await first
-        await asyncio.sleep(100)
+async def test_who_leaves_is_counted_once_and_no_part_runs_any_more() -> None:
+    one = Bench(LANE, lanes=1, packed=True)
+    first = one.submit(1, lengths=[40])
+    request = one.submit(2, lengths=RAGGED)
+    await asyncio.sleep(0)
+    request.cancel()
+    await first
+    await asyncio.sleep(100)
 
-        assert one.counter.drops == [Drop.CANCELLED]
-        assert one.engine.runs == [[1]]
-
-    virtually(test())
+    assert one.counter.drops == [Drop.CANCELLED]
+    assert one.engine.runs == [[1]]
 
 
-def test_parts_that_wait_too_long_are_one_request_that_did(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(Prices(1.0, token=1e-7), lanes=1, packed=True, most_rows=lambda _longest, _at_once: 2)
-        running = one.submit(1)
-        request = one.submit(2, lengths=[9] * 8, timeout=0.5)
+async def test_parts_that_wait_too_long_are_one_request_that_did() -> None:
+    one = Bench(Prices(1.0, token=1e-7), lanes=1, packed=True, most_rows=lambda _longest, _at_once: 2)
+    running = one.submit(1)
+    request = one.submit(2, lengths=[9] * 8, timeout=0.5)
 
-        with pytest.raises(UnavailableError, match="waited for its turn"):
-            await request
+    with pytest.raises(UnavailableError, match="waited for its turn"):
+        await request
+    await running
+
+    assert one.counter.drops == [Drop.TIMEOUT]
+
+
+async def test_a_scheduler_that_closes_rejects_a_request_in_parts_once() -> None:
+    one = Bench(LANE, lanes=1, packed=True, most_rows=lambda _longest, _at_once: 2)
+    running = one.submit(1, lengths=[40])
+    request = one.submit(2, lengths=RAGGED)
+    await asyncio.sleep(0)
+    await one.scheduler.close()
+
+    with pytest.raises(UnavailableError, match="being closed"):
+        await request
+    with pytest.raises(UnavailableError, match="being closed"):
         await running
-
-        assert one.counter.drops == [Drop.TIMEOUT]
-
-    virtually(test())
-
-
-def test_a_scheduler_that_closes_rejects_a_request_in_parts_once(bench: Any, virtually: Any) -> None:
-    async def test() -> None:
-        one = bench(LANE, lanes=1, packed=True, most_rows=lambda _longest, _at_once: 2)
-        running = one.submit(1, lengths=[40])
-        request = one.submit(2, lengths=RAGGED)
-        await asyncio.sleep(0)
-        await one.scheduler.close()
-
-        with pytest.raises(UnavailableError, match="being closed"):
-            await request
-        with pytest.raises(UnavailableError, match="being closed"):
-            await running
-        assert one.counter.drops == [Drop.STOPPING] * 2
-
-    virtually(test())
+    assert one.counter.drops == [Drop.STOPPING] * 2

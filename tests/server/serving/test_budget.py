@@ -15,17 +15,6 @@ def statistics() -> Statistics:
     return Statistics()
 
 
-def test_what_is_held_is_let_go_at_the_end(statistics: Statistics) -> None:
-    budget = Budget(100, statistics)
-
-    with budget.reserve(30) as one:
-        one.add(40, statistics)
-        with budget.reserve(10):
-            assert budget.bytes == 80
-
-    assert budget.bytes == 0
-
-
 def test_who_does_not_fit_beside_the_others_is_refused_and_counted(statistics: Statistics) -> None:
     budget = Budget(100, Statistics())
     with budget.reserve(60), budget.reserve(10) as second:
@@ -96,15 +85,3 @@ def test_threads_share_it(statistics: Statistics) -> None:
         list(pool.map(hold, range(4)))
 
     assert budget.bytes == budget.answering == 0
-
-
-def test_what_is_kept_is_let_go_once(statistics: Statistics) -> None:
-    budget = Budget(100, statistics)
-    with budget.reserve(60) as one:
-        one.keep()
-    assert budget.bytes == 60
-
-    one.release()
-    one.release()
-
-    assert budget.bytes == 0

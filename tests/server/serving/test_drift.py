@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.server.graphs import OpenGraph, manifest_of
 
 from polyhead_client import Client
 from polyhead_server.engine.device import Device
-from polyhead_server.engine.devices import on_cpu, on_openvino
+from polyhead_server.engine.devices import on_openvino
 from polyhead_server.engine.engine import Arrays, Engine
-from polyhead_server.repository import GraphName, VersionFolder, read_manifest, scan_family
-from polyhead_server.repository.signature import Signature, signature_of
+from polyhead_server.repository.manifest import GraphName
+from polyhead_server.repository.scanning import VersionFolder, scan_family
+from polyhead_server.repository.signature import Signature
 from polyhead_server.serving import loading
 from polyhead_server.serving.drift import SENTENCES, ComputeDrift, measure_drift
 from polyhead_server.serving.loading import drift_on
@@ -46,14 +48,12 @@ class Off:
 
 
 def opened(repository: Path, family: str) -> tuple[Engine, Signature, Tokeniser | None]:
-    folder = repository / family / "1"
-    manifest = read_manifest(folder, family=family, version=1)
-    signature = signature_of(manifest, ENGINES[family])
-    file = folder / manifest.graphs[ENGINES[family]].file
+    graph, manifest = OpenGraph(repository, family, ENGINES[family]), manifest_of(repository, family)
     tokeniser = None
     if manifest.tokenizer is not None:
-        tokeniser = Tokeniser(folder / manifest.tokenizer.file, max_tokens=manifest.text_max_tokens)
-    return Engine(file, signature=signature, device=on_cpu(""), threads=1), signature, tokeniser
+        file = repository / family / "1" / manifest.tokenizer.file
+        tokeniser = Tokeniser(file, max_tokens=manifest.text_max_tokens)
+    return graph.engine, graph.signature, tokeniser
 
 
 @pytest.mark.parametrize("family", ENGINES)

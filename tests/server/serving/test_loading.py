@@ -17,7 +17,7 @@ from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository import VersionFolder, scan
+from polyhead_server.repository.scanning import VersionFolder, scan
 from polyhead_server.scheduling import Size
 from polyhead_server.serving.loading import Failed, Loaded, Loader, start
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from tests.clock import skip
-from tests.server.serving.world import PATIENCE, World, asynchronous, until
+from tests.server.serving.world import PATIENCE, World
+from tests.waiting import reached
 
 from polyhead_server.errors import NotLoadedError, StartError, UnavailableError, UnknownModelError
-from polyhead_server.repository import Broken, VersionFolder
+from polyhead_server.repository.scanning import Broken, VersionFolder
 from polyhead_server.serving.reconciler import LOOK_SECONDS, look
 from polyhead_server.serving.registry import ModelState
 
 
-@asynchronous
 async def test_what_is_gone_for_a_moment_is_not_taken_away(world: World) -> None:
     world.write(1)
     await world.start()
@@ -38,7 +38,6 @@ async def test_what_is_gone_for_a_moment_is_not_taken_away(world: World) -> None
     assert len(world.retired) == 2
 
 
-@asynchronous
 async def test_models_are_loaded_and_unloaded_when_that_is_said(world: World) -> None:
     await world.start()
     world.write(1)
@@ -55,7 +54,6 @@ async def test_models_are_loaded_and_unloaded_when_that_is_said(world: World) ->
     assert {reason for *_, reason in world.index()} == {""}
 
 
-@asynchronous
 async def test_a_load_that_fails_says_why_and_what_is_served_still(world: World) -> None:
     world.write(1)
     await world.start()
@@ -71,7 +69,6 @@ async def test_a_load_that_fails_says_why_and_what_is_served_still(world: World)
     assert world.serving() == {"a": [1], "a.attention": [1]}
 
 
-@asynchronous
 async def test_families_are_loaded_side_by_side_but_not_all_at_once(world: World) -> None:
     for family in ("b", "c", "a"):
         write_to(world, family)
@@ -87,7 +84,6 @@ async def test_families_are_loaded_side_by_side_but_not_all_at_once(world: World
     assert set(world.serving()) == {f"{family}{graph}" for family in "abc" for graph in ("", ".attention")}
 
 
-@asynchronous
 async def test_a_bug_with_one_family_is_reported_when_the_others_are_served(world: World) -> None:
     for family in ("b", "c", "a"):
         write_to(world, family)
@@ -98,7 +94,6 @@ async def test_a_bug_with_one_family_is_reported_when_the_others_are_served(worl
     assert set(world.serving()) == {"b", "b.attention", "c", "c.attention"}
 
 
-@asynchronous
 async def test_a_close_ends_the_loading_of_all_families(world: World) -> None:
     for family in ("b", "c", "a"):
         write_to(world, family)
@@ -118,7 +113,6 @@ NO_FAMILIES = ["b", "", "../a", "/etc", "a/1", ".", "a.attention", "a\0", "x" * 
 
 
 @pytest.mark.parametrize("name", NO_FAMILIES, ids=lambda name: ascii(name[:20]))
-@asynchronous
 async def test_only_families_of_the_repository_are_loaded(world: World, name: str) -> None:
     world.write(1)
     await world.start()
@@ -167,7 +161,6 @@ def write_to(world: World, family: str) -> None:
     manifest.write_text(manifest.read_text().replace('"name": "a",', f'"name": "{family}",', 1))
 
 
-@asynchronous
 async def test_a_family_whose_files_do_not_answer_holds_up_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,7 +170,7 @@ async def test_a_family_whose_files_do_not_answer_holds_up_no_other(
     world.write(1)
     dead = DeadFileSystem(monkeypatch, world.models / "a-dead")
     following = asyncio.ensure_future(world.reconciler.reconcile())
-    await until(lambda: bool(dead.looks) and "a version 1 is ready" in caplog.text)
+    await reached(lambda: bool(dead.looks) and "a version 1 is ready" in caplog.text)
     await asyncio.sleep(0.01)  # in which the others are done
     skip(PATIENCE)
     await following
@@ -197,7 +190,6 @@ async def test_a_family_whose_files_do_not_answer_holds_up_no_other(
         await world.reconciler.reconcile()
 
 
-@asynchronous
 async def test_a_load_that_hangs_holds_up_no_other(world: World) -> None:
     write_to(world, "b")
     world.hold.clear()
@@ -215,7 +207,6 @@ async def test_a_load_that_hangs_holds_up_no_other(world: World) -> None:
     assert world.serving() == {"b": [1], "b.attention": [1]}
 
 
-@asynchronous
 async def test_a_repository_that_does_not_answer_leaves_what_is_served_and_is_followed_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,19 +214,18 @@ async def test_a_repository_that_does_not_answer_leaves_what_is_served_and_is_fo
     await world.start()
     dead = DeadFileSystem(monkeypatch, world.models)
     watching = asyncio.ensure_future(world.reconciler.watch(0.01))
-    await until(lambda: bool(dead.looks))
+    await reached(lambda: bool(dead.looks))
     skip(PATIENCE)
-    await until(lambda: "the others are followed without it" in caplog.text)
+    await reached(lambda: "the others are followed without it" in caplog.text)
     await asyncio.sleep(0.1)  # in which it would look again
     assert dead.looks == 1
     assert world.serving() == {"a": [1], "a.attention": [1]}
     world.write(2)
     dead.mend()
-    await until(lambda: world.serving() == {"a": [2], "a.attention": [2]})
+    await reached(lambda: world.serving() == {"a": [2], "a.attention": [2]})
     watching.cancel()
 
 
-@asynchronous
 async def test_at_the_start_what_does_not_answer_is_left_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +234,7 @@ async def test_at_the_start_what_does_not_answer_is_left_out(
     with monkeypatch.context() as patch:
         dead = DeadFileSystem(patch, world.models / "a")
         looking = asyncio.ensure_future(look(world.models, may_be_empty=False))
-        await until(lambda: bool(dead.looks))
+        await reached(lambda: bool(dead.looks))
         skip(LOOK_SECONDS)
         silent, found = await looking
         dead.mend()
@@ -254,7 +244,7 @@ async def test_at_the_start_what_does_not_answer_is_left_out(
     assert found.family == "b"
     dead = DeadFileSystem(monkeypatch, world.models)
     looking = asyncio.ensure_future(look(world.models, may_be_empty=False))
-    await until(lambda: bool(dead.looks))
+    await reached(lambda: bool(dead.looks))
     skip(LOOK_SECONDS)
     with pytest.raises(StartError, match=r"must be a folder that can be read, .*: it did not answer within"):
         await looking

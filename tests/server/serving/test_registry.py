@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError
-from polyhead_server.serving.registry import Lease, Model, ModelState, Registry
+from polyhead_server.serving.registry import Model, ModelState, Registry
 
 
 def model(name: str, version: int) -> Model:
@@ -26,11 +26,6 @@ def registry() -> Registry:
 
 def version(found: Model) -> int:
     return found.signature.version
-
-
-def test_a_version_is_found_by_its_number(registry: Registry) -> None:
-    assert version(registry.find("a", "1")) == 1
-    assert version(registry.find("a", "2")) == 2
 
 
 def test_without_a_version_the_newest_by_number_counts(registry: Registry) -> None:
@@ -69,22 +64,6 @@ def test_while_a_newer_one_loads_at_work_the_older_serves() -> None:
     assert version(registry.find("a")) == 2
 
 
-def test_a_version_is_replaced_from_one_request_to_the_next(registry: Registry) -> None:
-    old, new = registry.find("a", "2"), model("a", 2)
-    registry.declare("a", 2)
-    assert registry.find("a", "2") is old
-
-    assert registry.ready(new) is old
-    assert registry.find("a", "2") is new
-
-
-def test_a_version_that_is_kept_says_why(registry: Registry) -> None:
-    registry.keep("a", 2, "the new files are broken")
-
-    assert registry.slot("a", "2").state is ModelState.READY
-    assert registry.slot("a", "2").reason == "the new files are broken"
-
-
 def test_what_is_forgotten_is_unknown(registry: Registry) -> None:
     found = registry.find("a", "1")
 
@@ -107,18 +86,6 @@ def test_what_is_not_there_is_unknown(registry: Registry) -> None:
             registry.find("a", text)
 
 
-def test_everything_is_listed_in_order(registry: Registry) -> None:
-    registry.fail("A", 0, "it has no version folder")
-
-    assert [(slot.name, slot.version, slot.state) for slot in registry.slots()] == [
-        ("A", 0, ModelState.UNAVAILABLE),
-        ("a", 1, ModelState.READY),
-        ("a", 2, ModelState.READY),
-        ("a", 10, ModelState.LOADING),
-    ]
-    assert registry.versions("a") == [1, 2]
-
-
 def test_a_reader_in_another_thread_is_not_disturbed_by_changes(registry: Registry) -> None:
     slots = registry.slots()
     first = next(slots)
@@ -133,6 +100,9 @@ def test_a_reader_in_another_thread_is_not_disturbed_by_changes(registry: Regist
     ]
 
 
+# ---- Leases ------------------------------------------------------------------------------------
+
+
 def test_every_change_is_reported() -> None:
     changes: list[str] = []
     registry = Registry(lambda: changes.append("changed"))
@@ -141,39 +111,3 @@ def test_every_change_is_reported() -> None:
     registry.fail("a", 1, "gone")
 
     assert len(changes) == 3
-
-
-# ---- Leases ------------------------------------------------------------------------------------
-
-
-def test_the_end_waits_for_the_last_user() -> None:
-    lease, ends = Lease(), []
-    with lease:
-        with lease:
-            lease.end(lambda: ends.append("end"))
-        assert not ends
-    assert ends == ["end"]
-    with lease:
-        pass
-    assert ends == ["end"]
-
-
-def test_what_is_not_in_use_ends_at_once() -> None:
-    ends: list[str] = []
-
-    Lease().end(lambda: ends.append("end"))
-
-    assert ends == ["end"]
-
-
-def test_a_user_that_fails_is_a_user_that_leaves() -> None:
-    lease, ends = Lease(), []
-
-    try:
-        with lease:
-            lease.end(lambda: ends.append("end"))
-            raise RuntimeError
-    except RuntimeError:
-        pass
-
-    assert ends == ["end"]

@@ -8,13 +8,13 @@ import threading
 from typing import Any, cast
 
 import pytest
-from tests.server.serving.world import World, asynchronous, until
+from tests.server.serving.world import World
+from tests.waiting import reached
 
 from polyhead_server.errors import RepositoryError, UnknownModelError
 from polyhead_server.serving.registry import ModelState
 
 
-@asynchronous
 async def test_the_newest_version_is_served(world: World) -> None:
     world.write(1)
     world.write(3)
@@ -25,7 +25,6 @@ async def test_the_newest_version_is_served(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["all"], indirect=True)
-@asynchronous
 async def test_all_versions_are_served_where_that_is_wanted(world: World) -> None:
     for version in (1, 2, 10):
         world.write(version)
@@ -36,7 +35,6 @@ async def test_all_versions_are_served_where_that_is_wanted(world: World) -> Non
     assert world.serving() == {"a": [1, 10], "a.attention": [1, 10]}
 
 
-@asynchronous
 async def test_an_older_version_is_loaded_where_the_newest_cannot_be(world: World) -> None:
     world.write(1)
     world.write(2)
@@ -53,7 +51,6 @@ async def test_an_older_version_is_loaded_where_the_newest_cannot_be(world: Worl
     ]
 
 
-@asynchronous
 async def test_at_the_start_one_graph_is_better_than_none(world: World) -> None:
     world.write(1)
     world.broken = {"a.attention 1": "bad"}
@@ -62,12 +59,11 @@ async def test_at_the_start_one_graph_is_better_than_none(world: World) -> None:
     assert world.serving() == {"a": [1]}
 
 
-@asynchronous
 async def test_at_the_start_a_graph_does_not_wait_for_the_others(world: World) -> None:
     world.write(1)
     world.held["a.attention"] = held = threading.Event()
     starting = asyncio.ensure_future(world.start())
-    await until(lambda: world.serving() == {"a": [1]})
+    await reached(lambda: world.serving() == {"a": [1]})
     assert world.index()[1] == ("a.attention", 1, ModelState.LOADING, "")
     first = world.registry.find("a")
     held.set()
@@ -82,7 +78,6 @@ async def test_at_the_start_a_graph_does_not_wait_for_the_others(world: World) -
     assert len(world.retired) == 2
 
 
-@asynchronous
 async def test_nothing_is_loaded_twice(world: World) -> None:
     world.write(1)
     world.write(2)
@@ -94,7 +89,6 @@ async def test_nothing_is_loaded_twice(world: World) -> None:
     assert sorted(world.loads) == [1, 2]
 
 
-@asynchronous
 async def test_a_new_version_takes_over_when_it_is_loaded_and_the_old_one_leaves_after_its_last_answer(
     world: World,
 ) -> None:
@@ -125,7 +119,6 @@ async def test_a_new_version_takes_over_when_it_is_loaded_and_the_old_one_leaves
     assert not world.engines["a 2"].closed.is_set()
 
 
-@asynchronous
 async def test_a_version_that_changes_is_taken_over_as_a_whole(world: World) -> None:
     world.write(1, parameters=10)
     await world.start()
@@ -138,7 +131,6 @@ async def test_a_version_that_changes_is_taken_over_as_a_whole(world: World) -> 
 
 
 @pytest.mark.parametrize("graph", ["a", "a.attention"])
-@asynchronous
 async def test_a_change_that_cannot_be_loaded_leaves_the_old_and_says_why(world: World, graph: str) -> None:
     world.write(1, parameters=10)
     await world.start()
@@ -159,7 +151,6 @@ async def test_a_change_that_cannot_be_loaded_leaves_the_old_and_says_why(world:
     assert {reason for *_, reason in world.index()} == {""}
 
 
-@asynchronous
 async def test_a_manifest_that_breaks_leaves_the_old_until_it_is_whole_again(world: World) -> None:
     world.write(1, parameters=10)
     await world.start()
@@ -176,7 +167,6 @@ async def test_a_manifest_that_breaks_leaves_the_old_until_it_is_whole_again(wor
     assert world.loads == [1]
 
 
-@asynchronous
 async def test_a_newer_version_that_cannot_be_loaded_leaves_the_old(world: World) -> None:
     world.write(1)
     await world.start()
@@ -191,7 +181,6 @@ async def test_a_newer_version_that_cannot_be_loaded_leaves_the_old(world: World
     assert not world.engines["a 1"].closed.is_set()
 
 
-@asynchronous
 async def test_files_that_arrive_later_are_tried_again(world: World) -> None:
     world.write(1)
     world.broken = {"a 1": "weights.bin is missing", "a.attention 1": "weights.bin is missing"}
@@ -206,7 +195,6 @@ async def test_files_that_arrive_later_are_tried_again(world: World) -> None:
     assert world.serving() == {"a": [1], "a.attention": [1]}
 
 
-@asynchronous
 async def test_what_there_was_no_room_for_is_tried_again(world: World) -> None:
     world.write(1)
     world.broken = {"a 1": "No space left on device", "a.attention 1": "No space left on device"}
@@ -218,7 +206,6 @@ async def test_what_there_was_no_room_for_is_tried_again(world: World) -> None:
     assert world.serving() == {"a": [1], "a.attention": [1]}
 
 
-@asynchronous
 async def test_why_a_version_is_not_served_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -255,7 +242,6 @@ async def test_why_a_version_is_not_served_is_logged_once(
     assert await logged() == ["a version 1 is replaced"]
 
 
-@asynchronous
 async def test_what_was_unforeseen_is_in_the_log_and_not_in_the_index(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,7 +261,6 @@ async def test_what_was_unforeseen_is_in_the_log_and_not_in_the_index(
     assert second.exc_info[1] is world.error
 
 
-@asynchronous
 async def test_when_the_newest_is_removed_the_older_one_is_back_before_it_goes(world: World) -> None:
     world.write(1)
     world.write(2)
@@ -293,7 +278,6 @@ async def test_when_the_newest_is_removed_the_older_one_is_back_before_it_goes(w
     assert world.serving() == {"a": [1], "a.attention": [1]}
 
 
-@asynchronous
 async def test_a_family_that_is_removed_is_unknown(world: World) -> None:
     world.write(1)
     await world.start()
@@ -306,7 +290,6 @@ async def test_a_family_that_is_removed_is_unknown(world: World) -> None:
         world.registry.find("a")
 
 
-@asynchronous
 async def test_a_close_ends_what_is_still_in_use(world: World) -> None:
     world.write(1)
     await world.start()
@@ -319,12 +302,11 @@ async def test_a_close_ends_what_is_still_in_use(world: World) -> None:
     await world.reconciler.close()
 
 
-@asynchronous
 async def test_a_load_that_is_called_off_is_closed(world: World) -> None:
     world.write(1)
     world.held["a"] = held = threading.Event()
     starting = asyncio.ensure_future(world.start())
-    await until(lambda: world.loads == [1])
+    await reached(lambda: world.loads == [1])
     await world.reconciler.close()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -333,5 +315,5 @@ async def test_a_load_that_is_called_off_is_closed(world: World) -> None:
 
     held.set()
 
-    await until(lambda: inspect.getgeneratorstate(results) == inspect.GEN_CLOSED)
-    await until(world.engines["a 1"].closed.is_set)
+    await reached(lambda: inspect.getgeneratorstate(results) == inspect.GEN_CLOSED)
+    await reached(world.engines["a 1"].closed.is_set)

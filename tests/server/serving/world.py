@@ -1,17 +1,13 @@
 """A repository and a reconciler of it, with stand-ins for sessions and schedulers."""
 
-import asyncio
-import functools
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, cast
+from typing import Any, cast
 
-from tests.clock import SkippingLoop
-
-from polyhead_server.repository import VersionFolder
+from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
@@ -19,31 +15,8 @@ from polyhead_server.serving.reconciler import Reconciler, look
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.versions import Policy
 
-P = ParamSpec("P")
-
 PATIENCE = 60.0
 """How long a reconciler waits for one family."""
-
-
-def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test on an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: P.args, **options: P.kwargs) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(1000):  # of a clock that the test may put forward
-                await test(*arguments, **options)
-
-        with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-            runner.run(main())
-
-    return run
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what threads do."""
-    while not condition():  # noqa: ASYNC110 - threads change it
-        await asyncio.sleep(0.01)
 
 
 class FakeScheduler:
@@ -175,4 +148,4 @@ class World:
         return [(slot.name, slot.version, slot.state, slot.reason) for slot in self.registry.slots()]
 
     def parameters(self, name: str = "a") -> int | None:
-        return self.registry.find(name).signature.manifest.numbers.parameters
+        return self.registry.find(name).signature.manifest.parameters

@@ -7,14 +7,15 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.server.conftest import fails
 
 from polyhead_proto import FILE, SERVICE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.transport.access import MANAGEMENT, guards, read_tokens
+from polyhead_server.transport.access import MANAGEMENT, guard_of, read_tokens
 
 X = np.ones((1, 3, 16), np.float32)
 TOKEN, SECOND, ADMIN = (secrets.token_hex(16) for _ in range(3))
@@ -104,12 +105,10 @@ def test_no_method_is_open_but_those_for_probes(locked: Any) -> None:
 
 
 def test_streams_are_closed_too(locked: Any) -> None:
-    stream = locked.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stream(iter([b""]), timeout=120))
-    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    with fails(grpc.StatusCode.UNAUTHENTICATED):
+        list(locked.stream(iter([b""])))
 
-    assert len(list(stream(iter([b""]), timeout=120, metadata=bearer(TOKEN)))) == 1
+    assert len(list(locked.stream(iter([b""]), metadata=bearer(TOKEN)))) == 1
 
 
 def test_management_has_a_token_of_its_own(locked: Any) -> None:
@@ -128,30 +127,28 @@ def test_a_management_token_alone_closes_nothing_else(serve: Any, tmp_path: Path
 
 
 def test_probes_need_no_token(locked: Any) -> None:
-    check = locked.channel.unary_unary("/grpc.health.v1.Health/Check")
-    assert health_pb2.HealthCheckResponse.FromString(check(b"", timeout=120)).status == 1
-    watch = locked.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=120)
-    assert health_pb2.HealthCheckResponse.FromString(next(watch)).status == 1
+    stub, request = health_pb2_grpc.HealthStub(locked.channel), health_pb2.HealthCheckRequest()
+    assert stub.Check(request, timeout=120).status == 1
+    watch = stub.Watch(request, timeout=120)
+    assert next(watch).status == 1
     watch.cancel()
 
     assert code_of(locked, "/grpc.health.v1.Health/List") is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_reflection_is_closed_without_a_token(locked: Any) -> None:
-    method = locked.channel.stream_stream(
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-    )
+    ask = reflection_pb2_grpc.ServerReflectionStub(locked.channel).ServerReflectionInfo
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    with pytest.raises(grpc.RpcError) as caught:
-        list(method(iter([request]), timeout=120))
-    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    with fails(grpc.StatusCode.UNAUTHENTICATED):
+        list(ask(iter([request]), timeout=120))
 
-    assert list(method(iter([request]), timeout=120, metadata=bearer(TOKEN)))
+    assert list(ask(iter([request]), timeout=120, metadata=bearer(TOKEN)))
 
 
 def test_without_tokens_nothing_stands_in_the_way() -> None:
-    assert guards(Settings(models=Path("models"))) == []
+    guard = guard_of(Settings(models=Path("models")))
+
+    assert not any(guard.rejection(method, ()) for method in every_method())
 
 
 @pytest.mark.parametrize(

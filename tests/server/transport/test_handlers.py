@@ -1,12 +1,17 @@
 """Errors that are ours, and what every procedure has in common."""
 
 import logging
+import socket
 import threading
+from contextlib import closing
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from tests.server import h2
+from tests.server.conftest import fails
+from tests.waiting import until
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.engine import Engine
@@ -62,18 +67,14 @@ def test_memory_that_runs_out_is_the_request_s_size(failing: Any) -> None:
     server, errors = failing
     errors.append(TooLargeError("the request needs more memory than there is"))
 
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails(grpc.StatusCode.RESOURCE_EXHAUSTED):
         server.infer("tiny", {"x": X})
-
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @pytest.mark.parametrize("name", [name for name in RPCS if name != "ModelStreamInfer"])
 def test_junk_is_an_invalid_argument_of_every_procedure(server: Any, name: str) -> None:
-    with pytest.raises(grpc.RpcError, match=f"must be a inference.{name}Request message") as caught:
+    with fails(grpc.StatusCode.INVALID_ARGUMENT, f"must be a inference.{name}Request message"):
         server.call(name, b"\xff\xff")
-
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_threads_that_run_out_cost_the_requests_that_need_one_and_nothing_else(
@@ -94,9 +95,34 @@ def test_threads_that_run_out_cost_the_requests_that_need_one_and_nothing_else(
             ("ModelInfer", server.request("tiny", {"x": large})),
             ("ModelStatistics", None),
         ):
-            with pytest.raises(grpc.RpcError, match="no more threads") as caught:
+            with fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "no more threads"):
                 server.call(name, request)
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     assert server.infer("tiny", {"x": large})["output"].shape == large.shape
     assert server.call("ModelStatistics").model_stats
+
+
+# ---- A reader that stands still: a client of sockets, since gRPC's own always reads ----------------
+
+LONG = np.random.default_rng(4).normal(size=(1, 700, 16)).astype(np.float32)
+REPLY_BYTES = 4 * 700 * 700
+
+
+def call_without_reading(server: Any) -> socket.socket:
+    """Calls, and reads no more of the reply than HTTP/2's first window of 64 KiB."""
+    request = server.request("tiny.attention", {"x": LONG}, outputs={"attention.0": {"heads": "0"}})
+    connection = h2.connect(server.address)
+    connection.sendall(h2.call(server.address, RPCS["ModelInfer"].path, 1))
+    connection.sendall(h2.message(request.SerializeToString()))
+    return connection
+
+
+def test_a_whole_reply_is_held_until_its_reader_has_it_or_leaves(serve: Any) -> None:
+    server = serve()
+    with closing(call_without_reading(server)):
+        until(lambda: server.held > REPLY_BYTES and not server.runtime.lifecycle.accepted)
+    until(lambda: server.held == 0)
+
+    reply = server.infer("tiny.attention", {"x": LONG}, outputs={"attention.0": {"heads": "0"}})
+    assert reply["attention.0"].nbytes == REPLY_BYTES
+    until(lambda: server.held == 0)

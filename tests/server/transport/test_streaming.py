@@ -1,46 +1,19 @@
 """Requests of one stream."""
 
-import asyncio
 import queue
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from tests.numerics import close
+from tests.server.conftest import Gate, fails
+from tests.waiting import until
 
-from polyhead_proto import RPCS
 from polyhead_server.transport.reading import MAX_IN_PROGRESS
-from polyhead_server.transport.streaming import ReplySlot
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Gate
 
 X = np.ones((1, 3, 16), np.float32)
-
-
-def stream(server: Any, requests: Iterator[Any], **options: Any) -> Any:
-    rpc = RPCS["ModelStreamInfer"]
-    method = server.channel.stream_stream(
-        rpc.path,
-        request_serializer=lambda one: one if isinstance(one, bytes) else one.SerializeToString(),
-        response_deserializer=rpc.response.FromString,
-    )
-    return method(requests, **({"timeout": 120} | options))
-
-
-def test_each_request_is_answered_in_its_order(server: Any) -> None:
-    requests = [server.request("tiny", {"x": X * number}, id=str(number)) for number in range(5)]
-
-    replies = list(stream(server, iter(requests)))
-
-    assert [reply.infer_response.id for reply in replies] == ["0", "1", "2", "3", "4"]
-    for number, reply in enumerate(replies):
-        alone = server.infer("tiny", {"x": X * number})
-        assert reply.error_message == ""
-        assert reply.infer_response.raw_output_contents[0] == alone.reply.raw_output_contents[0]
 
 
 def test_an_error_does_not_end_the_stream(server: Any) -> None:
@@ -52,7 +25,7 @@ def test_an_error_does_not_end_the_stream(server: Any) -> None:
         server.request("tiny", {"x": X}, id="good again"),
     ]
 
-    replies = list(stream(server, iter(requests)))
+    replies = list(server.stream(iter(requests)))
 
     assert [reply.infer_response.id for reply in replies] == ["good", "bad", "unknown", "", "good again"]
     assert [reply.error_message.split(":")[0] for reply in replies] == [
@@ -66,13 +39,13 @@ def test_an_error_does_not_end_the_stream(server: Any) -> None:
 
 
 def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order(
-    serve: Any, gate: "Gate"
+    serve: Any, gate: Gate
 ) -> None:
     server = serve()
     requests = [server.request("tiny", {"x": X}, id=str(number)) for number in range(MAX_IN_PROGRESS + 8)]
     requests[3] = server.request("tiny", {"y": X}, id="3")
     with gate.closed():
-        replies = stream(server, iter(requests), timeout=60)
+        replies = server.stream(iter(requests), timeout=60)
         while (
             server.runtime.lifecycle.accepted < MAX_IN_PROGRESS - 1
         ):  # one has failed, and waits for its slot
@@ -93,14 +66,13 @@ def test_requests_of_a_stream_are_worked_on_together_and_answered_in_their_order
     close(np.frombuffer(got[-1].infer_response.raw_output_contents[0], np.float32), alone["output"].ravel())
 
 
-def test_a_status_ends_the_stream_after_the_answers_before_it(serve: Any, gate: "Gate") -> None:
+def test_a_status_ends_the_stream_after_the_answers_before_it(serve: Any, gate: Gate) -> None:
     server = serve()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replies = stream(server, iter(requests.get, None), metadata=(("triton_grpc_error", "true"),))
+    replies = server.stream(iter(requests.get, None), metadata=(("triton_grpc_error", "true"),))
     with gate.closed():
         requests.put(server.request("tiny", {"x": X}, id="slow"))
-        while not server.runtime.lifecycle.accepted:
-            server.call("ServerLive")
+        until(lambda: server.runtime.lifecycle.accepted)
         requests.put(server.request("tiny", {"y": X}, id="bad"))
         for _ in range(50):  # time in which it fails
             server.call("ServerLive")
@@ -111,49 +83,28 @@ def test_a_status_ends_the_stream_after_the_answers_before_it(serve: Any, gate: 
     requests.put(None)
 
 
-def test_a_stream_without_requests_ends(server: Any) -> None:
-    assert list(stream(server, iter([]))) == []
-
-
 def test_a_drain_answers_what_was_accepted_and_ends_the_stream(serve: Any) -> None:
     server = serve()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replies = stream(server, iter(requests.get, None))
+    replies = server.stream(iter(requests.get, None))
     requests.put(server.request("tiny", {"x": X}, id="1"))
     assert next(replies).infer_response.id == "1"
 
     assert server.drain(10)
 
-    with pytest.raises(grpc.RpcError, match="draining") as caught:
+    with fails(grpc.StatusCode.UNAVAILABLE, "draining"):
         next(replies)
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     requests.put(None)
 
 
-def test_a_caller_that_leaves_does_not_disturb_the_others(server: Any) -> None:
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replies = stream(server, iter(requests.get, None))
-    requests.put(server.request("tiny", {"x": X}))
-    next(replies)
-    replies.cancel()
-    requests.put(None)
-
-    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
-
-
-def test_nothing_is_written_after_what_ended_the_stream() -> None:
-    async def fail() -> None:
-        raise ValueError("this ends the stream")
-
-    async def test() -> None:
-        failing = asyncio.get_running_loop().create_task(fail())
-        with pytest.raises(asyncio.CancelledError):
-            await ReplySlot(failing).wait()  # which waits for it
-        assert isinstance(failing.exception(), ValueError)
-        with pytest.raises(asyncio.CancelledError):
-            await ReplySlot(failing).wait()  # which comes later
-
-    asyncio.run(test())
+def test_nothing_is_written_after_what_ended_the_stream(server: Any) -> None:
+    bad, good = server.request("tiny", {"y": X}, id="bad"), server.request("tiny", {"x": X}, id="good")
+    for requests in ([bad, good, good], [good, bad, good, good]):
+        replies = server.stream(iter(requests), metadata=(("triton_grpc_error", "true"),))
+        for _ in range(requests.index(bad)):
+            assert next(replies).infer_response.id == "good"
+        with pytest.raises(grpc.RpcError, match="input 'y' is not known"):
+            next(replies)
 
 
 @pytest.mark.parametrize("where", ["on the event loop", "in threads"])
@@ -165,7 +116,7 @@ def test_a_clock_that_is_set_moves_no_deadline(
         request.getfixturevalue("in_threads")
     server = serve()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replies = stream(server, iter(requests.get, None), timeout=60)
+    replies = server.stream(iter(requests.get, None), timeout=60)
     requests.put(server.request("tiny", {"x": X}))
     assert next(replies).error_message == ""
     real, real_ns = time.time, time.time_ns

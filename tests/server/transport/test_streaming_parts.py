@@ -6,7 +6,7 @@ import queue
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +14,9 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.server.conftest import fails
+from tests.waiting import until
 
-from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
@@ -32,16 +33,6 @@ LENGTHS = np.array([40, 31], np.int32)
 def small(serve: Any) -> Any:
     """A server whose messages are too small for attention at T = 40: 6,400 bytes a head."""
     return serve(max_reply_bytes=LIMIT)
-
-
-def stream(server: Any, requests: Iterator[Any], **options: Any) -> Any:
-    rpc = RPCS["ModelStreamInfer"]
-    method = server.channel.stream_stream(
-        rpc.path,
-        request_serializer=rpc.request.SerializeToString,
-        response_deserializer=rpc.response.FromString,
-    )
-    return method(requests, **({"timeout": 60} | options))
 
 
 def in_parts(server: Any, x: NDArray[np.float32] = X, **options: Any) -> Any:
@@ -80,7 +71,7 @@ def test_the_parts_are_the_reply(server: Any, small: Any, dtype: str) -> None:
     options: dict[str, Any] = {"parameters": {"parts": True, "dtype": dtype}} if dtype == "UINT8" else {}
     whole = server.infer("tiny.attention", {"x": X, "lengths": LENGTHS}, parameters={"dtype": dtype})
 
-    replies = list(stream(small, iter([in_parts(small, id="mine", **options)])))
+    replies = list(small.stream(iter([in_parts(small, id="mine", **options)])))
 
     arrays = together(replies)
     assert list(arrays) == ["output", "attention.0", "attention.1", "value_norms"]
@@ -98,7 +89,7 @@ def test_the_parts_are_the_reply(server: Any, small: Any, dtype: str) -> None:
 
 
 def test_an_output_that_fits_is_one_part(server: Any) -> None:
-    replies = list(stream(server, iter([in_parts(server)])))
+    replies = list(server.stream(iter([in_parts(server)])))
 
     assert [reply.infer_response.outputs[0].name for reply in replies] == [
         "output",
@@ -112,7 +103,7 @@ def test_an_output_that_fits_is_one_part(server: Any) -> None:
 def test_tokens_and_lengths_are_parts_too(server: Any) -> None:
     request = server.request("tiny-tokens", {"text": ["the cat", "a dog sat"]}, parameters={"parts": True})
 
-    replies = list(stream(server, iter([request])))
+    replies = list(server.stream(iter([request])))
 
     assert [reply.infer_response.outputs[0].name for reply in replies] == [
         "output",
@@ -131,7 +122,7 @@ def test_several_requests_are_answered_in_their_order(small: Any) -> None:
         in_parts(small, id="d"),
     ]
 
-    replies = list(stream(small, iter(requests)))
+    replies = list(small.stream(iter(requests)))
 
     by_id = defaultdict(list)
     for reply in replies:
@@ -144,16 +135,14 @@ def test_several_requests_are_answered_in_their_order(small: Any) -> None:
 
 
 def test_parts_need_a_stream(small: Any) -> None:
-    with pytest.raises(grpc.RpcError, match="a reply in parts is for ModelStreamInfer") as caught:
+    with fails(grpc.StatusCode.INVALID_ARGUMENT, "a reply in parts is for ModelStreamInfer"):
         small.call("ModelInfer", in_parts(small))
-
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_all_parts_together_have_a_limit(serve: Any) -> None:
     server = serve(max_reply_bytes=LIMIT, max_stream_reply_bytes=50_000)
 
-    (reply,) = stream(server, iter([in_parts(server)]))
+    (reply,) = server.stream(iter([in_parts(server)]))
 
     assert reply.error_message.startswith("RESOURCE_EXHAUSTED: the reply needs about")
     assert "in all its parts, the limit is 50000" in reply.error_message
@@ -172,7 +161,7 @@ def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
 
     monkeypatch.setattr(PartMaker, "make", make)
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replies = stream(small, iter(requests.get, None))
+    replies = small.stream(iter(requests.get, None))
     requests.put(in_parts(small, id="a"))
     got = [next(replies)]
     while not final(got[-1]):
@@ -195,11 +184,10 @@ def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
 def test_an_error_is_the_streams_status_where_the_caller_wants_that(server: Any) -> None:
     requests = iter([server.request("tiny", {"y": X}), server.request("tiny", {"x": X})])
 
-    replies = stream(server, requests, metadata=(("triton_grpc_error", "true"),))
+    replies = server.stream(requests, metadata=(("triton_grpc_error", "true"),))
 
-    with pytest.raises(grpc.RpcError, match="input 'y' is not known") as caught:
+    with fails(grpc.StatusCode.INVALID_ARGUMENT, "input 'y' is not known"):
         list(replies)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 # ---- Slow readers --------------------------------------------------------------------------------
@@ -243,7 +231,7 @@ def test_parts_are_made_only_as_fast_as_they_are_read(serve: Any, produced: Prod
     server = serve(max_reply_bytes=PART)
     produced.arrays.clear()
     total = math.ceil(LONG_BYTES / PART)
-    replies = stream(server, iter([in_parts(server, LONG)]))
+    replies = server.stream(iter([in_parts(server, LONG)]))
     next(replies)
     for _ in range(100):  # time in which an eager server would go on
         assert server.call("ServerLive").live
@@ -258,14 +246,13 @@ def test_parts_are_made_only_as_fast_as_they_are_read(serve: Any, produced: Prod
 def test_what_a_cancelled_reader_has_not_taken_is_dropped(serve: Any, produced: Produced) -> None:
     server = serve(max_reply_bytes=PART)
     produced.arrays.clear()
-    replies = stream(server, iter([in_parts(server, LONG)]))
+    replies = server.stream(iter([in_parts(server, LONG)]))
     next(replies)
     assert produced.alive() > 0
 
     replies.cancel()
 
-    while server.runtime.lifecycle.accepted:
-        server.call("ServerLive")
+    until(lambda: not server.runtime.lifecycle.accepted)
     assert produced.parts < math.ceil(LONG_BYTES / PART)
     until(lambda: produced.alive() == 0)
     statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny.attention"))
@@ -273,35 +260,22 @@ def test_what_a_cancelled_reader_has_not_taken_is_dropped(serve: Any, produced: 
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
 
 
-def held(server: Any) -> int:
-    """The bytes that the server holds for its callers, as metrics tell it."""
-    (page,) = (values for key, values in server.runtime.registry.counters.totals().items() if key == ("", 0))
-    return int(page[slots.HELD_BYTES])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that is looked at twice a second."""
-    while not condition():
-        time.sleep(0.05)
-
-
 def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produced: Produced) -> None:
     server = serve(max_reply_bytes=PART, max_held_bytes=3 * LONG_BYTES)
     produced.arrays.clear()
     request = in_parts(server, LONG, id="mine")
-    standing = [stream(server, iter([request])) for _ in range(2)]
+    standing = [server.stream(iter([request])) for _ in range(2)]
     for replies in standing:
         assert not next(replies).error_message
-    until(lambda: held(server) > 2 * LONG_BYTES)
+    until(lambda: server.held > 2 * LONG_BYTES)
 
     for _ in range(3):
-        (refused,) = stream(server, iter([request]))
+        (refused,) = server.stream(iter([request]))
         assert refused.error_message.startswith("UNAVAILABLE: requests and replies hold ")
         assert refused.infer_response.id == "mine"
     assert len(produced.arrays) == 2 * 4
-    with pytest.raises(grpc.RpcError, match="more would pass the limit of") as caught:
+    with fails(grpc.StatusCode.UNAVAILABLE, "more would pass the limit of") as caught:
         server.infer("tiny.attention", {"x": LONG}, parameters={"heads": "0", "queries": "0"})
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     error: Any = caught.value
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
@@ -310,8 +284,8 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
 
     for replies in standing:
         replies.cancel()
-    until(lambda: held(server) == 0)
-    assert sum(1 for _ in stream(server, iter([request]))) > 2
+    until(lambda: server.held == 0)
+    assert sum(1 for _ in server.stream(iter([request]))) > 2
 
 
 def test_a_reader_that_stands_still_for_too_long_is_cut_off(
@@ -321,11 +295,11 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
     clocks = SimpleNamespace(monotonic=server.loop.time, perf_counter_ns=time.perf_counter_ns)
     monkeypatch.setattr(account, "time", clocks)
     produced.arrays.clear()
-    replies = stream(server, iter([in_parts(server, LONG)]), timeout=None)
+    replies = server.stream(iter([in_parts(server, LONG)]), timeout=None)
     next(replies)
     server.loop.call_soon_threadsafe(server.loop.skip, server.runtime.settings.max_request_seconds)
 
-    until(lambda: server.runtime.lifecycle.accepted == 0 and held(server) == 0)
+    until(lambda: server.runtime.lifecycle.accepted == 0 and server.held == 0)
 
     until(lambda: produced.alive() == 0)
     totals = server.runtime.registry.counters.total("tiny.attention", 1)

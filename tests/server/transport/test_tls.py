@@ -10,7 +10,7 @@ import trustme
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.transport.tls import Certificates, Files, server_credentials
+from polyhead_server.transport.tls import Files, RenewedFiles, server_credentials
 
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 # A failure of gRPC's own handshake must not be tried again for as long as the call may take.
@@ -107,7 +107,8 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 
 
 def test_a_renewal_that_cannot_be_used_keeps_the_old_one(files: dict[str, Path]) -> None:
-    certificates = Certificates(Files(cert=files["tls_cert"], key=files["tls_key"], client_ca=None))
+    paths = Files(cert=files["tls_cert"], key=files["tls_key"], client_ca=None)
+    certificates = RenewedFiles(paths, paths.read)
 
     assert certificates.renewed() is None
     files["tls_cert"].write_text("half a certificate")

@@ -2,29 +2,29 @@
 
 import asyncio
 import json
-import logging
 import os
 import re
 import shutil
 import signal
-import socket
 import threading
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import MagicMock
 
 import grpc
 import numpy as np
 import psutil
 import pytest
+from tests.server.conftest import fails
+from tests.server.workers.conftest import Start, Workers
 from tests.servers import Callers, quick_settings
+from tests.waiting import until
 
 from polyhead_client import Client, Unavailable
 from polyhead_proto import messages as pb
@@ -33,9 +33,6 @@ from polyhead_server.address import reserve_port
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.workers.supervisor import Supervisor, settings_of
 from polyhead_server.workers.worker import LOADING, READY, Assignment
-
-if TYPE_CHECKING:
-    from tests.server.workers.conftest import Start, Workers
 
 X = np.ones((2, 3, 16), np.float32)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -53,7 +50,7 @@ def infer(channel: grpc.Channel, **options: Any) -> bytes:
     return bytes(method(request.SerializeToString(), **({"timeout": 120} | options)))
 
 
-def use_both(workers: "Workers") -> int:
+def use_both(workers: Workers) -> int:
     """Calls through new connections until both workers have answered; how many calls that took."""
     calls = 0
     while any(not any(f"[{worker}] request" in line for line in workers.lines) for worker in (0, 1)):
@@ -64,14 +61,14 @@ def use_both(workers: "Workers") -> int:
     return calls
 
 
-def counted(workers: "Workers") -> int:
+def counted(workers: Workers) -> int:
     """The answered requests of all workers, as one of them, whichever, tells them."""
     with Client(workers.address) as client:
         (one,) = client.statistics("tiny")
     return one.durations["success"].count
 
 
-def infer_over_http(workers: "Workers") -> None:
+def infer_over_http(workers: Workers) -> None:
     """Calls one of the workers, whichever, with the two sequences of `infer`."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 1, 16], "data": [0.5] * 32}
     root = workers.until(r"metrics on (\S+)/metrics")[1]
@@ -81,7 +78,7 @@ def infer_over_http(workers: "Workers") -> None:
         assert reply.status == 200
 
 
-def test_counts_of_all_workers_add_up_and_survive_a_kill(start: "Start") -> None:
+def test_counts_of_all_workers_add_up_and_survive_a_kill(start: Start) -> None:
     workers = start("--http")
     calls = use_both(workers)
     infer_over_http(workers)
@@ -106,7 +103,7 @@ def test_counts_of_all_workers_add_up_and_survive_a_kill(start: "Start") -> None
     assert counted(workers) == calls + 1
 
 
-def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(start: "Start") -> None:
+def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(start: Start) -> None:
     workers = start()
     address = workers.address
     use_both(workers)
@@ -132,11 +129,11 @@ def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(sta
     threads = [threading.Thread(target=load) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: outcomes["right"] >= 100)
+    until(lambda: outcomes["right"] >= 100)
     os.kill(workers.pids(0)[0], signal.SIGKILL)
     workers.until(r"\[0\] serving", times=2)
     goal = outcomes["right"] + 100
-    wait_for(lambda: outcomes["right"] >= goal)
+    until(lambda: outcomes["right"] >= goal)
     stop.set()
     for thread in threads:
         thread.join(240)
@@ -144,10 +141,10 @@ def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(sta
     assert set(outcomes) == {"right"}
     # What the killed worker had counted and could not send any more was counted again by another.
     assert 0 <= counted(workers) - before - outcomes["right"] <= len(threads)
-    wait_for(lambda: workers.metric("polyhead_requests_in_flight") == 0)
+    until(lambda: workers.metric("polyhead_requests_in_flight") == 0)
 
 
-def channel_to(workers: "Workers", worker: int) -> grpc.Channel:
+def channel_to(workers: Workers, worker: int) -> grpc.Channel:
     """A connection that the system has given to this worker."""
     for number in range(200):
         channel = grpc.insecure_channel(workers.address, ALONE)
@@ -158,7 +155,7 @@ def channel_to(workers: "Workers", worker: int) -> grpc.Channel:
     raise AssertionError(f"no connection reached worker {worker}")
 
 
-def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: "Start") -> None:
+def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: Start) -> None:
     workers = start()
     address = workers.address
     use_both(workers)
@@ -180,14 +177,13 @@ def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: "Start")
 
 
 def test_a_worker_that_is_stopped_for_a_moment_answers_afterwards_and_the_other_goes_on(
-    start: "Start",
+    start: Start,
 ) -> None:
     workers = start()
     with channel_to(workers, 0) as stopped, channel_to(workers, 1) as other:
         os.kill(workers.pids(0)[0], signal.SIGSTOP)
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(grpc.StatusCode.DEADLINE_EXCEEDED):
             infer(stopped, timeout=0.5)
-        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         with ThreadPoolExecutor(4) as threads:
             waiting = [threads.submit(infer, stopped, timeout=60) for _ in range(4)]
             for _ in range(20):
@@ -197,23 +193,15 @@ def test_a_worker_that_is_stopped_for_a_moment_answers_afterwards_and_the_other_
 
             assert all(each.result() for each in waiting)
         infer(stopped)
-        wait_for(lambda: workers.metric("polyhead_requests_in_flight") == 0)
+        until(lambda: workers.metric("polyhead_requests_in_flight") == 0)
 
     assert len(workers.pids(0)) == 1
     workers.process.send_signal(signal.SIGTERM)
     assert workers.end() == 0
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Returns when it is so."""
-    end = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_all_workers(start: "Start", number: signal.Signals) -> None:
+def test_a_signal_drains_all_workers(start: Start, number: signal.Signals) -> None:
     workers = start()
     address = workers.address
     callers = Callers(address, infer, count=6, options=ALONE)
@@ -228,7 +216,7 @@ def test_a_signal_drains_all_workers(start: "Start", number: signal.Signals) -> 
     assert "Traceback" not in workers.log
 
 
-def test_a_signal_while_they_load_ends_them(start: "Start") -> None:
+def test_a_signal_while_they_load_ends_them(start: Start) -> None:
     workers = start()
     workers.until("worker 1 is process")
     workers.process.send_signal(signal.SIGTERM)
@@ -236,7 +224,7 @@ def test_a_signal_while_they_load_ends_them(start: "Start") -> None:
     assert workers.end() == 0
 
 
-def test_workers_do_not_outlive_the_process_above(start: "Start") -> None:
+def test_workers_do_not_outlive_the_process_above(start: Start) -> None:
     workers = start()
     assert workers.address
     processes = [psutil.Process(workers.pids(worker)[0]) for worker in (0, 1)]
@@ -250,7 +238,7 @@ def test_workers_do_not_outlive_the_process_above(start: "Start") -> None:
     assert sum("the supervisor has ended" in line for line in workers.lines) == 2
 
 
-def test_a_worker_that_cannot_start_ends_the_server(start: "Start", tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_ends_the_server(start: Start, tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     (bad / "tiny" / "1").mkdir(parents=True)
     (bad / "tiny" / "1" / "manifest.json").write_text("{}")
@@ -263,7 +251,7 @@ def test_a_worker_that_cannot_start_ends_the_server(start: "Start", tmp_path: Pa
 
 
 def test_when_no_worker_can_be_replaced_the_server_ends(
-    start: "Start", repository: Path, tmp_path: Path
+    start: Start, repository: Path, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
     shutil.copytree(repository / "tiny", models / "tiny")
@@ -277,66 +265,13 @@ def test_when_no_worker_can_be_replaced_the_server_ends(
     assert re.search(r"no worker runs any more, and 5 in a row could not start", workers.log)
 
 
-def test_a_port_that_is_taken_is_a_clear_error(start: "Start") -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        workers = start(port=port)
-
-        assert workers.end() == 1
-    assert f"cannot serve: cannot listen on 127.0.0.1:{port}: Address already in use" in workers.log
-
-
-def test_loading_by_call_needs_a_single_worker(start: "Start", tmp_path: Path) -> None:
+def test_loading_by_call_needs_a_single_worker(start: Start, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token-for-management")
     workers = start("--repository-mode", "explicit", "--management-token-file", str(tmp_path / "token"))
 
     assert workers.end() == 1
     assert "--repository-mode explicit must have one worker, was 2" in workers.log
     assert "use --repository-mode poll" in workers.log
-
-
-def test_when_the_system_gives_no_process_it_is_asked_again(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    refusals = iter([BlockingIOError("no more processes")] * 2)
-    real = asyncio.create_subprocess_exec
-    started: list[asyncio.subprocess.Process] = []
-    replaced = asyncio.Event()
-
-    async def create(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
-        if started and (refusal := next(refusals, None)):
-            raise refusal
-        started.append(await real(*arguments, **options))
-        if len(started) == 2:
-            replaced.set()
-        return started[-1]
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
-    monkeypatch.setattr("polyhead_server.workers.supervisor._FIRST_PAUSE_SECONDS", 0.01)
-
-    async def test() -> None:
-        with ExitStack() as stack:
-            port = stack.enter_context(reserve_port("127.0.0.1", 0)).getsockname()[1]
-            counters = SharedCounters.create(1, worker=None)
-            stack.callback(counters.close)
-            supervisor = Supervisor(replace(quick_settings(repository), port=port, workers=1), counters)
-            running = asyncio.create_task(supervisor.run())
-            address = f"127.0.0.1:{port}"
-            await asyncio.to_thread(wait_until_ready, address)
-            started[0].kill()
-            await replaced.wait()
-            await asyncio.to_thread(wait_until_ready, address)
-            supervisor.stop()
-            assert await running == 0
-            assert supervisor.restarts == [3]
-
-    asyncio.run(test())
-    assert caplog.text.count("it cannot be started: no more processes") == 2
-
-
-def wait_until_ready(address: str) -> None:
-    with Client(address) as client:
-        client.wait_until_ready(timeout=240)
 
 
 # ---- Workers that stand still ----------------------------------------------------------------------
@@ -391,91 +326,92 @@ async def let_all_run() -> None:
 
 
 @contextmanager
-def one_worker(models: Path, tick: Ticks) -> Iterator[tuple[Supervisor, str]]:
+def one_worker(models: Path, tick: Ticks) -> Iterator[Supervisor]:
     with ExitStack() as stack:
         port = stack.enter_context(reserve_port("127.0.0.1", 0)).getsockname()[1]
         counters = SharedCounters.create(1, worker=None)
         stack.callback(counters.close)
         settings = replace(quick_settings(models), port=port, workers=1)
-        yield Supervisor(settings, counters, tick=tick), f"127.0.0.1:{port}"
+        yield Supervisor(settings, counters, tick=tick)
 
 
-def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    started: asyncio.Queue[FakeWorker] = asyncio.Queue()
+class FakeWorkers:
+    """Takes the place of processes; before some of them, the system has none."""
 
-    async def create(*_: object, **__: object) -> FakeWorker:
-        worker = FakeWorker()
-        started.put_nowait(worker)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: asyncio.Queue[FakeWorker] = asyncio.Queue()
+        self.refusals = 0
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", self._create)
+        monkeypatch.setattr("polyhead_server.workers.supervisor._FIRST_PAUSE_SECONDS", 0.01)
+
+    async def _create(self, *_: object, **__: object) -> FakeWorker:
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError("no more processes")
+        self.started.put_nowait(worker := FakeWorker())
         return worker
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
-    monkeypatch.setattr("polyhead_server.workers.supervisor._FIRST_PAUSE_SECONDS", 0.01)
 
-    async def test() -> None:
-        ticks = Ticks()
-        with one_worker(Path("models"), ticks) as (supervisor, _):
-            running = asyncio.create_task(supervisor.run())
-            first = await started.get()
-            await let_all_run()
-            await ticks.pass_by(299)  # it has not reported yet: it looks for its device
-            assert not first.is_killed()
-            for report in (LOADING, LOADING, READY, READY):
-                await first.report(report)
-                await ticks.pass_by(29)
-                assert not first.is_killed()
-            await ticks.pass_by(1)
-            assert first.is_killed()
-
-            second = await started.get()
-            await let_all_run()
-            await ticks.pass_by(299)
-            await second.report()
-            await ticks.pass_by(29)
-            assert not second.is_killed()
-            await ticks.pass_by(1)
-
-            third = await started.get()
-            await let_all_run()
-            await ticks.pass_by(299)
-            assert not third.is_killed()
-            await ticks.pass_by(1)
-            assert third.is_killed()  # it never reported
-
-            fourth = await started.get()
-            await let_all_run()
-            await fourth.report()
-            assert supervisor.restarts == [3]
-            supervisor.stop()
-            assert await running == 1  # a fake does not drain
-
-    asyncio.run(test())
-    assert "worker 0 stands still, and is killed" in caplog.text
-    assert "worker 0 has ended (SIGKILL, as it stood still)" in caplog.text
-
-
-def test_a_worker_that_is_stopped_for_good_is_replaced(
-    repository: Path, caplog: pytest.LogCaptureFixture
+async def test_when_the_system_gives_no_process_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    workers = FakeWorkers(monkeypatch)
+    with one_worker(Path("models"), Ticks()) as supervisor:
+        running = asyncio.create_task(supervisor.run())
+        first = await workers.started.get()
+        await let_all_run()
+        await first.report()
+        workers.refusals = 2
+        first.kill()
+        second = await workers.started.get()
+        await let_all_run()
+        await second.report()
+        assert supervisor.restarts == [3]
+        supervisor.stop()
+        assert await running == 1  # a fake does not drain
+    assert caplog.text.count("it cannot be started: no more processes") == 2
 
-    async def test() -> None:
-        ticks = Ticks()
-        with one_worker(repository, ticks) as (supervisor, address):
-            running = asyncio.create_task(supervisor.run())
-            await asyncio.to_thread(wait_until_ready, address)
-            (first,) = re.findall(r"worker 0 is process (\d+)", caplog.text)
-            os.kill(int(first), signal.SIGSTOP)
-            async with asyncio.timeout(240):
-                while not supervisor.restarts[0]:
-                    await ticks.pass_by(1)
-                    await asyncio.sleep(0.01)
-            await asyncio.to_thread(wait_until_ready, address)
-            supervisor.stop()
-            assert await running == 0
 
-    asyncio.run(test())
+async def test_a_worker_is_killed_after_thirty_ticks_without_a_report(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started = FakeWorkers(monkeypatch).started
+    ticks = Ticks()
+    with one_worker(Path("models"), ticks) as supervisor:
+        running = asyncio.create_task(supervisor.run())
+        first = await started.get()
+        await let_all_run()
+        await ticks.pass_by(299)  # it has not reported yet: it looks for its device
+        assert not first.is_killed()
+        for report in (LOADING, LOADING, READY, READY):
+            await first.report(report)
+            await ticks.pass_by(29)
+            assert not first.is_killed()
+        await ticks.pass_by(1)
+        assert first.is_killed()
+
+        second = await started.get()
+        await let_all_run()
+        await ticks.pass_by(299)
+        await second.report()
+        await ticks.pass_by(29)
+        assert not second.is_killed()
+        await ticks.pass_by(1)
+
+        third = await started.get()
+        await let_all_run()
+        await ticks.pass_by(299)
+        assert not third.is_killed()
+        await ticks.pass_by(1)
+        assert third.is_killed()  # it never reported
+
+        fourth = await started.get()
+        await let_all_run()
+        await fourth.report()
+        assert supervisor.restarts == [3]
+        supervisor.stop()
+        assert await running == 1  # a fake does not drain
+    assert "worker 0 stands still, and is killed" in caplog.text
     assert "worker 0 has ended (SIGKILL, as it stood still)" in caplog.text
 
 

@@ -27,26 +27,23 @@ def test_an_assignment_arrives_as_it_was_sent() -> None:
     assert {field.name for field in dataclasses.fields(settings)} <= set(line.decode().split('"'))
 
 
-def test_a_worker_reports_regularly_that_it_loads_and_then_that_it_is_ready(
+async def test_a_worker_reports_regularly_that_it_loads_and_then_that_it_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("polyhead_server.workers.worker.REPORT_SECONDS", 0.01)
     source, sink = os.pipe()
     reports = Reports(sink)
 
-    async def test() -> None:
-        keeping = asyncio.create_task(reports.keep())
-        with open(source, "rb", closefd=False) as lines:  # noqa: ASYNC230 - a pipe
-            for expected in (LOADING, LOADING, READY, READY):
-                if expected == READY:
-                    reports.ready()
+    keeping = asyncio.create_task(reports.keep())
+    with open(source, "rb", closefd=False) as lines:  # noqa: ASYNC230 - a pipe
+        for expected in (LOADING, LOADING, READY, READY):
+            if expected == READY:
+                reports.ready()
+            line = await asyncio.to_thread(lines.readline)
+            while expected == READY and line == LOADING:  # it was on its way
                 line = await asyncio.to_thread(lines.readline)
-                while expected == READY and line == LOADING:  # it was on its way
-                    line = await asyncio.to_thread(lines.readline)
-                assert line == expected
-        keeping.cancel()
-
-    asyncio.run(test())
+            assert line == expected
+    keeping.cancel()
     os.close(source)
     reports.ready()  # to nobody
     os.close(sink)

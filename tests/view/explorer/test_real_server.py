@@ -48,16 +48,6 @@ def ask(page: TestClient, path: str, **more: Any) -> tuple[dict[str, Any], dict[
     return unpack(answer.content)
 
 
-def test_families_are_found(open_page: Open, repository: Path) -> None:
-    with serving(quick_settings(repository)) as server:
-        served = open_page(server.address).get("/api/server").json()
-
-    families = {one["name"]: one for one in served["families"]}
-    assert families.keys() == {"tiny", "tiny-tokens", "tiny-masked"}
-    assert not families["tiny"]["text"]
-    assert (families["tiny-tokens"]["layers"], families["tiny-tokens"]["heads"]) == (2, 2)
-
-
 def test_maps_are_those_of_the_server(open_page: Open, repository: Path) -> None:
     with serving(quick_settings(repository)) as server:
         page = open_page(server.address)

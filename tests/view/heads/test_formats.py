@@ -3,6 +3,7 @@
 import csv
 import json
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_csv_has_a_row_for_each_head_and_kind_of_attention() -> None:
 
 
 def test_json_has_rules_heads_and_correlations() -> None:
-    found = survey()
+    found: Any = survey()
 
     printed = json.loads(as_json(found))
 
@@ -46,7 +47,6 @@ def test_json_has_rules_heads_and_correlations() -> None:
     assert first["raw"]["roles"] == ["previous token"]
     assert first["raw"]["scores"]["duplicate"]["sd"] is None
     assert first["weighted"]["scores"]["previous"]["mean"] == pytest.approx(0.45)
-    assert found.raw.redundancy is not None
     np.testing.assert_allclose(
         printed["redundancy"]["raw"]["correlation"], found.raw.redundancy.correlation, rtol=1e-5, atol=1e-9
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyhead_server.errors import StartError
-from polyhead_server.repository import Broken, VersionFolder, scan
+from polyhead_server.repository.scanning import Broken, VersionFolder, scan
 
 
 def test_every_family_and_version_is_found_the_newest_first(models: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a scheduler reports to whatever counts it. All reports are made on the event loop."""
+"""What happens to work, for whatever counts it. All reports are made on the event loop."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +20,12 @@ class Drop(StrEnum):
     """The caller's deadline passed, in the queue or during the run."""
     CANCELLED = "cancelled"
     """The caller left, in the queue or during the run."""
+    DRAINING = "draining"
+    """Rejected before it was scheduled: the server drains."""
+    LOADING = "loading"
+    """Rejected likewise: the model is being loaded."""
+    MEMORY = "memory"
+    """Rejected likewise: too much is held in memory, or too many requests are still arriving."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,7 +47,7 @@ class Execution:
 
 
 class Observer(Protocol):
-    """Count what a scheduler does."""
+    """Count what a scheduler does; `Statistics` does."""
 
     def on_execution(self, execution: Execution) -> None:
         """Count a run that did not fail."""
