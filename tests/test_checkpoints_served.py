@@ -22,7 +22,6 @@ from tests.checkpoints import (
     tokens_of,
     write_checkpoint,
 )
-from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
@@ -225,20 +224,19 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
     np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
 
 
-def test_the_page_ranks_passages(models: Path, rerankers: Mapping[str, Any], device: str) -> None:
-    """As sentence-transformers does."""
-    code = block("docs/encoders.md", "best_first").replace("reranker", "classifier-bert")
-    names: dict[str, Any] = {}
+def test_passages_are_ranked_as_by_sentence_transformers(
+    models: Path, rerankers: Mapping[str, Any], device: str
+) -> None:
+    query, passages = "Who sat on the mat?", ["The cat sat on the mat.", "It rained.", "A dog barked."]
 
     with serving(quick_settings(models, device=device)) as server, Client(server.address) as client:
-        exec(code.replace("127.0.0.1:8001", server.address), names)
-        raw = client.rerank(
-            "Who sat on the mat?", names["passages"], model="classifier-bert", raw_scores=True
-        )
+        ranked = client.rerank(query, passages, model="classifier-bert", raw_scores=True)
 
-    expected = rerankers["bert"].rank("Who sat on the mat?", names["passages"])
-    assert [each.index for each in names["best_first"]] == [each["corpus_id"] for each in expected]
-    np.testing.assert_allclose([each.score for each in raw], [each["score"] for each in expected], atol=1e-5)
+    expected = rerankers["bert"].rank(query, passages)
+    assert [each.index for each in ranked] == [each["corpus_id"] for each in expected]
+    np.testing.assert_allclose(
+        [each.score for each in ranked], [each["score"] for each in expected], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
