@@ -126,7 +126,7 @@ gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="pari
 scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
 	$(BIN)/python -m benchmarks.scaling
 
-http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside slow HTTP clients
+http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside an idle HTTP server
 	$(BIN)/python -m benchmarks.over_http
 
 fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to

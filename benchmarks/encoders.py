@@ -24,7 +24,7 @@ from polyhead_load import Lengths
 from polyhead_load.contents import draw_lengths
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.datatypes import DTYPES, pack_strings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +195,21 @@ def infer_request(
         output = request.outputs.add(name=name)
         if dtype is not None:
             output.parameters["dtype"].string_param = dtype
+    return bytes(request.SerializeToString())
+
+
+def text_request(model: str, texts: Sequence[str], per_text: Sequence[int] = ()) -> bytes:
+    """Return a `ModelInferRequest` for the pooled vectors of texts.
+
+    Args:
+        model: The model's name.
+        texts: The texts.
+        per_text: The shape of a text within a batch.
+    """
+    request = pb.ModelInferRequest(model_name=model)
+    request.inputs.add(name="text", datatype="BYTES", shape=(len(texts), *per_text))
+    request.raw_input_contents.append(pack_strings(text.encode() for text in texts))
+    request.outputs.add(name="pooled")
     return bytes(request.SerializeToString())
 
 
