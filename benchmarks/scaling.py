@@ -25,6 +25,8 @@ from benchmarks.frame import (
     Condition,
     Rounds,
     Sample,
+    at_least,
+    at_most,
     compare,
     console,
     finish,
@@ -42,16 +44,9 @@ _ENCODER = ENCODERS[1]
 _NO_HTTP = ("--http-port", "off")
 IN_FLIGHT = (1, 8, 32)
 PLAIN = "one server"
+ONE_REPLICA, TWO_NODES = "Ray Serve, one replica, HAProxy", "Ray Serve, two nodes, HAProxy"
 _HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1"}
-ONE_REPLICA: Mapping[str, Mapping[str, str]] = {
-    "Ray Serve, one replica": {},
-    "Ray Serve, one replica, HAProxy": _HAPROXY,
-}
-"""By path, with its environment."""
-TWO_NODES: Mapping[str, Mapping[str, str]] = {
-    "Ray Serve, two nodes": {},
-    "Ray Serve, two nodes, HAProxy": _HAPROXY,
-}
+"""The faster of Ray's two ways in."""
 _CLIENT, _PROXY, _INGRESS, _SERVER, _REST = "client", "proxy", "ingress", "server or replica", "rest of Ray"
 _PARTS = {
     "ingress": _INGRESS,
@@ -62,7 +57,6 @@ _PARTS = {
 _CONNECTIONS = 8
 """Clients of the workers: the system gives each connection to one worker."""
 _STREAMS = {1: 1, 8: 1, 32: 4}
-_IDLE_SECONDS = 2.0
 _START_SECONDS = 120.0
 _LATENCY = 2.0
 _THROUGHPUT = 0.95
@@ -87,7 +81,7 @@ class Setup:
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time used so far, by part."""
-        other = _REST if self.name in {*ONE_REPLICA, *TWO_NODES} else _SERVER
+        other = _REST if self.name in {ONE_REPLICA, TWO_NODES} else _SERVER
         total: dict[str, float] = {}
         for process in self.processes():
             with suppress(psutil.Error, IndexError):  # it has ended
@@ -135,15 +129,6 @@ class ScalingSample(Sample):
 
     cpu_ms: Mapping[str, float]
     """CPU time of a request, by part; the client's, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What a setup takes while nothing is asked of it."""
-
-    cores: float
-    memory_mib: float
-    processes: int
 
 
 def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[bytes]) -> ScalingSample:
@@ -197,17 +182,6 @@ def measure_all(
     }
 
 
-def standing(setup: Setup) -> Standing:
-    """Measure what a setup takes at rest."""
-    before = sum(setup.cpu_seconds().values())
-    time.sleep(_IDLE_SECONDS)
-    return Standing(
-        cores=(sum(setup.cpu_seconds().values()) - before) / _IDLE_SECONDS,
-        memory_mib=setup.memory_mib(),
-        processes=len(setup.processes()),
-    )
-
-
 @contextmanager
 def served(
     name: str,
@@ -215,15 +189,13 @@ def served(
     *flags: str,
     servers: int = 1,
     log: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     send: Send = closed_loop,
 ) -> Iterator[Setup]:
     """Start servers; several take turns."""
+    flags = ("--log-level", "error", *flags)
     with ExitStack() as stack:
         started = [
-            stack.enter_context(
-                started_server(models, ["--log-level", "error", *flags], log=log, environment=environment)
-            )
+            stack.enter_context(started_server(models, flags, log=log, environment=_HAPROXY))
             for _ in range(servers)
         ]
         addresses = [server.address for server in started]
@@ -237,7 +209,7 @@ def served(
 
 
 @contextmanager
-def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Setup]:
+def two_nodes(models: Path, folder: Path) -> Iterator[Setup]:
     """Start two nodes of Ray, with a replica of one thread on each."""
     port = free_port()
     service = "polyhead_server.ray.services.add_"
@@ -260,9 +232,9 @@ def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, s
     file.write_text(json.dumps(config))
     address = f"127.0.0.1:{port}"
     cluster = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)]
-    with running(cluster, log=folder / "log", environment={**ENVIRONMENT, **environment}) as process:
+    with running(cluster, log=folder / "log", environment={**ENVIRONMENT, **_HAPROXY}) as process:
         _wait_until_ready(address, process)
-        yield Setup(name=name, target=address, addresses=[address], roots=[process])
+        yield Setup(name=TWO_NODES, target=address, addresses=[address], roots=[process])
 
 
 def _wait_until_ready(address: str, process: psutil.Popen) -> None:
@@ -306,11 +278,8 @@ def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[S
         console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'", markup=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    flags, log = ("--engine", "ray", "--host", "0.0.0.0"), folder / "log"
-    for name, environment in ONE_REPLICA.items():
-        yield [served(name, models, *flags, log=log, environment=environment)]
-    for name, environment in TWO_NODES.items():
-        yield [two_nodes(name, models, folder, environment)]
+    yield [served(ONE_REPLICA, models, "--engine", "ray", "--host", "0.0.0.0", log=folder / "log")]
+    yield [two_nodes(models, folder)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +289,9 @@ class Compared:
     name: str
     loads: Mapping[int, Rounds]
     """By requests in flight."""
-    rest: Standing
+    memory_mib: float
+    """After the load, without what processes share."""
+    processes: int
 
     def median(self, in_flight: int, field: str) -> float:
         """Return the median of the rounds."""
@@ -332,46 +303,24 @@ class Compared:
 
 
 def targets(compared: Sequence[Compared]) -> list[Condition]:
-    """Return what Ray should reach, on the better of its paths."""
-    one_replica = [each for each in compared if each.name in ONE_REPLICA]
-    two_nodes = [each for each in compared if each.name in TWO_NODES]
-    if not one_replica or not two_nodes:
+    """Return what Ray should reach."""
+    found = {each.name: each for each in compared}
+    one, two, most = found.get(ONE_REPLICA), found.get(TWO_NODES), IN_FLIGHT[-1]
+    if one is None or two is None:
         return []
-    most = IN_FLIGHT[-1]
-    p50 = {each.name: median(each.ratios(1, "p50_ms")) for each in one_replica}
-    rates = {each.name: median(each.ratios(most, "rate")) for each in [*one_replica, *two_nodes]}
-    of_one = {
-        two: rates[two] / rates[one]
-        for one, two in zip(ONE_REPLICA, TWO_NODES, strict=True)
-        if one in rates and two in rates
-    }
-    batches = {each.name: each.median(most, "batch") for each in two_nodes}
+    rates = {each.name: median(each.ratios(most, "rate")) for each in (one, two)}
+    of_one, batch = rates[TWO_NODES] / rates[ONE_REPLICA], two.median(most, "batch")
+    name = f"two nodes, {most} in flight"
     return [
+        at_most("one replica, one in flight: p50", _LATENCY, PLAIN, one.ratios(1, "p50_ms")),
+        at_least(f"{name}: requests/s", _THROUGHPUT, PLAIN, two.ratios(most, "rate")),
         Condition(
-            name=f"one replica, one in flight: p50 ≤ {_LATENCY:g} × {PLAIN}'s",
-            holds=min(p50.values()) <= _LATENCY,
-            seen=_spell(p50, ".2f"),
+            name=f"{name}: requests/s ≥ {_THROUGHPUT:g} × one replica's",
+            holds=of_one >= _THROUGHPUT,
+            seen=f"{of_one:.2f}",
         ),
-        Condition(
-            name=f"two nodes, {most} in flight: requests/s ≥ {_THROUGHPUT:g} × {PLAIN}'s",
-            holds=max(rates[each.name] for each in two_nodes) >= _THROUGHPUT,
-            seen=_spell({each.name: rates[each.name] for each in two_nodes}, ".2f"),
-        ),
-        Condition(
-            name=f"two nodes, {most} in flight: requests/s ≥ {_THROUGHPUT:g} × one replica's, same path",
-            holds=max(of_one.values(), default=0) >= _THROUGHPUT,
-            seen=_spell(of_one, ".2f"),
-        ),
-        Condition(
-            name=f"two nodes, {most} in flight: {_BATCH:g} sequences per run or more",
-            holds=max(batches.values()) >= _BATCH,
-            seen=_spell(batches, ".1f"),
-        ),
+        Condition(name=f"{name}: {_BATCH:g} sequences per run", holds=batch >= _BATCH, seen=f"{batch:.1f}"),
     ]
-
-
-def _spell(values: Mapping[str, float], how: str) -> str:
-    return ", ".join(f"{value:{how}} ({name.removeprefix('Ray Serve, ')})" for name, value in values.items())
 
 
 def sections(compared: Sequence[Compared]) -> list[str]:
@@ -380,32 +329,19 @@ def sections(compared: Sequence[Compared]) -> list[str]:
     for in_flight in IN_FLIGHT:
         rows = markdown_table(_row(each, in_flight) for each in compared)
         lines += [f"## {in_flight} in flight", "", *rows]
-    for in_flight in (IN_FLIGHT[0], IN_FLIGHT[-1]):
-        rows = markdown_table(_cpu_row(each, in_flight) for each in compared)
-        lines += [f"## CPU time of a request, {in_flight} in flight, ms", "", *rows]
     return [
         *lines,
-        "## At rest",
+        f"## CPU time of a request, {IN_FLIGHT[-1]} in flight, ms, and memory that no other process shares",
         "",
-        "Cores that are busy although nothing is asked, and memory that no other process shares.",
-        "",
-        *markdown_table(
-            {
-                "": each.name,
-                "processes": each.rest.processes,
-                "cores": f"{each.rest.cores:.2f}",
-                "memory, MiB": spell_number(each.rest.memory_mib),
-            }
-            for each in compared
-        ),
+        *markdown_table(_process_row(each) for each in compared),
         "## How it was measured",
         "",
         "* An asyncio client sends single sequences, built before the clock starts, and does not decode",
         "  the replies. Streams: one, or four for 32 in flight. Workers: up to eight connections, because",
         "  the system gives each to one worker.",
         "* The two servers and the replicas on two nodes run with one thread each, everything else with two.",
-        "* Ray Serve: `polyhead serve --engine ray`, through its proxy actor and through HAProxy; two nodes",
-        "  are two raylets on this machine, each with a replica.",
+        "* Ray Serve: `polyhead serve --engine ray`, through HAProxy; two nodes are two raylets on this",
+        "  machine, each with a replica.",
         "* CPU time is that of whole processes, by what their command lines say; the rest of Ray is the",
         "  controller, the raylets, the GCS and agents.",
         "",
@@ -430,11 +366,11 @@ def _row(each: Compared, in_flight: int) -> dict[str, str]:
     }
 
 
-def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
-    """Return the CPU time of a request by part, in the median of the rounds."""
+def _process_row(each: Compared) -> dict[str, str]:
+    """Return the CPU time of a request by part, in the median of the rounds, and what the processes hold."""
     samples = [
         sample.cpu_ms
-        for sample in each.loads[in_flight].samples[each.name]
+        for sample in each.loads[IN_FLIGHT[-1]].samples[each.name]
         if isinstance(sample, ScalingSample)
     ]
     parts = (_CLIENT, _PROXY, _INGRESS, _SERVER, _REST)
@@ -443,6 +379,8 @@ def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
         "": each.name,
         **{part: f"{value:.2f}" if value else "" for part, value in medians.items()},
         "sum": f"{sum(medians.values()):.2f}",
+        "processes": str(each.processes),
+        "memory, MiB": spell_number(each.memory_mib),
     }
 
 
@@ -456,14 +394,20 @@ def main() -> int:
             with ExitStack() as stack:
                 with console.status("starting"):
                     setups = [stack.enter_context(setup) for setup in block]
-                    rests = {setup.name: standing(setup) for setup in (plain, *setups)}
                 on_ray = bool(compared)
                 samples = measure_all(
                     [plain, *setups], rounds=chosen.rounds, seconds=chosen.seconds, apart=on_ray
                 )
                 loads = {in_flight: Rounds(samples=found) for in_flight, found in samples.items()}
-                shown = setups if on_ray else [plain, *setups]
-                compared += [Compared(name=each.name, loads=loads, rest=rests[each.name]) for each in shown]
+                compared += [
+                    Compared(
+                        name=each.name,
+                        loads=loads,
+                        memory_mib=each.memory_mib(),
+                        processes=len(each.processes()),
+                    )
+                    for each in (setups if on_ray else [plain, *setups])
+                ]
     config = _ENCODER.config
     return finish(
         chosen,

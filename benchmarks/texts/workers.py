@@ -16,12 +16,11 @@ import numpy as np
 import psutil
 
 from benchmarks.in_process import CORES, WAYS, RunSpeed, search_batches
-from benchmarks.natural.batches import BatchPlan, Sequences, Vectors
-from benchmarks.natural.engines import EngineModel
+from benchmarks.texts.batches import BatchPlan, Sequences, Vectors
+from benchmarks.texts.engines import EngineModel
 from polyhead_load.sweep.server import memory_of
 
 _ROOT = Path(__file__).parents[2]
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class WorkerError(Exception):
@@ -89,9 +88,7 @@ class EngineWorker:
         return answer
 
 
-def plans_of(
-    model: EngineModel, per_call: int, batch_sizes: Sequence[int] = _BATCH_SIZES
-) -> list[list[BatchPlan]]:
+def plans_of(model: EngineModel, per_call: int, batch_sizes: Sequence[int]) -> list[list[BatchPlan]]:
     """Return the plans that an engine may run so many texts by, in groups of ascending batch size."""
     sizes = [size for size in batch_sizes if size <= per_call]
     if model.kind == "sentence-transformers":  # it sorts by itself, and runs one batch at a time
@@ -124,7 +121,7 @@ def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> 
     with (
         log.open("w") as output,
         subprocess.Popen(
-            [python, "-m", "benchmarks.natural.embed_worker"],
+            [python, "-m", "benchmarks.texts.embed_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
