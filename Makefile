@@ -29,7 +29,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup attention-cost bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -102,9 +102,6 @@ startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, agai
 
 int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
 	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
-
-attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
-	$(BIN)/python -m benchmarks.attention_cost
 
 bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
 	$(BIN)/python -m benchmarks.head_costs
