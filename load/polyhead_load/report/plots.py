@@ -78,7 +78,7 @@ def draw(findings: Findings) -> list[Plot]:
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [make(layout) for make in (_latency, _ratio, _throughput, _split, _bytes, _ecdf)]
+        plots = [make(layout) for make in (_latency, _ratio, _throughput, _split, _bytes)]
     return [plot for plot in plots if plot is not None]
 
 
@@ -271,29 +271,6 @@ def _bytes(layout: PlotLayout) -> Plot | None:
         name="bytes",
         title="Latency against the size of the reply",
         caption="Bars are 95 % intervals.",
-        figure=figure,
-    )
-
-
-def _ecdf(layout: PlotLayout) -> Plot | None:
-    """Draw how latencies are distributed."""
-    loads = layout.extreme_loads
-
-    def panel(axis: Axes, facet: Facet, load: str) -> bool:
-        rows = layout.rows(facet, load)
-        for row in rows:
-            shares, value = np.linspace(0, 1, len(row.ecdf)), layout.value(row)
-            axis.plot(row.ecdf, shares, color=layout.colour(value), linewidth=1.1, label=layout.name(value))
-        if rows:
-            _plain_log(axis.xaxis)
-            axis.set_ylim(0, 1.01)
-        return bool(rows)
-
-    figure = _panels(layout, loads, loads, panel, x="latency, ms", y="share of requests", title=load_title)
-    return _plot(
-        name="ecdf",
-        title="Distribution of latencies",
-        caption="The share of requests that were answered within a time; all valid blocks together.",
         figure=figure,
     )
 
