@@ -77,9 +77,9 @@ def _random_encoder(encoder: BenchEncoder) -> Encoder:
     return Encoder(encoder.config)
 
 
-def trained_minilm(*, head_mask: bool = False) -> Built:
-    """Return all-MiniLM-L6-v2, with its tokeniser; `head_mask` has its graphs take a factor for each head."""
-    return from_checkpoint(minilm_checkpoint(), MINILM, head_mask=head_mask).build()
+def trained_minilm() -> Built:
+    """Return all-MiniLM-L6-v2, with its tokeniser."""
+    return from_checkpoint(minilm_checkpoint(), MINILM).build()
 
 
 def minilm_checkpoint() -> Path:
