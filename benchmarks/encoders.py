@@ -60,6 +60,14 @@ _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 _MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
 
 
+def describe(encoder: BenchEncoder) -> str:
+    """Return an encoder's sizes in words."""
+    config = encoder.config
+    layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
+    kind = "with feed-forward" if config.feed_forward else "of attention"
+    return f"D = {config.d_model}, H = {config.heads}, {layers} {kind}"
+
+
 def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
     """Export the encoders that are not in the model repository yet."""
     for encoder in encoders:

@@ -44,8 +44,8 @@ class Sample:
     p50_ms: float
     p99_ms: float = 0.0
     """0 in process."""
-    batch: float = 1
-    """Sequences per run, where that is known."""
+    batch: float = 0.0
+    """Sequences per run; 0 where that is not known."""
     errors: int = 0
     client_cores: float = 0.0
     server_cores: float = 0.0
@@ -150,6 +150,26 @@ class Rounds:
         """
         best = max if field == "rate" else min
         return best(names, key=lambda name: self.median(name, field))
+
+    def row(self, name: str, base: str) -> dict[str, str]:
+        """Return a contender's row of a table, in which all are compared with one of them."""
+
+        def ratio(field: str) -> str:
+            return "" if name == base else spell_ratios(self.ratios(name, base, field))
+
+        batch, p99 = self.median(name, "batch"), self.median(name, "p99_ms")
+        client, server = (self.median(name, field) for field in ("client_cores", "server_cores"))
+        return {
+            "": f"**{name}**" if name == base else name,
+            "sequences/s": spell_number(self.median(name)),
+            "×": ratio("rate"),
+            "p50 ms": spell_number(self.median(name, "p50_ms")),
+            "× ": ratio("p50_ms"),
+            "p99 ms": spell_number(p99) if p99 else "",
+            "sequences per run": f"{batch:.1f}" if batch else "",
+            "cores: client / server": f"{client:.2f} / {server:.2f}" if server else "",
+            "errors": str(self.errors(name)),
+        }
 
     def errors(self, name: str) -> int:
         """Return how many calls of a contender failed in all rounds."""

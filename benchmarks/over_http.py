@@ -7,7 +7,7 @@ server that is idle. What is compared takes turns within a round, and each round
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
@@ -34,8 +34,6 @@ from benchmarks.frame import (
     markdown_table,
     options,
     put_load,
-    spell_number,
-    spell_ratios,
 )
 from benchmarks.load_generator import Send, closed_loop, http_loop
 from benchmarks.servers import ServerProcess, serve
@@ -75,22 +73,9 @@ def targets(measured: Mapping[str, Rounds]) -> list[Condition]:
     ]
 
 
-def rows(loads: Rounds) -> Iterator[dict[str, str]]:
-    """Yield a row for each load."""
+def _table(loads: Rounds) -> list[str]:
     first = next(iter(loads.samples))
-    for name, samples in loads.samples.items():
-        server, client = (
-            spell_number(median(1e3 * getattr(sample, field) / sample.rate for sample in samples))
-            for field in ("server_cores", "client_cores")
-        )
-        yield {
-            "": name,
-            "requests/s": spell_number(loads.median(name)),
-            "p50 ms": spell_number(loads.median(name, "p50_ms")),
-            "×": "" if name == first else spell_ratios(loads.ratios(name, first, "p50_ms")),
-            "p99 ms": spell_number(loads.median(name, "p99_ms")),
-            "CPU ms: server / client": f"{server} / {client}",
-        }
+    return markdown_table(loads.row(name, first) for name in loads.samples)
 
 
 def http_request(path: str, body: bytes = b"", **headers: str) -> bytes:
@@ -186,14 +171,13 @@ def main() -> int:
         chosen,
         "make http",
         "HTTP beside gRPC",
-        (line for name, each in measured.items() for line in (f"## {name}", "", *markdown_table(rows(each)))),
+        [line for name, each in measured.items() for line in (f"## {name}", "", *_table(each))],
         conditions=targets(measured),
         intro=(
-            f"Medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn. “×” divides by the p50",
-            "of the first row in the same round, with the lowest and the highest round in brackets. Client",
-            "and server share the machine; their CPU time is for each request. Both clients are asyncio,",
-            "send requests that were built before, and do not decode replies. HTTP has a connection for each",
-            "request in flight, gRPC has one.",
+            f"Medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn. “×” divides by",
+            "the first row in the same round, with the lowest and the highest round in brackets. Client",
+            "and server share the machine. Both clients are asyncio, send requests that were built before,",
+            "and do not decode replies. HTTP has a connection for each request in flight, gRPC has one.",
         ),
         facts={"rounds": chosen.rounds, "seconds": chosen.seconds, "measured": measured},
     )

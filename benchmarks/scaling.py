@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.encoders import ENCODERS, export_missing, request_bytes
+from benchmarks.encoders import ENCODERS, describe, export_missing, request_bytes
 from benchmarks.frame import (
     Condition,
     Rounds,
@@ -33,7 +33,6 @@ from benchmarks.frame import (
     markdown_table,
     options,
     spell_number,
-    spell_ratios,
 )
 from benchmarks.load_generator import LoadResult, Send, closed_loop, stream_loop
 from polyhead_client import Client
@@ -327,7 +326,7 @@ def sections(compared: Sequence[Compared]) -> list[str]:
     """Return the page's tables."""
     lines: list[str] = []
     for in_flight in IN_FLIGHT:
-        rows = markdown_table(_row(each, in_flight) for each in compared)
+        rows = markdown_table(each.loads[in_flight].row(each.name, PLAIN) for each in compared)
         lines += [f"## {in_flight} in flight", "", *rows]
     return [
         *lines,
@@ -346,24 +345,6 @@ def sections(compared: Sequence[Compared]) -> list[str]:
         "  controller, the raylets, the GCS and agents.",
         "",
     ]
-
-
-def _row(each: Compared, in_flight: int) -> dict[str, str]:
-    def ratio(field: str) -> str:
-        return spell_ratios(each.ratios(in_flight, field))
-
-    plain = each.name == PLAIN
-    return {
-        "": f"**{each.name}**" if plain else each.name,
-        "requests/s": spell_number(each.median(in_flight, "rate")),
-        "×": "" if plain else ratio("rate"),
-        "p50 ms": spell_number(each.median(in_flight, "p50_ms")),
-        "× ": "" if plain else ratio("p50_ms"),
-        "sequences per run": f"{each.median(in_flight, 'batch'):.1f}",
-        "cores: client / server": f"{each.median(in_flight, 'client_cores'):.2f} / "
-        f"{each.median(in_flight, 'server_cores'):.2f}",
-        "errors": str(each.loads[in_flight].errors(each.name)),
-    }
 
 
 def _process_row(each: Compared) -> dict[str, str]:
@@ -408,7 +389,6 @@ def main() -> int:
                     )
                     for each in (setups if on_ray else [plain, *setups])
                 ]
-    config = _ENCODER.config
     return finish(
         chosen,
         "make scaling",
@@ -416,8 +396,8 @@ def main() -> int:
         sections(compared),
         conditions=targets(compared),
         intro=(
-            f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
-            f"{_ENCODER.tokens}; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn.",
+            f"{describe(_ENCODER)}, T = {_ENCODER.tokens}; medians of {chosen.rounds} rounds of "
+            f"{chosen.seconds:g} s, in turn.",
             "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
             "the lowest and the highest round in brackets. While it is measured, Ray's processes are",
             "stopped.",

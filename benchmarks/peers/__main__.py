@@ -189,8 +189,8 @@ def main() -> int:
             f"Medians of {chosen.rounds} rounds, in each of which every server is loaded for "
             f"{chosen.seconds:g} s or more.",
             "The same encoders behind other servers, under the same load on the same machine, in turn, and",
-            "in every second round backwards. Ratios compare within this run; the rest is this machine's. “×",
-            "Triton” divides by its better variant, with the lowest and the highest round in brackets.",
+            "in every second round backwards. Ratios compare within this run; the rest is this machine's.",
+            "“×” divides by the better variant of Triton, with the lowest and the highest round in brackets.",
         ),
         facts={**sizes, "versions": versions, "comparisons": comparisons},
     )

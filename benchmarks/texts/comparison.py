@@ -15,8 +15,6 @@ from benchmarks.frame import (
     compare,
     console,
     markdown_table,
-    spell_number,
-    spell_ratios,
 )
 from benchmarks.in_process import CORES, WAYS
 from benchmarks.texts.batches import BatchPlan, Ids, Sequences
@@ -111,15 +109,7 @@ class TextComparison(Rounds):
             f"### {self.traffic.title}",
             "",
             *markdown_table(
-                {
-                    "": _spelt(name),
-                    "sequences/s": spell_number(self.median(name)),
-                    "×": "" if name == POLYHEAD else spell_ratios(self.ratios(name, POLYHEAD)),
-                    "p50 of a call, ms": spell_number(self.median(name, "p50_ms")),
-                    "plan": self.plans.get(name, ""),
-                    "errors": str(self.errors(name)),
-                }
-                for name in self.samples
+                self.row(name, POLYHEAD) | {"plan": self.plans.get(name, "")} for name in self.samples
             ),
         ]
 
@@ -131,7 +121,7 @@ def needs(footprints: Mapping[str, Footprint], cosines: Mapping[str, Cosines]) -
         "",
         *markdown_table(
             {
-                "": _spelt(name),
+                "": name,
                 "memory, MiB": f"{footprints[name].memory_mib:.0f}" if name in footprints else "",
                 "first answer, s": f"{footprints[name].first_answer_seconds:.1f}"
                 if name in footprints
@@ -142,10 +132,6 @@ def needs(footprints: Mapping[str, Footprint], cosines: Mapping[str, Cosines]) -
             for name, cosine in cosines.items()
         ),
     ]
-
-
-def _spelt(name: str) -> str:
-    return f"**{name}**" if name.startswith("polyhead") else name
 
 
 def equal_plans(model: EngineModel, traffic: TextTraffic) -> list[list[BatchPlan]]:

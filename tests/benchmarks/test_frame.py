@@ -73,6 +73,17 @@ def test_the_strongest_has_the_best_median() -> None:
     assert compared.ratios("a", "b") == [0.5, 0.75, 5 / 6]
 
 
+def test_a_row_is_compared_with_another() -> None:
+    cores = {"client_cores": 0.1, "server_cores": 1.5}
+    served = [Sample(rate=rate, p50_ms=8, p99_ms=20, **cores) for rate in (90, 100, 110)]
+    loads = Rounds(samples={"a": served, "b": [Sample(rate=50, p50_ms=16, batch=4, errors=1)] * 3})
+
+    assert " | ".join(loads.row("a", "a").values()) == "**a** | 100 |  | 8 |  | 20 |  | 0.10 / 1.50 | 0"
+    assert " | ".join(loads.row("b", "a").values()) == (
+        "b | 50 | 0.50 (0.45–0.56) | 16 | 2.00 (2.00–2.00) |  | 4.0 |  | 3"
+    )
+
+
 def test_the_median_round_is_judged() -> None:
     ratios = [0.9, 1.0, 1.2]
 
