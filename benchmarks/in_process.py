@@ -18,6 +18,7 @@ import psutil
 from numpy.typing import NDArray
 
 from benchmarks.encoders import BenchEncoder, feed_of, sequences
+from benchmarks.texts.batches import BatchPlan
 from polyhead_server.engine.devices import flush_denormals, on_cpu
 from polyhead_server.engine.session import open_session
 
@@ -37,26 +38,11 @@ _LONG_MS = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """How sequences are batched and run."""
+class RunConfig(BatchPlan):
+    """How sequences are batched and run; a server, which sees only those that wait, cannot sort them all."""
 
     lengths: tuple[int, ...]
     """T of each sequence."""
-    batch: int = 1
-    by_length: bool = False
-    """Sort all sequences by length before they are batched: a server sees only those that wait."""
-    lanes: int = 1
-    """Runs at once."""
-    threads: int = CORES
-    """Threads of one run."""
-
-    @property
-    def way(self) -> str:
-        """Lanes and threads in words."""
-        return f"{self.lanes} × {self.threads} thread{'s' * (self.threads > 1)}"
-
-    def __str__(self) -> str:
-        return f"{self.way}, B = {self.batch}" + (", by length" if self.by_length else "")
 
 
 class RunSpeed(NamedTuple):
@@ -82,7 +68,7 @@ class InProcess:
 
     def one_in_flight(self, tokens: int) -> list[RunConfig]:
         """Return the ways to run one sequence at a time."""
-        return [RunConfig(lengths=(tokens,), threads=threads) for _, threads in WAYS]
+        return [RunConfig(lengths=(tokens,), batch=1, threads=threads) for _, threads in WAYS]
 
     def search(self, lengths: tuple[int, ...], seconds: float) -> dict[RunConfig, float]:
         """Search for the configurations with the highest rate, one for each of `WAYS`.
