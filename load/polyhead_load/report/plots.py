@@ -18,7 +18,6 @@ from polyhead_load.report.findings import Findings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.spec import parse_load
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
@@ -78,7 +77,7 @@ def draw(findings: Findings) -> list[Plot]:
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [make(layout) for make in (_latency, _ratio, _throughput, _split, _bytes)]
+        plots = [make(layout) for make in (_latency, _ratio, _split, _bytes)]
     return [plot for plot in plots if plot is not None]
 
 
@@ -166,35 +165,6 @@ def _ratio(layout: PlotLayout) -> Plot | None:
         caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference. "
         "Hollow: in some of its runs, or the baseline's, the server did not keep up; then chance decides how "
         "late answers come, not the configuration." + _left_out(layout),
-        figure=figure,
-    )
-
-
-def _throughput(layout: PlotLayout) -> Plot | None:
-    """Draw latency against throughput, one curve for each configuration."""
-    loads = [load for load in layout.loads if parse_load(load).kind != "single"]
-
-    def panel(axis: Axes, facet: Facet, name: str) -> bool:
-        curves: dict[Any, list[tuple[float, float]]] = {value: [] for value in layout.values}
-        for load in loads:
-            for row in layout.rows(facet, load):
-                if (interval := row.quantiles[name]) and (rate := row.mean("achieved")):
-                    curves[layout.value(row)].append((rate, interval.value))
-        for value, points in curves.items():
-            if not points:
-                continue
-            style: dict[str, Any] = {"color": layout.colour(value), "label": layout.name(value)}
-            axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3.5, linewidth=1.2, **style)
-        if drawn := any(curves.values()):
-            _plain_log(axis.yaxis)
-            axis.set_xlim(left=0)
-        return drawn
-
-    figure = _panels(layout, loads, ("p50", "p99"), panel, x="answered requests/s", y="latency, ms")
-    return _plot(
-        name="throughput",
-        title="Latency against throughput",
-        caption="Open loop: requests arrive at Poisson times, whatever the answers do.",
         figure=figure,
     )
 

@@ -75,14 +75,13 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         "Latency",
         "Latency against H, attention heads",
         "Against family tiny",
-        "Latency against throughput",
         "Where the time goes",
         "Graphs and operators",
         "The harness itself",
         "Void, overloaded, missing",
         "How it was measured",
     ]
-    assert len(reader.sources) == 4
+    assert len(reader.sources) == 3
     assert all(source.startswith("data:image/svg+xml;base64,") for source in reader.sources)
     for part in (
         "Small &lt;encoders&gt;",
@@ -131,7 +130,7 @@ def test_the_files_beside_it(folder: RunFolder) -> None:
     assert rows[0]["ratio_p50_value"] == ""
     assert 1.4 < float(rows[1]["ratio_p50_value"]) < 1.6
     names = {path.name for path in (folder.path / "plots").iterdir()}
-    assert names == {"latency.svg", "ratio.svg", "throughput.svg", "split.svg"}
+    assert names == {"latency.svg", "ratio.svg", "split.svg"}
 
 
 def test_the_same_numbers_give_the_same_report(folder: RunFolder) -> None:
