@@ -6,9 +6,7 @@ what is measured is the cost of what lies between a client and the encoder.
 """
 
 import asyncio
-import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ from benchmarks.frame import (
     Condition,
     Rounds,
     Sample,
-    at_least,
     at_most,
     compare,
     console,
@@ -36,14 +33,13 @@ from benchmarks.frame import (
 )
 from benchmarks.load_generator import LoadResult, Send, closed_loop, stream_loop
 from polyhead_client import Client
-from polyhead_load.sweep.server import free_port, running, started_server
-from polyhead_server.ray import ENVIRONMENT
+from polyhead_load.sweep.server import started_server
 
 _ENCODER = ENCODERS[1]
 _NO_HTTP = ("--http-port", "off")
 IN_FLIGHT = (1, 8, 32)
 PLAIN = "one server"
-ONE_REPLICA, TWO_NODES = "Ray Serve, one replica, HAProxy", "Ray Serve, two nodes, HAProxy"
+RAY = "Ray Serve, one replica, HAProxy"
 _HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1"}
 """The faster of Ray's two ways in."""
 _CLIENT, _PROXY, _INGRESS, _SERVER, _REST = "client", "proxy", "ingress", "server or replica", "rest of Ray"
@@ -56,10 +52,7 @@ _PARTS = {
 _CONNECTIONS = 8
 """Clients of the workers: the system gives each connection to one worker."""
 _STREAMS = {1: 1, 8: 1, 32: 4}
-_START_SECONDS = 120.0
 _LATENCY = 2.0
-_THROUGHPUT = 0.95
-_BATCH = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +73,7 @@ class Setup:
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time used so far, by part."""
-        other = _REST if self.name in {ONE_REPLICA, TWO_NODES} else _SERVER
+        other = _REST if self.name == RAY else _SERVER
         total: dict[str, float] = {}
         for process in self.processes():
             with suppress(psutil.Error, IndexError):  # it has ended
@@ -207,49 +200,6 @@ def served(
         )
 
 
-@contextmanager
-def two_nodes(models: Path, folder: Path) -> Iterator[Setup]:
-    """Start two nodes of Ray, with a replica of one thread on each."""
-    port = free_port()
-    service = "polyhead_server.ray.services.add_"
-    config = {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": "127.0.0.1", "port": free_port()},
-        "grpc_options": {
-            "port": port,
-            "grpc_servicer_functions": [f"{service}inference_service", f"{service}health_service"],
-        },
-        "applications": [
-            {
-                "name": "polyhead",
-                "import_path": "polyhead_server.ray.application:build",
-                "args": {"models": str(models.resolve()), "replicas": 2, "cpus": 1},
-            }
-        ],
-    }
-    file = folder / "serve.json"  # which is YAML, too
-    file.write_text(json.dumps(config))
-    address = f"127.0.0.1:{port}"
-    cluster = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)]
-    with running(cluster, log=folder / "log", environment={**ENVIRONMENT, **_HAPROXY}) as process:
-        _wait_until_ready(address, process)
-        yield Setup(name=TWO_NODES, target=address, addresses=[address], roots=[process])
-
-
-def _wait_until_ready(address: str, process: psutil.Popen) -> None:
-    """Wait for a replica; until the application is there, HAProxy says NOT_FOUND, which is not ready here.
-
-    Raises:
-        RuntimeError: The process ended, or they take too long.
-    """
-    until = time.monotonic() + _START_SECONDS
-    with Client(address, timeout=5) as client:
-        while not client.ready(_ENCODER.name):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"two nodes of Ray must be ready within {_START_SECONDS:g} s: see ray/log")
-            time.sleep(0.5)
-
-
 async def over_streams(
     target: str, requests: Sequence[bytes], *, in_flight: int, **options: Any
 ) -> LoadResult:
@@ -277,8 +227,7 @@ def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[S
         console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'", markup=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    yield [served(ONE_REPLICA, models, "--engine", "ray", "--host", "0.0.0.0", log=folder / "log")]
-    yield [two_nodes(models, folder)]
+    yield [served(RAY, models, "--engine", "ray", "--host", "0.0.0.0", log=folder / "log")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,22 +252,10 @@ class Compared:
 
 def targets(compared: Sequence[Compared]) -> list[Condition]:
     """Return what Ray should reach."""
-    found = {each.name: each for each in compared}
-    one, two, most = found.get(ONE_REPLICA), found.get(TWO_NODES), IN_FLIGHT[-1]
-    if one is None or two is None:
-        return []
-    rates = {each.name: median(each.ratios(most, "rate")) for each in (one, two)}
-    of_one, batch = rates[TWO_NODES] / rates[ONE_REPLICA], two.median(most, "batch")
-    name = f"two nodes, {most} in flight"
     return [
-        at_most("one replica, one in flight: p50", _LATENCY, PLAIN, one.ratios(1, "p50_ms")),
-        at_least(f"{name}: requests/s", _THROUGHPUT, PLAIN, two.ratios(most, "rate")),
-        Condition(
-            name=f"{name}: requests/s ≥ {_THROUGHPUT:g} × one replica's",
-            holds=of_one >= _THROUGHPUT,
-            seen=f"{of_one:.2f}",
-        ),
-        Condition(name=f"{name}: {_BATCH:g} sequences per run", holds=batch >= _BATCH, seen=f"{batch:.1f}"),
+        at_most("Ray, one in flight: p50", _LATENCY, PLAIN, each.ratios(1, "p50_ms"))
+        for each in compared
+        if each.name == RAY
     ]
 
 
@@ -338,9 +275,8 @@ def sections(compared: Sequence[Compared]) -> list[str]:
         "* An asyncio client sends single sequences, built before the clock starts, and does not decode",
         "  the replies. Streams: one, or four for 32 in flight. Workers: up to eight connections, because",
         "  the system gives each to one worker.",
-        "* The two servers and the replicas on two nodes run with one thread each, everything else with two.",
-        "* Ray Serve: `polyhead serve --engine ray`, through HAProxy; two nodes are two raylets on this",
-        "  machine, each with a replica.",
+        "* The two servers run with one thread each, everything else with two.",
+        "* Ray Serve: `polyhead serve --engine ray`, through HAProxy.",
         "* CPU time is that of whole processes, by what their command lines say; the rest of Ray is the",
         "  controller, the raylets, the GCS and agents.",
         "",

@@ -5,9 +5,8 @@ import pytest
 from benchmarks.frame import Rounds
 from benchmarks.scaling import (
     IN_FLIGHT,
-    ONE_REPLICA,
     PLAIN,
-    TWO_NODES,
+    RAY,
     Compared,
     ScalingSample,
     sections,
@@ -44,25 +43,16 @@ def test_ratios_are_those_of_a_round_and_the_middle_one_counts() -> None:
     assert one.median(8, "rate") == 80
 
 
-@pytest.mark.parametrize(
-    ("p50", "rate", "batch", "met"),
-    [
-        (20, 96, 2, [True, True, True, True]),
-        (21, 96, 2, [False, True, True, True]),
-        (20, 77, 2, [True, False, True, True]),
-        (20, 75, 1.5, [True, False, False, False]),
-    ],
-)
-def test_targets(p50: float, rate: float, batch: float, met: list[bool]) -> None:
+@pytest.mark.parametrize(("p50", "met"), [(20, [True]), (21, [False])])
+def test_rays_path_is_judged_by_a_lone_request(p50: float, met: list[bool]) -> None:
     plain = compared(PLAIN, sample(100))
-    one, two = compared(ONE_REPLICA, sample(80, p50)), compared(TWO_NODES, sample(rate, batch=batch))
 
-    assert [condition.holds for condition in targets([plain, one, two])] == met
+    assert [condition.holds for condition in targets([plain, compared(RAY, sample(80, p50))])] == met
     assert targets([plain]) == []
 
 
 def test_the_page_has_a_row_for_each_setup() -> None:
-    name = TWO_NODES
+    name = RAY
 
     text = "\n".join(sections([compared(PLAIN, sample(100)), compared(name, sample(90, 12))]))
 
