@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.encoders import MINILM
-from benchmarks.frame import Condition, finish, markdown_table, options
+from benchmarks.frame import Condition, finish, in_rounds, markdown_table, options
 from benchmarks.peers.contenders import PeerError
 from benchmarks.peers.launch import version_of
 from benchmarks.sentences import natural_texts
 from benchmarks.texts.comparison import (
     AS_THEY_COME,
-    HOW,
     PER_LIST,
     Least,
     TextComparison,
@@ -173,25 +172,16 @@ def main() -> int:
         "Engines and precisions",
         [
             *sections(results),
-            *HOW,
-            "In process an engine gets at once what a server has in flight. The first answer of servers is",
-            f"the median of {chosen.rounds} starts, in turn. The large encoder has random weights: its",
-            "cosines say nothing of a trained one's.",
-            "",
             *markdown_table({"": name, "version": version} for name, version in versions.items()),
         ],
         conditions=targets(results),
         intro=(
             f"The processor has {', '.join(instructions) or 'none of AVX2 and later'}. {computes}",
             "",
-            f"Medians of {chosen.rounds} rounds, in each of which everyone takes a turn, in every second",
-            "round backwards. Ratios compare within this run; the rest is this machine's. “×” is the rate",
-            f"divided by that of “{POLYHEAD}”, with the lowest and the highest round in brackets.",
-            "Rates of “polyhead” are those of a server over gRPC, all others of an engine in process.",
+            f"{in_rounds(chosen)} Rates of “polyhead” are those of a server, all others of an engine in",
+            "process.",
         ),
         facts={
-            "rounds": chosen.rounds,
-            "seconds": chosen.seconds,
             "texts": len(texts),
             "instructions": instructions,
             "bf16": bf16,

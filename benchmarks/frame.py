@@ -265,6 +265,15 @@ def markdown_table(rows: Iterable[Mapping[str, object]]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
+def in_rounds(chosen: argparse.Namespace) -> str:
+    """Return how the rows of `Rounds` came about."""
+    return (
+        f"Medians of {chosen.rounds} rounds of {chosen.seconds:g} s or more, in each of which everyone takes "
+        "a turn, in every second one backwards. “×” divides by the row in bold in the same round, with the "
+        "lowest and the highest round in brackets."
+    )
+
+
 def finish(
     chosen: argparse.Namespace,
     command: str,
@@ -300,8 +309,8 @@ def finish(
     page = [
         f"# {title}",
         "",
-        f"Made by `{command}`: {made_with}. Meanwhile other processes kept {others} cores busy, and the "
-        f"machine's host took {stolen:.2f} away.",
+        f"Made by `{command}` ([how](../../docs/benchmarks.md)): {made_with}. Meanwhile other processes kept "
+        f"{others} cores busy, and the machine's host took {stolen:.2f} away.",
         "",
         *([*intro, ""] if intro else []),
         *markdown_table(
@@ -311,8 +320,9 @@ def finish(
         *lines,
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    quietness = {"foreign_cores": foreign, "stolen_cores": stolen}
-    result = {"fingerprint": made, **quietness, "conditions": conditions, **facts}
+    common = {name: getattr(chosen, name) for name in ("rounds", "seconds") if name in chosen}
+    common |= {"foreign_cores": foreign, "stolen_cores": stolen, "conditions": conditions}
+    result = {"fingerprint": made, **common, **facts}
     out.with_suffix(".json").write_text(json.dumps(result, indent=1, default=asdict) + "\n")
     out.with_suffix(".md").write_text("\n".join(page))
     if conditions:

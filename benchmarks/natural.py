@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.encoders import MINILM
-from benchmarks.frame import finish, markdown_table, options
+from benchmarks.frame import finish, in_rounds, markdown_table, options
 from benchmarks.in_process import CORES
 from benchmarks.peers.contenders import PeerError
 from benchmarks.peers.launch import TritonVariant, tritonserver, version_of
 from benchmarks.sentences import natural_texts, share_of_tokens
 from benchmarks.texts.batches import open_tokenizer, token_ids
-from benchmarks.texts.comparison import HOW, PER_LIST, Least, TextTraffic, measure, needs
+from benchmarks.texts.comparison import PER_LIST, Least, TextTraffic, measure, needs
 from benchmarks.texts.files import EngineFiles, prepare
 from benchmarks.texts.lineup import (
     CTRANSLATE2,
@@ -130,22 +130,11 @@ def main() -> int:
         [
             *(line for each in comparisons for line in each.lines()),
             *needs(own.footprints, cosines),
-            *HOW,
-            "In process an engine gets a list at a time; of single texts all, which no server can have.",
-            "Triton's Python back end joins the requests of a batch, tokenises, pads and runs once.",
-            "",
             *markdown_table({"": name, "version": version} for name, version in versions.items()),
         ],
         conditions=[one for each in comparisons for one in each.judge(LEAST[each.traffic])],
-        intro=(
-            f"all-MiniLM-L6-v2 from text to vector, medians of {chosen.rounds} rounds, in each of which",
-            "everyone takes a turn, in every second round backwards. Ratios compare within this run; the",
-            f"rest is this machine's. “×” is the rate divided by that of “{POLYHEAD}”, with the lowest and",
-            f"the highest round in brackets. {describe_lengths(lengths)}",
-        ),
+        intro=(f"all-MiniLM-L6-v2. {in_rounds(chosen)}", "", describe_lengths(lengths)),
         facts={
-            "seconds": chosen.seconds,
-            "rounds": chosen.rounds,
             "lengths": lengths,
             "versions": versions,
             "cosines": cosines,

@@ -31,6 +31,7 @@ from benchmarks.frame import (
     compare,
     console,
     finish,
+    in_rounds,
     markdown_table,
     options,
     put_load,
@@ -174,12 +175,11 @@ def main() -> int:
         [line for name, each in measured.items() for line in (f"## {name}", "", *_table(each))],
         conditions=targets(measured),
         intro=(
-            f"Medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn. “×” divides by",
-            "the first row in the same round, with the lowest and the highest round in brackets. Client",
-            "and server share the machine. Both clients are asyncio, send requests that were built before,",
-            "and do not decode replies. HTTP has a connection for each request in flight, gRPC has one.",
+            f"{in_rounds(chosen)} Client and server share the machine. Both clients are asyncio, send",
+            "requests that were built before, and do not decode replies. HTTP has a connection for each",
+            "request in flight, gRPC has one.",
         ),
-        facts={"rounds": chosen.rounds, "seconds": chosen.seconds, "measured": measured},
+        facts={"measured": measured},
     )
 
 

@@ -27,6 +27,7 @@ from benchmarks.frame import (
     compare,
     console,
     finish,
+    in_rounds,
     markdown_table,
     options,
     spell_number,
@@ -270,16 +271,6 @@ def sections(compared: Sequence[Compared]) -> list[str]:
         f"## CPU time of a request, {IN_FLIGHT[-1]} in flight, ms, and memory that no other process shares",
         "",
         *markdown_table(_process_row(each) for each in compared),
-        "## How it was measured",
-        "",
-        "* An asyncio client sends single sequences, built before the clock starts, and does not decode",
-        "  the replies. Streams: one, or four for 32 in flight. Workers: up to eight connections, because",
-        "  the system gives each to one worker.",
-        "* The two servers run with one thread each, everything else with two.",
-        "* Ray Serve: `polyhead serve --engine ray`, through HAProxy.",
-        "* CPU time is that of whole processes, by what their command lines say; the rest of Ray is the",
-        "  controller, the raylets, the GCS and agents.",
-        "",
     ]
 
 
@@ -331,14 +322,8 @@ def main() -> int:
         "More than one server, on one machine",
         sections(compared),
         conditions=targets(compared),
-        intro=(
-            f"{describe(_ENCODER)}, T = {_ENCODER.tokens}; medians of {chosen.rounds} rounds of "
-            f"{chosen.seconds:g} s, in turn.",
-            "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
-            "the lowest and the highest round in brackets. While it is measured, Ray's processes are",
-            "stopped.",
-        ),
-        facts={"rounds": chosen.rounds, "seconds": chosen.seconds, "setups": compared},
+        intro=[f"{describe(_ENCODER)}, T = {_ENCODER.tokens}. {in_rounds(chosen)}"],
+        facts={"setups": compared},
     )
 
 

@@ -18,16 +18,9 @@ HEADINGS: Mapping[Reference, str] = {
 }
 
 INTRO = (
-    "Client and server share the machine. Limit: onnxruntime in a process of",
-    "its own, with the machine to itself. A search picks the best batches for one run with all",
-    "threads, and for one-thread runs on each core. Both are measured in every round, and the one",
-    "with the higher median is the limit: the better one of each round would also be the luckier one.",
-    "For mixed lengths the limit runs a graph that computes padding, as other servers would. So many of",
-    "the padded tokens exist: see the share, for batches of as many requests as are in flight.",
-    "Floor: a `grpc.aio` server that echoes, under the same load. Ratios are those of the median",
-    "round, with the lowest and the highest in brackets; they are of latencies where p50 is given.",
-    "Without client: what the server could answer if it had all cores, at the CPU time that it spends",
-    "on a sequence now; an upper bound.",
+    "“×” is of latencies where p50 is given, else of sequences per second: the median round, with the lowest",
+    "and the highest in brackets. Without client: what the server could answer if it had all cores, at the",
+    "CPU time that it spends on a sequence now; an upper bound.",
 )
 
 

@@ -23,7 +23,7 @@ from benchmarks.encoders import (
     reply_bytes,
     sequences,
 )
-from benchmarks.frame import Sample, compare, console, finish, options, put_load
+from benchmarks.frame import Sample, compare, console, finish, in_rounds, options, put_load
 from benchmarks.in_process import CORES, InProcess, RunConfig, in_process
 from benchmarks.load_generator import Send, closed_loop, encode_loop
 from benchmarks.peers.comparison import (
@@ -185,14 +185,8 @@ def main() -> int:
         "polyhead and its peers",
         sections(comparisons, versions),
         conditions=targets(comparisons),
-        intro=(
-            f"Medians of {chosen.rounds} rounds, in each of which every server is loaded for "
-            f"{chosen.seconds:g} s or more.",
-            "The same encoders behind other servers, under the same load on the same machine, in turn, and",
-            "in every second round backwards. Ratios compare within this run; the rest is this machine's.",
-            "“×” divides by the better variant of Triton, with the lowest and the highest round in brackets.",
-        ),
-        facts={**sizes, "versions": versions, "comparisons": comparisons},
+        intro=[f"The same encoders behind other servers, under the same load. {in_rounds(chosen)}"],
+        facts={"versions": versions, "comparisons": comparisons},
     )
 
 

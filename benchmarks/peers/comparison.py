@@ -79,25 +79,5 @@ def sections(comparisons: Sequence[PeerComparison], versions: Mapping[str, str])
         base = strongest_triton(each)
         lines += [f"## {described[each.encoder]}, {lengths}, {each.in_flight} in flight", ""]
         lines += markdown_table(each.row(name, base) for name in each.samples)
-    return [
-        *lines,
-        "## How it was measured",
-        "",
-        "* One asyncio client keeps 1, 8 or 32 requests in flight, one sequence each, built before the",
-        "  clock starts and not decoded. `AsyncClient.encode` is polyhead's own client, which builds and",
-        "  decodes. Client and server share the machine.",
-        "* Every server runs the same graph and weights with the same onnxruntime, without spinning.",
-        "  Before anything is measured, 32 answers of each to requests at once are compared with",
-        "  onnxruntime's own.",
-        "* Triton: the server binary of nvidia-pytriton with its Python back end and without batching",
-        "  delay; the requests of a batch are joined, and one run answers them. KServe: a custom model in",
-        "  its model server, which has no batching. polyhead: as it comes.",
-        "* In process: onnxruntime with the machine to itself, at its best batch size for one run with",
-        "  all threads, and for one-thread runs on each core. A server can at most reach the better of",
-        "  the two.",
-        "* Mixed lengths are log-normal, 8 to 128 tokens. There Triton's model pads the requests of a batch",
-        "  to the longest and runs the graph that is served, and a padded one, which computes all that;",
-        "  ratios divide by the better one with the padded graph, as other exporters make it.",
-        "",
-        *markdown_table({"server": name, "version": version} for name, version in versions.items()),
-    ]
+    rows = ({"server": name, "version": version} for name, version in versions.items())
+    return [*lines, *markdown_table(rows)]

@@ -27,28 +27,6 @@ AS_THEY_COME = f"{PADDED}, batches of {PER_LIST} as they come"
 _VOCABULARY = (1000, 30000)
 """Ids of ordinary tokens."""
 
-HOW = (
-    "## How it was measured",
-    "",
-    f"* All use {CORES} threads in all. Each server and each engine has a process of its own, and nothing to",
-    "  do while another is measured. One asyncio client calls the servers, and shares the machine with them.",
-    "* Sequences of equal length are given as token ids; the rest starts from text, tokenising counts, and",
-    "  ends with one normalised vector a text. CTranslate2 does not pool: NumPy does. sentence-transformers",
-    "  tokenises through transformers, sorts by itself, and computes in bf16 on OpenVINO where it can.",
-    "* In process the p50 is the time for all that an engine gets at once. A search picks its plan: one run",
-    "  with all threads or one-thread runs on each core (streams, for OpenVINO), and for texts also the",
-    "  batch size, with or without sorting by length. Calls of equal lengths keep the plan of the shorter.",
-    f"* “{AS_THEY_COME}” is what a server without packing would do. The padded graph is ours without",
-    "  packing, as other exporters make it; OpenVINO and onnxruntime's quantizer (`quantize_dynamic`, signed",
-    "  weights, one scale per tensor) read that file.",
-    "* Memory is what a process holds right after the first answer, imports included; a file that it has",
-    "  mapped several times counts once. A server has two sessions of the fast and two of the attention",
-    "  graph, an engine in process one graph. The first answer counts from the start of the process.",
-    "* Cosines compare pooled vectors of natural texts with those of the padded graph in fp32, one text",
-    "  a run.",
-    "",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraffic:

@@ -112,7 +112,7 @@ def test_a_result_is_written_and_its_conditions_are_the_status(tmp_path: Path) -
     assert {"began", "cores", "Python", "polyhead"} <= written["fingerprint"].keys()
     title, _, made, *lines = out.with_suffix(".md").read_text().splitlines()
     assert title == "# It"
-    assert made.startswith("Made by `make it`: ")
+    assert made.startswith("Made by `make it` ([how](../../docs/benchmarks.md)): ")
     assert "Meanwhile other processes kept " in made
     assert lines == [
         "",
