@@ -30,7 +30,7 @@ from benchmarks.encoders import (
     sequences,
 )
 from benchmarks.frame import Sample, compare, console, finish, options, put_load
-from benchmarks.in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
+from benchmarks.in_process import CORES, InProcess, RunConfig, in_process
 from benchmarks.load_generator import Send, closed_loop, encode_loop, stream_loop
 from benchmarks.sentences import share_of_tokens
 from benchmarks.servers import ServerProcess, serve
@@ -56,7 +56,7 @@ class Scenario:
     latency: bool = False
     """Compare the p50, else sequences per second."""
     target: Target | None = None
-    limits: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
+    limits: Mapping[str, Callable[[float], Sample]] = field(default_factory=dict)
     """The candidates for the limit by name; each runs for so many seconds."""
     share: float | None = None
     """Of the tokens in padded batches, those that exist; None where nothing is padded."""
@@ -203,7 +203,7 @@ class Bench:
         """Measure one scenario and its references in turn."""
         half = self._seconds / 2
         measures: dict[str, Callable[[], Sample]] = {
-            name: partial(_run, run, half) for name, run in scenario.limits.items()
+            name: partial(run, half) for name, run in scenario.limits.items()
         }
         with ExitStack() as stack:
             if scenario.echo_bytes:
@@ -238,17 +238,12 @@ class Bench:
         return put_load(send, seconds, scenario.batch)
 
 
-def _run(run: Callable[[float], RunSpeed], seconds: float) -> Sample:
-    speed = run(seconds)
-    return Sample(rate=speed.rate, p50_ms=speed.p50_ms)
-
-
 def _calls(requests: Sequence[bytes], in_flight: int) -> Send:
     """Return the load of calls."""
     return partial(closed_loop, requests=requests, in_flight=in_flight)
 
 
-def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[[float], RunSpeed]]:
+def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[[float], Sample]]:
     """Return runs in process by name."""
     return {str(config): partial(graph.measure, config) for config in configs}
 

@@ -20,7 +20,7 @@ from benchmarks.in_process import CORES, WAYS
 from benchmarks.texts.batches import BatchPlan, Ids, Sequences
 from benchmarks.texts.engines import EngineModel
 from benchmarks.texts.lineup import PADDED, POLYHEAD, Cosines, Footprint, TextLineup
-from benchmarks.texts.workers import EngineWorker, plans_of
+from benchmarks.texts.workers import plans_of
 
 PER_LIST = 32
 AS_THEY_COME = f"{PADDED}, batches of {PER_LIST} as they come"
@@ -172,10 +172,6 @@ def measure(
         if natural:
             ways[AS_THEY_COME] = (ways[PADDED][0], BatchPlan(batch=PER_LIST, threads=CORES))
 
-        def run(worker: EngineWorker, plan: BatchPlan, sequences: Sequences, count: int) -> Sample:
-            speed = worker.measure(sequences, plan, per_call=count, seconds=seconds)
-            return Sample(rate=speed.rate, p50_ms=speed.p50_ms, batch=plan.batch)
-
         measures: dict[str, Callable[[], Sample]] = {
             server.name: partial(
                 server.measure,
@@ -187,7 +183,10 @@ def measure(
             for server in lineup.servers
             if server.max_batch >= traffic.per_call
         }
-        measures |= {name: partial(run, *way, sequences, count) for name, way in ways.items()}
+        measures |= {
+            name: partial(worker.measure, sequences, plan, per_call=count, seconds=seconds)
+            for name, (worker, plan) in ways.items()
+        }
         found.append(
             TextComparison(
                 traffic=traffic,

@@ -8,14 +8,15 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from benchmarks.in_process import CORES, WAYS, RunSpeed, search_batches
+from benchmarks.frame import Sample
+from benchmarks.in_process import CORES, WAYS, search_batches
 from benchmarks.texts.batches import BatchPlan, Sequences, Vectors
 from benchmarks.texts.engines import EngineModel
 from polyhead_load.sweep.server import memory_of
@@ -45,9 +46,10 @@ class EngineWorker:
         """Return the vectors [B, D] of texts."""
         return np.array(self._ask(texts=texts, plan=plan)["vectors"], np.float32)
 
-    def measure(self, texts: Sequences, plan: BatchPlan, *, per_call: int, seconds: float) -> RunSpeed:
+    def measure(self, texts: Sequences, plan: BatchPlan, *, per_call: int, seconds: float) -> Sample:
         """Embed all texts for about `seconds`, so many in each call; rates are of texts."""
-        return RunSpeed(**self._ask(texts=texts, plan=plan, per_call=per_call, seconds=seconds))
+        answer = self._ask(texts=texts, plan=plan, per_call=per_call, seconds=seconds)
+        return Sample(**answer, batch=plan.batch)
 
     def search(
         self, texts: Sequences, plans: Sequence[Sequence[BatchPlan]], *, per_call: int, seconds: float
@@ -61,9 +63,9 @@ class EngineWorker:
             seconds: For each plan.
         """
 
-        def of_a_batch(plan: BatchPlan) -> RunSpeed:
+        def of_a_batch(plan: BatchPlan) -> Sample:
             speed = self.measure(texts, plan, per_call=per_call, seconds=seconds)
-            return speed._replace(p50_ms=speed.p50_ms * plan.batch / per_call)
+            return replace(speed, p50_ms=speed.p50_ms * plan.batch / per_call)
 
         plan, _ = search_batches(plans, of_a_batch)
         return plan

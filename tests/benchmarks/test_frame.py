@@ -74,8 +74,9 @@ def test_the_strongest_has_the_best_median() -> None:
 
 
 def test_a_row_is_compared_with_another() -> None:
-    cores = {"client_cores": 0.1, "server_cores": 1.5}
-    served = [Sample(rate=rate, p50_ms=8, p99_ms=20, **cores) for rate in (90, 100, 110)]
+    served = [
+        Sample(rate=rate, p50_ms=8, p99_ms=20, client_cores=0.1, server_cores=1.5) for rate in (90, 100, 110)
+    ]
     loads = Rounds(samples={"a": served, "b": [Sample(rate=50, p50_ms=16, batch=4, errors=1)] * 3})
 
     assert " | ".join(loads.row("a", "a").values()) == "**a** | 100 |  | 8 |  | 20 |  | 0.10 / 1.50 | 0"
