@@ -29,7 +29,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup attention-cost long-texts bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -103,12 +103,6 @@ startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, agai
 int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
 	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
 
-attention-cost: $(VENV)/dev  ## Measure what the graphs that show attention cost
-	$(BIN)/python -m benchmarks.attention_cost
-
-long-texts: $(VENV)/dev  ## Measure a ModernBERT-like encoder on one sequence, against the same with all T² scores
-	$(BIN)/python -m benchmarks.long_texts
-
 bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
 	$(BIN)/python -m benchmarks.head_costs
 
@@ -129,11 +123,10 @@ gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="pari
 scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
 	$(BIN)/python -m benchmarks.scaling
 
-http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside slow HTTP clients
+http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside an idle HTTP server
 	$(BIN)/python -m benchmarks.over_http
 
 fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
-	$(BIN)/python -m benchmarks.fleet_known
 	$(BIN)/python -m benchmarks.fleet
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted

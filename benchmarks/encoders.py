@@ -24,7 +24,7 @@ from polyhead_load import Lengths
 from polyhead_load.contents import draw_lengths
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.datatypes import DTYPES, pack_strings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,14 @@ _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 _MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
 
 
+def describe(encoder: BenchEncoder) -> str:
+    """Return an encoder's sizes in words."""
+    config = encoder.config
+    layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
+    kind = "with feed-forward" if config.feed_forward else "of attention"
+    return f"D = {config.d_model}, H = {config.heads}, {layers} {kind}"
+
+
 def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
     """Export the encoders that are not in the model repository yet."""
     for encoder in encoders:
@@ -77,9 +85,9 @@ def _random_encoder(encoder: BenchEncoder) -> Encoder:
     return Encoder(encoder.config)
 
 
-def trained_minilm(*, head_mask: bool = False) -> Built:
-    """Return all-MiniLM-L6-v2, with its tokeniser; `head_mask` has its graphs take a factor for each head."""
-    return from_checkpoint(minilm_checkpoint(), MINILM, head_mask=head_mask).build()
+def trained_minilm() -> Built:
+    """Return all-MiniLM-L6-v2, with its tokeniser."""
+    return from_checkpoint(minilm_checkpoint(), MINILM).build()
 
 
 def minilm_checkpoint() -> Path:
@@ -195,6 +203,21 @@ def infer_request(
         output = request.outputs.add(name=name)
         if dtype is not None:
             output.parameters["dtype"].string_param = dtype
+    return bytes(request.SerializeToString())
+
+
+def text_request(model: str, texts: Sequence[str], per_text: Sequence[int] = ()) -> bytes:
+    """Return a `ModelInferRequest` for the pooled vectors of texts.
+
+    Args:
+        model: The model's name.
+        texts: The texts.
+        per_text: The shape of a text within a batch.
+    """
+    request = pb.ModelInferRequest(model_name=model)
+    request.inputs.add(name="text", datatype="BYTES", shape=(len(texts), *per_text))
+    request.raw_input_contents.append(pack_strings(text.encode() for text in texts))
+    request.outputs.add(name="pooled")
     return bytes(request.SerializeToString())
 
 

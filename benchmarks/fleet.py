@@ -29,7 +29,6 @@ from polyhead_load.errors import SweepError
 from polyhead_load.fleet.measured import LoadPoint, read_measured
 from polyhead_load.fleet.model import MachineModel
 from polyhead_load.fleet.sizing import largest_rate
-from polyhead_load.sweep.cells import capacities_of
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval, paired_ratio
 from polyhead_load.sweep.progress import SweepProgress
@@ -42,6 +41,8 @@ _MOST = 0.75
 _SHARP = 0.5
 """The share of points whose interval must reach no further than the tolerance from its mean."""
 _ROUNDS = 9
+_SECONDS = 5.0
+"""The p99 of one run takes 368 requests."""
 _HIGHEST_SHARE = 1.2
 """No plan is limited by its share of the capacity: it could not be too high there."""
 _FARTHEST = 2.0
@@ -58,8 +59,6 @@ _SWEEP: dict[str, Any] = {
     "loads": ["single", *_SHARES],
     "blocks": 1,
     "capacity_runs": 1,
-    # The p99 of one run takes 368 requests.
-    "seconds": 5.0,
     "warm_up_seconds": 3.0,
     "retries": 2,
     "gates": {"foreign_cpu": 0.05},
@@ -70,7 +69,6 @@ _SWEEP: dict[str, Any] = {
 class Removal:
     """A point that was measured in a round, beside the round's plan, which does not know it."""
 
-    round: str
     tokens: int
     load: str
     removed: str
@@ -81,10 +79,6 @@ class Removal:
     """Measured, in seconds; the plan's limit."""
     planned: float
     """The plan's largest rate of a machine; 0 if there is no plan."""
-    planned_p99: float
-    """The p99 that the plan expects at the measured rate, in seconds."""
-    limited_by: str
-    """What keeps the plan from more, or why there is none."""
 
     @property
     def ratio(self) -> float:
@@ -105,12 +99,10 @@ class Verdict:
     @property
     def ratio(self) -> Interval:
         """Return the planned rate divided by the measured one."""
-        return _mean([(each.ratio, 1.0) for each in self.rounds])
-
-    @property
-    def p99_ratio(self) -> Interval:
-        """Return the planned p99 divided by the measured one."""
-        return _mean([(each.planned_p99, each.p99) for each in self.rounds])
+        mean = paired_ratio([each.ratio for each in self.rounds], [1.0] * len(self.rounds))
+        if mean is None:
+            raise AssertionError("a verdict has three rounds or more")
+        return mean
 
     @property
     def within(self) -> bool:
@@ -128,23 +120,16 @@ class Verdict:
         return self.ratio.high <= (1 + _TOLERANCE) * self.ratio.value
 
 
-def _mean(pairs: Sequence[tuple[float, float]]) -> Interval:
-    mean = paired_ratio(*zip(*pairs, strict=True))
-    if mean is None:
-        raise AssertionError("a verdict has three rounds or more")
-    return mean
-
-
-def measure_rounds(out: Path) -> list[RunFolder]:
-    """Measure the rounds, one after the other."""
+def measure_rounds(out: Path, *, number: int, seconds: float) -> list[RunFolder]:
+    """Measure so many rounds, one after the other; a run takes so many seconds."""
     shutil.rmtree(out, ignore_errors=True)  # a sweep would go on where an earlier one has ended
     rounds: list[RunFolder] = []
-    for number in range(1, _ROUNDS + 1):
+    for arrivals in range(1, number + 1):
         with SweepProgress(console) as progress:
             rounds.append(
                 run_sweep(
-                    Sweep.model_validate(_SWEEP | {"arrivals": number}),
-                    out / f"{number:02d}",
+                    Sweep.model_validate(_SWEEP | {"seconds": seconds, "arrivals": arrivals}),
+                    out / f"{arrivals:02d}",
                     models=out.with_name("fleet-models"),
                     address=None,
                     command=sys.argv,
@@ -152,12 +137,6 @@ def measure_rounds(out: Path) -> list[RunFolder]:
                 )
             )
     return rounds
-
-
-def capacities(folder: RunFolder) -> dict[int, float]:
-    """Return T → the capacity in a round, in requests a second; T ascending."""
-    found = capacities_of(folder.journal().measurements).items()
-    return dict(sorted((int(tokens), value) for (_, tokens, *_), value in found))
 
 
 def removals(folder: RunFolder) -> list[Removal]:
@@ -168,10 +147,10 @@ def removals(folder: RunFolder) -> list[Removal]:
     rows = []
     for point in measured.points:
         with without(folder, point.tokens, point.load) as left:
-            rows.append(_removal(left, point, ONE_POINT, folder.path.name))
+            rows.append(_removal(left, point, ONE_POINT))
         if point.tokens == _LENGTHS[1]:
             with without(folder, point.tokens) as left:
-                rows.append(_removal(left, point, ONE_LENGTH, folder.path.name))
+                rows.append(_removal(left, point, ONE_LENGTH))
     return rows
 
 
@@ -191,23 +170,19 @@ def without(folder: RunFolder, tokens: int, load: str | None = None) -> Iterator
         yield left
 
 
-def _removal(left: RunFolder, point: LoadPoint, removed: str, name: str) -> Removal:
+def _removal(left: RunFolder, point: LoadPoint, removed: str) -> Removal:
     model = MachineModel.fit(read_measured(left), point.tokens)
     try:
-        prediction, limited_by = largest_rate(model, point.p99.value, _HIGHEST_SHARE)
-        planned = prediction.rate
-    except SweepError as error:
-        planned, limited_by = 0.0, str(error)
+        planned = largest_rate(model, point.p99.value, _HIGHEST_SHARE)[0].rate
+    except SweepError:
+        planned = 0.0
     return Removal(
-        round=name,
         tokens=point.tokens,
         load=point.load,
         removed=removed,
         rate=point.rate,
         p99=point.p99.value,
         planned=planned,
-        planned_p99=model.predict(point.rate).p99.value,
-        limited_by=limited_by,
     )
 
 
@@ -260,32 +235,19 @@ def conditions(found: Sequence[Verdict]) -> list[Condition]:
     return held
 
 
-def _sections(rounds: Sequence[RunFolder], found: Sequence[Verdict]) -> list[str]:
-    return [
-        *markdown_table(
-            {
-                "removed": one.removed,
-                "T": one.tokens,
-                "load": one.load,
-                "rounds": len(one.rounds),
-                "measured, requests/s": _span(each.rate for each in one.rounds),
-                "p99, ms": _span(1e3 * each.p99 for each in one.rounds),
-                "planned / measured": _interval(one.ratio) if one.within else f"**{_interval(one.ratio)}**",
-                "p99, planned / measured": _interval(one.p99_ratio),
-            }
-            for one in found
-        ),
-        "How the machine's capacity changed, in requests/s, and how many runs were tried again:",
-        "",
-        *markdown_table(
-            {
-                "round": one.path.name,
-                **{f"T = {tokens}": f"{value:.0f}" for tokens, value in capacities(one).items()},
-                "void runs": sum(bool(run.void) for run in one.journal().measurements),
-            }
-            for one in rounds
-        ),
-    ]
+def _sections(found: Sequence[Verdict]) -> list[str]:
+    return markdown_table(
+        {
+            "removed": one.removed,
+            "T": one.tokens,
+            "load": one.load,
+            "rounds": len(one.rounds),
+            "measured, requests/s": _span(each.rate for each in one.rounds),
+            "p99, ms": _span(1e3 * each.p99 for each in one.rounds),
+            "planned / measured": _interval(one.ratio) if one.within else f"**{_interval(one.ratio)}**",
+        }
+        for one in found
+    )
 
 
 def _span(values: Iterable[float]) -> str:
@@ -299,35 +261,25 @@ def _interval(ratio: Interval) -> str:
 
 def main() -> int:
     """Measure rounds, remove, plan, and return 0 if every condition holds."""
-    parser = options(__doc__, "fleet")
-    parser.add_argument("--rounds", type=Path, help="a folder of rounds that were measured before, instead")
-    arguments = parser.parse_args()
-    if arguments.rounds is None:
-        rounds = measure_rounds(arguments.out.with_name("fleet-rounds"))
-    else:
-        rounds = [RunFolder(path) for path in sorted(arguments.rounds.iterdir())]
+    chosen = options(__doc__, "fleet", seconds=_SECONDS, rounds=_ROUNDS).parse_args()
+    rounds = measure_rounds(
+        chosen.out.with_name("fleet-rounds"), number=chosen.rounds, seconds=chosen.seconds
+    )
     with console.status("planning"), ProcessPoolExecutor() as pool:
         rows = [row for each in pool.map(removals, rounds) for row in each]
     found = verdicts(rows)
     return finish(
-        arguments,
+        chosen,
         "make fleet",
         "What a machine carries: plans beside measured points",
-        _sections(rounds, found),
+        _sections(found),
         conditions=conditions(found),
         intro=(
             "384/12, two layers. Each round is a short sweep. The plan was not fitted to what was removed.",
             "Its limit is the removed point's p99. Its largest rate of a machine, divided by the measured",
-            "rate, should be 1. Ratios are geometric means of the rounds, with 95 % intervals. The last",
-            "column is the p99 that the plan expects at the measured rate, divided by the measured p99.",
+            "rate, should be 1. Ratios are geometric means of the rounds, with 95 % intervals.",
         ),
-        facts={
-            "capacities": {one.path.name: capacities(one) for one in rounds},
-            "points": [
-                {**asdict(one), "ratio": one.ratio.facts(), "p99_ratio": one.p99_ratio.facts()}
-                for one in found
-            ],
-        },
+        facts={"points": [{**asdict(one), "ratio": one.ratio.facts()} for one in found]},
     )
 
 

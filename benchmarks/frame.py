@@ -44,8 +44,8 @@ class Sample:
     p50_ms: float
     p99_ms: float = 0.0
     """0 in process."""
-    batch: float = 1
-    """Sequences per run, where that is known."""
+    batch: float = 0.0
+    """Sequences per run; 0 where that is not known."""
     errors: int = 0
     client_cores: float = 0.0
     server_cores: float = 0.0
@@ -151,6 +151,26 @@ class Rounds:
         best = max if field == "rate" else min
         return best(names, key=lambda name: self.median(name, field))
 
+    def row(self, name: str, base: str) -> dict[str, str]:
+        """Return a contender's row of a table, in which all are compared with one of them."""
+
+        def ratio(field: str) -> str:
+            return "" if name == base else spell_ratios(self.ratios(name, base, field))
+
+        batch, p99 = self.median(name, "batch"), self.median(name, "p99_ms")
+        client, server = (self.median(name, field) for field in ("client_cores", "server_cores"))
+        return {
+            "": f"**{name}**" if name == base else name,
+            "sequences/s": spell_number(self.median(name)),
+            "×": ratio("rate"),
+            "p50 ms": spell_number(self.median(name, "p50_ms")),
+            "× ": ratio("p50_ms"),
+            "p99 ms": spell_number(p99) if p99 else "",
+            "sequences per run": f"{batch:.1f}" if batch else "",
+            "cores: client / server": f"{client:.2f} / {server:.2f}" if server else "",
+            "errors": str(self.errors(name)),
+        }
+
     def errors(self, name: str) -> int:
         """Return how many calls of a contender failed in all rounds."""
         return sum(sample.errors for sample in self.samples[name])
@@ -245,6 +265,15 @@ def markdown_table(rows: Iterable[Mapping[str, object]]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
+def in_rounds(chosen: argparse.Namespace) -> str:
+    """Return how the rows of `Rounds` came about."""
+    return (
+        f"Medians of {chosen.rounds} rounds of {chosen.seconds:g} s or more, in each of which everyone takes "
+        "a turn, in every second one backwards. “×” divides by the row in bold in the same round, with the "
+        "lowest and the highest round in brackets."
+    )
+
+
 def finish(
     chosen: argparse.Namespace,
     command: str,
@@ -280,8 +309,8 @@ def finish(
     page = [
         f"# {title}",
         "",
-        f"Made by `{command}`: {made_with}. Meanwhile other processes kept {others} cores busy, and the "
-        f"machine's host took {stolen:.2f} away.",
+        f"Made by `{command}` ([how](../../docs/benchmarks.md)): {made_with}. Meanwhile other processes kept "
+        f"{others} cores busy, and the machine's host took {stolen:.2f} away.",
         "",
         *([*intro, ""] if intro else []),
         *markdown_table(
@@ -291,8 +320,9 @@ def finish(
         *lines,
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    quietness = {"foreign_cores": foreign, "stolen_cores": stolen}
-    result = {"fingerprint": made, **quietness, "conditions": conditions, **facts}
+    common = {name: getattr(chosen, name) for name in ("rounds", "seconds") if name in chosen}
+    common |= {"foreign_cores": foreign, "stolen_cores": stolen, "conditions": conditions}
+    result = {"fingerprint": made, **common, **facts}
     out.with_suffix(".json").write_text(json.dumps(result, indent=1, default=asdict) + "\n")
     out.with_suffix(".md").write_text("\n".join(page))
     if conditions:

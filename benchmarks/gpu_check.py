@@ -140,7 +140,7 @@ def _out(chosen: argparse.Namespace, found: Mapping[str, Sequence[Mapping[str, o
     """Return the page's path: among the committed results if it is a GPU's, and complete."""
     if chosen.out is not None:
         return Path(chosen.out)
-    name = next((str(row["device"]) for row in found["machine"] if row["kind"] == "machine"), "unknown")
+    name = next((str(row["name"]) for row in found["machine"] if row["kind"] == "device"), "unknown")
     slug = "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
     complete = set(chosen.parts) == set(_PARTS) and chosen.device == "cuda" and not chosen.tiny
     folder = Path(__file__).parent / "results" if complete else Path("build/bench")

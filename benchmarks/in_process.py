@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -18,6 +18,8 @@ import psutil
 from numpy.typing import NDArray
 
 from benchmarks.encoders import BenchEncoder, feed_of, sequences
+from benchmarks.frame import Sample
+from benchmarks.texts.batches import BatchPlan
 from polyhead_server.engine.devices import flush_denormals, on_cpu
 from polyhead_server.engine.session import open_session
 
@@ -37,35 +39,11 @@ _LONG_MS = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """How sequences are batched and run."""
+class RunConfig(BatchPlan):
+    """How sequences are batched and run; a server, which sees only those that wait, cannot sort them all."""
 
     lengths: tuple[int, ...]
     """T of each sequence."""
-    batch: int = 1
-    by_length: bool = False
-    """Sort all sequences by length before they are batched: a server sees only those that wait."""
-    lanes: int = 1
-    """Runs at once."""
-    threads: int = CORES
-    """Threads of one run."""
-
-    @property
-    def way(self) -> str:
-        """Lanes and threads in words."""
-        return f"{self.lanes} × {self.threads} thread{'s' * (self.threads > 1)}"
-
-    def __str__(self) -> str:
-        return f"{self.way}, B = {self.batch}" + (", by length" if self.by_length else "")
-
-
-class RunSpeed(NamedTuple):
-    """How fast runs went."""
-
-    rate: float
-    """Sequences per second."""
-    p50_ms: float
-    """The median time of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +54,13 @@ class InProcess:
     encoder: BenchEncoder
     graph: Path
 
-    def measure(self, config: RunConfig, seconds: float) -> RunSpeed:
+    def measure(self, config: RunConfig, seconds: float) -> Sample:
         """Run for about `seconds`."""
         return self.executor.submit(_measure, self.encoder, self.graph, config, seconds).result()
 
     def one_in_flight(self, tokens: int) -> list[RunConfig]:
         """Return the ways to run one sequence at a time."""
-        return [RunConfig(lengths=(tokens,), threads=threads) for _, threads in WAYS]
+        return [RunConfig(lengths=(tokens,), batch=1, threads=threads) for _, threads in WAYS]
 
     def search(self, lengths: tuple[int, ...], seconds: float) -> dict[RunConfig, float]:
         """Search for the configurations with the highest rate, one for each of `WAYS`.
@@ -110,7 +88,7 @@ class InProcess:
 
 
 def search_batches(
-    groups: Iterable[Iterable[Config]], measure: Callable[[Config], RunSpeed]
+    groups: Iterable[Iterable[Config]], measure: Callable[[Config], Sample]
 ) -> tuple[Config, float]:
     """Search for the configuration with the highest rate.
 
@@ -143,7 +121,7 @@ def in_process(encoder: BenchEncoder, models: Path, graph: str) -> Iterator[InPr
         yield InProcess(executor=executor, encoder=encoder, graph=models / encoder.name / "1" / graph)
 
 
-def _measure(encoder: BenchEncoder, graph: Path, config: RunConfig, seconds: float) -> RunSpeed:
+def _measure(encoder: BenchEncoder, graph: Path, config: RunConfig, seconds: float) -> Sample:
     """Run whole rounds of all sequences for about `seconds`, so that every length counts the same."""
     session, feeds = _session(graph, config.threads), _feeds(encoder, config)
     session.run(None, feeds[0])
@@ -174,7 +152,8 @@ def _measure(encoder: BenchEncoder, graph: Path, config: RunConfig, seconds: flo
         lane.start()
     for lane in lanes:
         lane.join()
-    return RunSpeed(rate=sum(rates), p50_ms=1e3 * float(np.median(list(itertools.chain(*times)))))
+    p50_ms = 1e3 * float(np.median(list(itertools.chain(*times))))
+    return Sample(rate=sum(rates), p50_ms=p50_ms, batch=config.batch)
 
 
 @cache

@@ -1,9 +1,8 @@
 """`make int8`: how much faster int8 is than fp32, and what it changes, on this machine.
 
 A trained MiniLM and an encoder of BERT-base's shape, fast graphs, in process. Each size runs both precisions
-in turn; the gain is the median over turns. MiniLM also runs lists of texts of natural lengths, beside lists
-of as many tokens and equal lengths. Then it embeds sentences of this project's documents: alone, and in
-batches.
+in turn; the gain is the median over turns. Then MiniLM embeds sentences of this project's documents, alone
+and in batches, and news documents that people have rated.
 """
 
 import sys
@@ -30,27 +29,20 @@ from benchmarks.frame import (
     time_in_turn,
 )
 from benchmarks.in_process import CORES
-from benchmarks.natural.batches import Ids, open_tokenizer, pad, token_ids
-from benchmarks.natural.comparison import PER_LIST
 from benchmarks.rated_documents import rank_correlation, rated_documents
-from benchmarks.sentences import natural_texts, share_of_tokens, some_sentences
+from benchmarks.sentences import some_sentences
+from benchmarks.texts.batches import Ids, open_tokenizer, token_ids
 from polyhead_export import Precision, export_family, from_preset
 from polyhead_model import EncoderConfig
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.engine.session import open_session
 
 BERT = "bert-base"
-NATURAL, EQUAL = "natural lengths", "equal lengths"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 SIZES = ((1, 16), (1, 64), (8, 64), (4, 256))
 LEAST = {(1, 16): 2.2, (1, 64): 2.2, (8, 64): 2.2, (4, 256): 1.9}
 """How many times as fast as fp32 int8 must be, by size (B, T)."""
 
-_NATURAL_WITHIN = 0.05
-"""The most by which the gain on natural lengths may differ from that on equal ones."""
-_LISTS = 6
-PIECE = 8
-"""Texts of a list that run together."""
 _WORSE = 0.02
 """The most by which int8's correlation with people's ratings may be below that of fp32."""
 _LEAST_COSINE = 0.995
@@ -58,7 +50,6 @@ _SENTENCES = 240
 _BATCH = 16
 
 Vectors: TypeAlias = NDArray[np.float32]
-Feeds: TypeAlias = dict[str, NDArray[np.generic]]
 Samples: TypeAlias = Mapping[tuple[str, int, tuple[int, int]], Mapping[str, list[float]]]
 """The seconds of runs: by encoder, threads and size, then by precision."""
 
@@ -85,64 +76,6 @@ def _measure(
     inputs = unpadded_inputs(config, "fast", *size)
     calls = {precision: partial(session.run, None, inputs) for precision, session in sessions.items()}
     return time_in_turn(calls, seconds)
-
-
-def _measure_lists(
-    sessions: Mapping[str, ort.InferenceSession], lists: Mapping[str, Sequence[Feeds]], seconds: float
-) -> dict[str, dict[str, list[float]]]:
-    """Run lists of natural and of equal lengths in both precisions, in turn.
-
-    Returns:
-        The seconds of all lists of a kind, by kind, then by precision.
-    """
-
-    def run(session: ort.InferenceSession, feeds: Sequence[Feeds]) -> None:
-        for each in feeds:
-            session.run(None, each)
-
-    calls = {
-        (kind, precision): partial(run, session, feeds)
-        for kind, feeds in lists.items()
-        for precision, session in sessions.items()
-    }
-    names = {f"{kind} {precision}": (kind, precision) for kind, precision in calls}
-    taken = time_in_turn({name: calls[key] for name, key in names.items()}, seconds)
-    found: dict[str, dict[str, list[float]]] = {kind: {} for kind in lists}
-    for name, (kind, precision) in names.items():
-        found[kind][precision] = taken[name]
-    return found
-
-
-def natural_lists(ids: Sequence[Sequence[int]]) -> dict[str, list[Feeds]]:
-    """Return the inputs of lists of 32 texts, and of lists of as many tokens and equal lengths.
-
-    Both in pieces, those of natural lengths sorted: as the server runs a request of several texts.
-    """
-    lists: dict[str, list[Feeds]] = {NATURAL: [], EQUAL: []}
-    for start in range(0, len(ids), PER_LIST):
-        some = sorted((list(each) for each in ids[start : start + PER_LIST]), key=len)
-        mean = max(1, round(sum(map(len, some)) / len(some)))
-        joined = [token for each in some for token in each]
-        equal = [np.resize(joined[row * mean :], mean).tolist() for row in range(len(some))]
-        for kind, texts in ((NATURAL, some), (EQUAL, equal)):
-            lists[kind] += [pad(texts[first : first + PIECE]) for first in range(0, len(texts), PIECE)]
-    return lists
-
-
-def judge_natural(samples: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) -> list[Condition]:
-    """Return whether int8 gains as much on natural lengths, by number of threads."""
-    found = []
-    for threads, taken in samples.items():
-        natural, equal = median(gains(taken[NATURAL])), median(gains(taken[EQUAL]))
-        found.append(
-            Condition(
-                name=f"{MINILM}, lists of {PER_LIST} texts of natural lengths, "
-                f"{spell_threads(threads)}: as at equal lengths ± {_NATURAL_WITHIN}",
-                holds=abs(natural - equal) <= _NATURAL_WITHIN,
-                seen=f"{natural:.2f} × beside {equal:.2f} ×",
-            )
-        )
-    return found
 
 
 def _open(models: Path, encoder: str, precision: Precision, threads: int) -> ort.InferenceSession:
@@ -272,8 +205,7 @@ def main() -> int:
     chosen = parser.parse_args()
     configs = _export(chosen.models)
     quality, rankings = _quality(chosen.models), _ranking(chosen.models, chosen.rated_documents)
-    lists = natural_lists(_token_ids(chosen.models, natural_texts(_LISTS * PER_LIST)))
-    samples, natural = {}, {}
+    samples = {}
     for encoder, config in configs.items():
         for threads in dict.fromkeys((1, CORES)):
             sessions: dict[str, ort.InferenceSession] = {
@@ -281,28 +213,16 @@ def main() -> int:
             }
             for size in SIZES:
                 samples[encoder, threads, size] = _measure(sessions, config, size, chosen.seconds)
-            if encoder == MINILM:
-                natural[threads] = _measure_lists(sessions, lists, 2 * chosen.seconds)
     rows = [
         _row(encoder, threads, f"{size[0]} × {size[1]}", taken)
         for (encoder, threads, size), taken in samples.items()
     ]
-    rows += [
-        _row(MINILM, threads, f"{PER_LIST}, {kind}", taken, of=_LISTS)
-        for threads, kinds in natural.items()
-        for kind, taken in kinds.items()
-    ]
-    lengths = np.concatenate([feeds["lengths"] for feeds in lists[NATURAL]]).tolist()
     return finish(
         chosen,
         "make int8",
         "int8 beside fp32",
         [
             *markdown_table(rows),
-            f"Lists of {PER_LIST} run in pieces of {PIECE}, sorted by length, as the server cuts requests. "
-            f"Padded, {share_of_tokens(lengths, PIECE):.2f} of the tokens of natural lengths exist; lists of "
-            "equal lengths have as many.",
-            "",
             f"all-MiniLM-L6-v2 on {_SENTENCES} sentences of this project's documents, alone and in batches "
             f"of {_BATCH}:",
             "",
@@ -320,21 +240,18 @@ def main() -> int:
                 for precision, found in rankings.items()
             ),
         ],
-        conditions=[*judge(samples), *judge_natural(natural), *judge_ranking(rankings)],
+        conditions=[*judge(samples), *judge_ranking(rankings)],
         intro=["In process, both precisions in turn, medians of the turns."],
         facts={"gains": rows, "quality": quality, "rankings": rankings},
     )
 
 
-def _row(
-    encoder: str, threads: int, size: str, taken: Mapping[str, list[float]], *, of: int = 1
-) -> dict[str, object]:
-    """Return a row; `of` is the number of lists that were timed together."""
+def _row(encoder: str, threads: int, size: str, taken: Mapping[str, list[float]]) -> dict[str, object]:
     return {
         "encoder": encoder,
         "threads": threads,
         "B × T": size,
-        **{f"{precision}, ms": f"{1e3 * median(taken[precision]) / of:.1f}" for precision in PRECISIONS},
+        **{f"{precision}, ms": f"{1e3 * median(taken[precision]):.1f}" for precision in PRECISIONS},
         "× fp32": f"{median(gains(taken)):.2f}",
     }
 

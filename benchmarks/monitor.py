@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ _BLOCKS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSample:
-    """One look at a server and its clients."""
+    """One look at a server."""
 
     seconds: float
     """Since the monitor was made."""
@@ -24,12 +24,6 @@ class ServerSample:
     threads: int
     in_flight: int
     """Requests that the server has accepted and not answered."""
-    awaited: int
-    """Calls that the clients wait for."""
-    answered: int
-    """Calls that have ended so far."""
-    refused: int
-    """Those of them that did not end with OK."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +65,11 @@ class ServerMonitor:
 
     Args:
         server: The server.
-        clients: Returns the calls awaited, answered and refused so far.
     """
 
-    def __init__(
-        self, server: ServerProcess, clients: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
-    ) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self.samples: list[ServerSample] = []
         self._server = server
-        self._clients = clients
         self._start = time.perf_counter()
 
     async def run(self) -> None:
@@ -90,7 +80,6 @@ class ServerMonitor:
 
     async def sample(self) -> ServerSample:
         """Take one sample now."""
-        awaited, answered, refused = self._clients()
         metrics = await asyncio.to_thread(self._server.metrics)
         process = self._server.process
         with process.oneshot():
@@ -100,7 +89,4 @@ class ServerMonitor:
                 fds=process.num_fds(),
                 threads=process.num_threads(),
                 in_flight=metrics.total("polyhead_requests_in_flight"),
-                awaited=awaited,
-                answered=answered,
-                refused=refused,
             )

@@ -6,9 +6,7 @@ what is measured is the cost of what lies between a client and the encoder.
 """
 
 import asyncio
-import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -20,38 +18,31 @@ from typing import Any
 
 import psutil
 
-from benchmarks.encoders import ENCODERS, export_missing, request_bytes
+from benchmarks.encoders import ENCODERS, describe, export_missing, request_bytes
 from benchmarks.frame import (
     Condition,
     Rounds,
     Sample,
+    at_most,
     compare,
     console,
     finish,
+    in_rounds,
     markdown_table,
     options,
     spell_number,
-    spell_ratios,
 )
 from benchmarks.load_generator import LoadResult, Send, closed_loop, stream_loop
 from polyhead_client import Client
-from polyhead_load.sweep.server import free_port, running, started_server
-from polyhead_server.ray import ENVIRONMENT
+from polyhead_load.sweep.server import started_server
 
 _ENCODER = ENCODERS[1]
 _NO_HTTP = ("--http-port", "off")
 IN_FLIGHT = (1, 8, 32)
 PLAIN = "one server"
+RAY = "Ray Serve, one replica, HAProxy"
 _HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1"}
-ONE_REPLICA: Mapping[str, Mapping[str, str]] = {
-    "Ray Serve, one replica": {},
-    "Ray Serve, one replica, HAProxy": _HAPROXY,
-}
-"""By path, with its environment."""
-TWO_NODES: Mapping[str, Mapping[str, str]] = {
-    "Ray Serve, two nodes": {},
-    "Ray Serve, two nodes, HAProxy": _HAPROXY,
-}
+"""The faster of Ray's two ways in."""
 _CLIENT, _PROXY, _INGRESS, _SERVER, _REST = "client", "proxy", "ingress", "server or replica", "rest of Ray"
 _PARTS = {
     "ingress": _INGRESS,
@@ -62,11 +53,7 @@ _PARTS = {
 _CONNECTIONS = 8
 """Clients of the workers: the system gives each connection to one worker."""
 _STREAMS = {1: 1, 8: 1, 32: 4}
-_IDLE_SECONDS = 2.0
-_START_SECONDS = 120.0
 _LATENCY = 2.0
-_THROUGHPUT = 0.95
-_BATCH = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +74,7 @@ class Setup:
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time used so far, by part."""
-        other = _REST if self.name in {*ONE_REPLICA, *TWO_NODES} else _SERVER
+        other = _REST if self.name == RAY else _SERVER
         total: dict[str, float] = {}
         for process in self.processes():
             with suppress(psutil.Error, IndexError):  # it has ended
@@ -135,15 +122,6 @@ class ScalingSample(Sample):
 
     cpu_ms: Mapping[str, float]
     """CPU time of a request, by part; the client's, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What a setup takes while nothing is asked of it."""
-
-    cores: float
-    memory_mib: float
-    processes: int
 
 
 def measure(setup: Setup, in_flight: int, seconds: float, requests: Sequence[bytes]) -> ScalingSample:
@@ -197,17 +175,6 @@ def measure_all(
     }
 
 
-def standing(setup: Setup) -> Standing:
-    """Measure what a setup takes at rest."""
-    before = sum(setup.cpu_seconds().values())
-    time.sleep(_IDLE_SECONDS)
-    return Standing(
-        cores=(sum(setup.cpu_seconds().values()) - before) / _IDLE_SECONDS,
-        memory_mib=setup.memory_mib(),
-        processes=len(setup.processes()),
-    )
-
-
 @contextmanager
 def served(
     name: str,
@@ -215,15 +182,13 @@ def served(
     *flags: str,
     servers: int = 1,
     log: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     send: Send = closed_loop,
 ) -> Iterator[Setup]:
     """Start servers; several take turns."""
+    flags = ("--log-level", "error", *flags)
     with ExitStack() as stack:
         started = [
-            stack.enter_context(
-                started_server(models, ["--log-level", "error", *flags], log=log, environment=environment)
-            )
+            stack.enter_context(started_server(models, flags, log=log, environment=_HAPROXY))
             for _ in range(servers)
         ]
         addresses = [server.address for server in started]
@@ -234,49 +199,6 @@ def served(
             roots=[server.process for server in started],
             send=send,
         )
-
-
-@contextmanager
-def two_nodes(name: str, models: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Setup]:
-    """Start two nodes of Ray, with a replica of one thread on each."""
-    port = free_port()
-    service = "polyhead_server.ray.services.add_"
-    config = {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": "127.0.0.1", "port": free_port()},
-        "grpc_options": {
-            "port": port,
-            "grpc_servicer_functions": [f"{service}inference_service", f"{service}health_service"],
-        },
-        "applications": [
-            {
-                "name": "polyhead",
-                "import_path": "polyhead_server.ray.application:build",
-                "args": {"models": str(models.resolve()), "replicas": 2, "cpus": 1},
-            }
-        ],
-    }
-    file = folder / "serve.json"  # which is YAML, too
-    file.write_text(json.dumps(config))
-    address = f"127.0.0.1:{port}"
-    cluster = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), "2", "1", str(file)]
-    with running(cluster, log=folder / "log", environment={**ENVIRONMENT, **environment}) as process:
-        _wait_until_ready(address, process)
-        yield Setup(name=name, target=address, addresses=[address], roots=[process])
-
-
-def _wait_until_ready(address: str, process: psutil.Popen) -> None:
-    """Wait for a replica; until the application is there, HAProxy says NOT_FOUND, which is not ready here.
-
-    Raises:
-        RuntimeError: The process ended, or they take too long.
-    """
-    until = time.monotonic() + _START_SECONDS
-    with Client(address, timeout=5) as client:
-        while not client.ready(_ENCODER.name):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"two nodes of Ray must be ready within {_START_SECONDS:g} s: see ray/log")
-            time.sleep(0.5)
 
 
 async def over_streams(
@@ -306,11 +228,7 @@ def blocks(models: Path, folder: Path) -> Iterator[list[AbstractContextManager[S
         console.print("Ray is not installed, and is left out: pip install 'polyhead[ray]'", markup=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    flags, log = ("--engine", "ray", "--host", "0.0.0.0"), folder / "log"
-    for name, environment in ONE_REPLICA.items():
-        yield [served(name, models, *flags, log=log, environment=environment)]
-    for name, environment in TWO_NODES.items():
-        yield [two_nodes(name, models, folder, environment)]
+    yield [served(RAY, models, "--engine", "ray", "--host", "0.0.0.0", log=folder / "log")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +238,9 @@ class Compared:
     name: str
     loads: Mapping[int, Rounds]
     """By requests in flight."""
-    rest: Standing
+    memory_mib: float
+    """After the load, without what processes share."""
+    processes: int
 
     def median(self, in_flight: int, field: str) -> float:
         """Return the median of the rounds."""
@@ -332,109 +252,33 @@ class Compared:
 
 
 def targets(compared: Sequence[Compared]) -> list[Condition]:
-    """Return what Ray should reach, on the better of its paths."""
-    one_replica = [each for each in compared if each.name in ONE_REPLICA]
-    two_nodes = [each for each in compared if each.name in TWO_NODES]
-    if not one_replica or not two_nodes:
-        return []
-    most = IN_FLIGHT[-1]
-    p50 = {each.name: median(each.ratios(1, "p50_ms")) for each in one_replica}
-    rates = {each.name: median(each.ratios(most, "rate")) for each in [*one_replica, *two_nodes]}
-    of_one = {
-        two: rates[two] / rates[one]
-        for one, two in zip(ONE_REPLICA, TWO_NODES, strict=True)
-        if one in rates and two in rates
-    }
-    batches = {each.name: each.median(most, "batch") for each in two_nodes}
+    """Return what Ray should reach."""
     return [
-        Condition(
-            name=f"one replica, one in flight: p50 ≤ {_LATENCY:g} × {PLAIN}'s",
-            holds=min(p50.values()) <= _LATENCY,
-            seen=_spell(p50, ".2f"),
-        ),
-        Condition(
-            name=f"two nodes, {most} in flight: requests/s ≥ {_THROUGHPUT:g} × {PLAIN}'s",
-            holds=max(rates[each.name] for each in two_nodes) >= _THROUGHPUT,
-            seen=_spell({each.name: rates[each.name] for each in two_nodes}, ".2f"),
-        ),
-        Condition(
-            name=f"two nodes, {most} in flight: requests/s ≥ {_THROUGHPUT:g} × one replica's, same path",
-            holds=max(of_one.values(), default=0) >= _THROUGHPUT,
-            seen=_spell(of_one, ".2f"),
-        ),
-        Condition(
-            name=f"two nodes, {most} in flight: {_BATCH:g} sequences per run or more",
-            holds=max(batches.values()) >= _BATCH,
-            seen=_spell(batches, ".1f"),
-        ),
+        at_most("Ray, one in flight: p50", _LATENCY, PLAIN, each.ratios(1, "p50_ms"))
+        for each in compared
+        if each.name == RAY
     ]
-
-
-def _spell(values: Mapping[str, float], how: str) -> str:
-    return ", ".join(f"{value:{how}} ({name.removeprefix('Ray Serve, ')})" for name, value in values.items())
 
 
 def sections(compared: Sequence[Compared]) -> list[str]:
     """Return the page's tables."""
     lines: list[str] = []
     for in_flight in IN_FLIGHT:
-        rows = markdown_table(_row(each, in_flight) for each in compared)
+        rows = markdown_table(each.loads[in_flight].row(each.name, PLAIN) for each in compared)
         lines += [f"## {in_flight} in flight", "", *rows]
-    for in_flight in (IN_FLIGHT[0], IN_FLIGHT[-1]):
-        rows = markdown_table(_cpu_row(each, in_flight) for each in compared)
-        lines += [f"## CPU time of a request, {in_flight} in flight, ms", "", *rows]
     return [
         *lines,
-        "## At rest",
+        f"## CPU time of a request, {IN_FLIGHT[-1]} in flight, ms, and memory that no other process shares",
         "",
-        "Cores that are busy although nothing is asked, and memory that no other process shares.",
-        "",
-        *markdown_table(
-            {
-                "": each.name,
-                "processes": each.rest.processes,
-                "cores": f"{each.rest.cores:.2f}",
-                "memory, MiB": spell_number(each.rest.memory_mib),
-            }
-            for each in compared
-        ),
-        "## How it was measured",
-        "",
-        "* An asyncio client sends single sequences, built before the clock starts, and does not decode",
-        "  the replies. Streams: one, or four for 32 in flight. Workers: up to eight connections, because",
-        "  the system gives each to one worker.",
-        "* The two servers and the replicas on two nodes run with one thread each, everything else with two.",
-        "* Ray Serve: `polyhead serve --engine ray`, through its proxy actor and through HAProxy; two nodes",
-        "  are two raylets on this machine, each with a replica.",
-        "* CPU time is that of whole processes, by what their command lines say; the rest of Ray is the",
-        "  controller, the raylets, the GCS and agents.",
-        "",
+        *markdown_table(_process_row(each) for each in compared),
     ]
 
 
-def _row(each: Compared, in_flight: int) -> dict[str, str]:
-    def ratio(field: str) -> str:
-        return spell_ratios(each.ratios(in_flight, field))
-
-    plain = each.name == PLAIN
-    return {
-        "": f"**{each.name}**" if plain else each.name,
-        "requests/s": spell_number(each.median(in_flight, "rate")),
-        "×": "" if plain else ratio("rate"),
-        "p50 ms": spell_number(each.median(in_flight, "p50_ms")),
-        "× ": "" if plain else ratio("p50_ms"),
-        "sequences per run": f"{each.median(in_flight, 'batch'):.1f}",
-        "cores: client / server": f"{each.median(in_flight, 'client_cores'):.2f} / "
-        f"{each.median(in_flight, 'server_cores'):.2f}",
-        "errors": str(each.loads[in_flight].errors(each.name)),
-    }
-
-
-def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
-    """Return the CPU time of a request by part, in the median of the rounds."""
+def _process_row(each: Compared) -> dict[str, str]:
+    """Return the CPU time of a request by part, in the median of the rounds, and what the processes hold."""
     samples = [
         sample.cpu_ms
-        for sample in each.loads[in_flight].samples[each.name]
+        for sample in each.loads[IN_FLIGHT[-1]].samples[each.name]
         if isinstance(sample, ScalingSample)
     ]
     parts = (_CLIENT, _PROXY, _INGRESS, _SERVER, _REST)
@@ -443,6 +287,8 @@ def _cpu_row(each: Compared, in_flight: int) -> dict[str, str]:
         "": each.name,
         **{part: f"{value:.2f}" if value else "" for part, value in medians.items()},
         "sum": f"{sum(medians.values()):.2f}",
+        "processes": str(each.processes),
+        "memory, MiB": spell_number(each.memory_mib),
     }
 
 
@@ -456,29 +302,28 @@ def main() -> int:
             with ExitStack() as stack:
                 with console.status("starting"):
                     setups = [stack.enter_context(setup) for setup in block]
-                    rests = {setup.name: standing(setup) for setup in (plain, *setups)}
                 on_ray = bool(compared)
                 samples = measure_all(
                     [plain, *setups], rounds=chosen.rounds, seconds=chosen.seconds, apart=on_ray
                 )
                 loads = {in_flight: Rounds(samples=found) for in_flight, found in samples.items()}
-                shown = setups if on_ray else [plain, *setups]
-                compared += [Compared(name=each.name, loads=loads, rest=rests[each.name]) for each in shown]
-    config = _ENCODER.config
+                compared += [
+                    Compared(
+                        name=each.name,
+                        loads=loads,
+                        memory_mib=each.memory_mib(),
+                        processes=len(each.processes()),
+                    )
+                    for each in (setups if on_ray else [plain, *setups])
+                ]
     return finish(
         chosen,
         "make scaling",
         "More than one server, on one machine",
         sections(compared),
         conditions=targets(compared),
-        intro=(
-            f"D = {config.d_model}, H = {config.heads}, {config.layers} layers with feed-forward, T = "
-            f"{_ENCODER.tokens}; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turn.",
-            "Client and servers share the machine. “×” divides by a plain server's in the same round, with",
-            "the lowest and the highest round in brackets. While it is measured, Ray's processes are",
-            "stopped.",
-        ),
-        facts={"rounds": chosen.rounds, "seconds": chosen.seconds, "setups": compared},
+        intro=[f"{describe(_ENCODER)}, T = {_ENCODER.tokens}. {in_rounds(chosen)}"],
+        facts={"setups": compared},
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grpc
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead_load.sweep.server import OwnServer, free_port, started_server
@@ -67,26 +66,16 @@ class ServerCounters:
     """By model."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerProcess:
+class ServerProcess(OwnServer):
     """A running server with metrics."""
 
-    server: OwnServer
-    http_port: int
-
-    @property
-    def address(self) -> str:
-        """Host and port of its gRPC service."""
-        return self.server.address
-
-    @property
-    def process(self) -> psutil.Process:
-        """Its process; workers are its children."""
-        return self.server.process
+    def __init__(self, server: OwnServer, http_port: int) -> None:
+        super().__init__(server.process, server.address)
+        self.http_port = http_port
 
     def cpu_seconds(self) -> float:
         """Return the CPU time used so far, of all workers together."""
-        return self.server.cpu_seconds() or 0.0
+        return super().cpu_seconds() or 0.0
 
     def metrics(self) -> ScrapedMetrics:
         """Read the metrics."""
@@ -130,4 +119,4 @@ def serve(
     port = free_port()
     flags = ["--http-port", str(port), "--log-level", "warning", *flags]
     with started_server(models, flags, connections=_PROBES * workers, environment=environment) as server:
-        yield ServerProcess(server=server, http_port=port)
+        yield ServerProcess(server, port)

@@ -9,7 +9,6 @@ numbers are this machine's.
 and has a model repository of its own, exported by that checkout.
 """
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +22,6 @@ from benchmarks.encoders import (
     ENCODERS,
     GRAPH,
     BenchEncoder,
-    computes_padding,
     export_missing,
     export_padded_limit,
     mixed_lengths,
@@ -32,8 +30,8 @@ from benchmarks.encoders import (
     sequences,
 )
 from benchmarks.frame import Sample, compare, console, finish, options, put_load
-from benchmarks.in_process import CORES, InProcess, RunConfig, RunSpeed, in_process
-from benchmarks.load_generator import HEALTH, LoadResult, Send, closed_loop, encode_loop, stream_loop
+from benchmarks.in_process import CORES, InProcess, RunConfig, in_process
+from benchmarks.load_generator import Send, closed_loop, encode_loop, stream_loop
 from benchmarks.sentences import share_of_tokens
 from benchmarks.servers import ServerProcess, serve
 from benchmarks.serving_report import INTRO, POLYHEAD, BenchRow, Target, sections, targets
@@ -58,10 +56,8 @@ class Scenario:
     latency: bool = False
     """Compare the p50, else sequences per second."""
     target: Target | None = None
-    limits: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
+    limits: Mapping[str, Callable[[float], Sample]] = field(default_factory=dict)
     """The candidates for the limit by name; each runs for so many seconds."""
-    packed: Mapping[str, Callable[[float], RunSpeed]] = field(default_factory=dict)
-    """The packed limit, where the limit computes padding."""
     share: float | None = None
     """Of the tokens in padded batches, those that exist; None where nothing is padded."""
     expected_rate: float = 0.0
@@ -105,35 +101,12 @@ class Bench:
                     beside = export_padded_limit(encoder, models)
                     padded = stack.enter_context(in_process(encoder, beside, GRAPH))
                     scenarios += self._equal(encoder, fast)
-                    scenarios += self._mixed(encoder, fast, padded)
+                    scenarios += self._mixed(encoder, padded)
                 if encoder.name == _LARGE:
                     explicit = stack.enter_context(in_process(encoder, models, "attention.onnx"))
                     scenarios += self._attention(encoder, explicit)
             for scenario in scenarios:
                 self.rows.append(self._measure(encoder, scenario))
-
-    def health(self) -> dict[str, float]:
-        """Measure health checks on an idle server, and beside attention replies of 16 MiB."""
-        encoder = next(each for each in ENCODERS if each.name == _SMALL)
-        layers = range(encoder.config.layers)
-        requests = request_bytes(encoder, [240] * 2, attention=layers)
-        check = partial(closed_loop, self._server.address, [b""], in_flight=1, path=HEALTH)
-        idle = asyncio.run(check(seconds=1.0))
-
-        async def both() -> tuple[LoadResult, LoadResult]:
-            seconds = 2 * self._seconds
-            replies = closed_loop(self._server.address, requests, in_flight=2, seconds=seconds)
-            return await asyncio.gather(check(seconds=seconds), replies)
-
-        beside, replies = asyncio.run(both())
-        return {
-            "reply_mib": reply_bytes(encoder, 240, attention=layers) / 2**20,
-            "reply_p50_ms": replies.percentile_ms(50),
-            "idle_p50_ms": idle.percentile_ms(50),
-            "idle_p99_ms": idle.percentile_ms(99),
-            "beside_p50_ms": beside.percentile_ms(50),
-            "beside_p99_ms": beside.percentile_ms(99),
-        }
 
     def _tiny(self, encoder: BenchEncoder) -> Iterator[Scenario]:
         """Yield the scenarios of requests whose transport costs more than the encoder; the floor counts."""
@@ -182,14 +155,10 @@ class Bench:
                 expected_rate=max(limits.values()),
             )
 
-    def _mixed(self, encoder: BenchEncoder, graph: InProcess, padded: InProcess) -> Iterator[Scenario]:
+    def _mixed(self, encoder: BenchEncoder, padded: InProcess) -> Iterator[Scenario]:
         """Yield the scenarios of mixed lengths; the limit computes padding."""
         lengths = tuple(mixed_lengths(encoder.mixed))
         limits = padded.search(lengths, self._seconds / 4)
-        packed = {}
-        if not computes_padding(graph.graph):
-            rates = graph.search(lengths, self._seconds / 4)
-            packed["packed"] = partial(graph.measure, max(rates, key=rates.__getitem__))
         for in_flight, least in ((8, 1.0), (32, 1.05)):
             yield Scenario(
                 name="mixed",
@@ -197,7 +166,6 @@ class Bench:
                 in_flight=in_flight,
                 target=Target(of="limit", least=least),
                 limits=_runs(padded, limits),
-                packed=packed,
                 share=share_of_tokens(lengths, in_flight),
                 expected_rate=max(limits.values()),
             )
@@ -234,9 +202,8 @@ class Bench:
     def _measure(self, encoder: BenchEncoder, scenario: Scenario) -> BenchRow:
         """Measure one scenario and its references in turn."""
         half = self._seconds / 2
-        runs = {**scenario.limits, **scenario.packed}
         measures: dict[str, Callable[[], Sample]] = {
-            name: partial(_run, run, half) for name, run in runs.items()
+            name: partial(run, half) for name, run in scenario.limits.items()
         }
         with ExitStack() as stack:
             if scenario.echo_bytes:
@@ -271,17 +238,12 @@ class Bench:
         return put_load(send, seconds, scenario.batch)
 
 
-def _run(run: Callable[[float], RunSpeed], seconds: float) -> Sample:
-    speed = run(seconds)
-    return Sample(rate=speed.rate, p50_ms=speed.p50_ms)
-
-
 def _calls(requests: Sequence[bytes], in_flight: int) -> Send:
     """Return the load of calls."""
     return partial(closed_loop, requests=requests, in_flight=in_flight)
 
 
-def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[[float], RunSpeed]]:
+def _runs(graph: InProcess, configs: Iterable[RunConfig]) -> dict[str, Callable[[float], Sample]]:
     """Return runs in process by name."""
     return {str(config): partial(graph.measure, config) for config in configs}
 
@@ -304,15 +266,14 @@ def main() -> int:
         bench = Bench(server, baseline, seconds=chosen.seconds, rounds=chosen.rounds)
         for encoder in encoders:
             bench.run(encoder, chosen.models)
-        health = bench.health() if _SMALL in chosen.encoders else {}
     return finish(
         chosen,
         "make bench",
         "What serving costs on top of onnxruntime",
-        sections(bench.rows, health, cores=CORES),
+        sections(bench.rows, cores=CORES),
         conditions=targets(bench.rows),
         intro=INTRO,
-        facts={"health": health, "rows": bench.rows},
+        facts={"rows": bench.rows},
     )
 
 

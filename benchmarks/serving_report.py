@@ -7,29 +7,20 @@ from typing import Literal
 
 from benchmarks.frame import Condition, Rounds, markdown_table, spell_number, spell_ratios
 
-Reference = Literal["limit", "packed", "floor", "plain", "baseline"]
+Reference = Literal["limit", "floor", "plain", "baseline"]
 
 POLYHEAD = "polyhead"
 HEADINGS: Mapping[Reference, str] = {
     "limit": "× limit",
-    "packed": "× packed limit",
     "floor": "× floor",
     "plain": "× without attention",
     "baseline": "× baseline",
 }
 
 INTRO = (
-    "Client and server share the machine. Limit: onnxruntime in a process of",
-    "its own, with the machine to itself. A search picks the best batches for one run with all",
-    "threads, and for one-thread runs on each core. Both are measured in every round, and the one",
-    "with the higher median is the limit: the better one of each round would also be the luckier one.",
-    "For mixed lengths the limit runs a graph that computes padding, as other servers would; the packed",
-    "limit runs the graph that is served, which computes only tokens that exist. So many of the padded",
-    "tokens exist: see the share, for batches of as many requests as are in flight.",
-    "Floor: a `grpc.aio` server that echoes, under the same load. Ratios are those of the median",
-    "round, with the lowest and the highest in brackets; they are of latencies where p50 is given.",
-    "Without client: what the server could answer if it had all cores, at the CPU time that it spends",
-    "on a sequence now; an upper bound.",
+    "“×” is of latencies where p50 is given, else of sequences per second: the median round, with the lowest",
+    "and the highest in brackets. Without client: what the server could answer if it had all cores, at the",
+    "CPU time that it spends on a sequence now; an upper bound.",
 )
 
 
@@ -103,24 +94,10 @@ def targets(rows: Sequence[BenchRow]) -> list[Condition]:
     return [row.judge(row.target) for row in rows if row.target]
 
 
-def sections(rows: Sequence[BenchRow], health: Mapping[str, float], *, cores: int) -> list[str]:
-    """Return the page's table.
-
-    Args:
-        rows: All of them.
-        health: Latencies of health checks, if they were measured.
-        cores: Cores of the machine.
-    """
+def sections(rows: Sequence[BenchRow], *, cores: int) -> list[str]:
+    """Return the page's table, on a machine of so many cores."""
     used = [of for of in HEADINGS if any(row.against(of) for row in rows)]
-    lines = markdown_table(_cells(row, used, cores) for row in rows)
-    if health:
-        lines += [
-            f"Health checks, p50 / p99: {health['idle_p50_ms']:.1f} / {health['idle_p99_ms']:.1f} ms on an "
-            f"idle server, {health['beside_p50_ms']:.1f} / {health['beside_p99_ms']:.1f} ms beside two "
-            f"streams of replies of {health['reply_mib']:.0f} MiB.",
-            "",
-        ]
-    return lines
+    return markdown_table(_cells(row, used, cores) for row in rows)
 
 
 def _cells(row: BenchRow, used: Sequence[Reference], cores: int) -> dict[str, str]:

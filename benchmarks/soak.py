@@ -8,19 +8,16 @@ import asyncio
 import random
 import sys
 import time
-from dataclasses import asdict
-from typing import Any
 
 import psutil
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.encoders import export_missing
-from benchmarks.frame import console, finish, options
+from benchmarks.frame import console, finish, markdown_table, options
 from benchmarks.load_generator import background, send_at
 from benchmarks.monitor import ServerMonitor, ServerSample, trend
 from benchmarks.servers import ServerProcess, serve
 from benchmarks.soak_checks import SoakRun, judge
-from benchmarks.soak_report import draw, intro, sections
 from benchmarks.soak_requests import ABANDONED, DEEP, TINY
 from benchmarks.soak_traffic import CALL_SECONDS, KINDS, Traffic
 from polyhead_load.schedule import poisson
@@ -38,7 +35,7 @@ async def _soak(server: ServerProcess, *, seconds: float, share: float, seed: in
     counters_before = await asyncio.to_thread(server.counters)
     await traffic.learn()
     rate = await _calibrate(server, traffic, share)
-    monitor = ServerMonitor(server, lambda: _clients(traffic))
+    monitor = ServerMonitor(server)
     before = await monitor.sample()
     start, cpu = time.perf_counter(), _cpu_seconds(server)
     async with background(monitor.run()), background(traffic.kill_clients()):
@@ -95,33 +92,23 @@ async def _settled(monitor: ServerMonitor) -> ServerSample:
     return sample
 
 
-def _clients(traffic: Traffic) -> tuple[int, int, int]:
-    """Return the calls awaited, answered, and answered otherwise than with OK."""
-    fine = sum(number for (_, code), number in traffic.counts.items() if code == "OK")
-    return traffic.awaited, traffic.counts.total(), traffic.counts.total() - fine
-
-
 def _cpu_seconds(server: ServerProcess) -> tuple[float, float]:
     """Return the CPU seconds of the server, and of this process."""
     return server.cpu_seconds(), time.process_time()
 
 
-def _facts(run: SoakRun) -> dict[str, Any]:
-    """Return a run as JSON values."""
-    calls: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+def _sections(run: SoakRun) -> list[str]:
+    """Return how calls ended, what was dropped, and memory."""
+    calls: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for (kind, code), number in sorted(run.traffic.counts.items()):
-        calls[kind][code] = number
+        calls[kind].append(f"{code} {number:,}")
     drops = run.counters_after.metrics.by("polyhead_drops_total", "reason")
-    return {
-        "rate": run.rate,
-        "seconds": run.seconds,
-        "server_cores": run.server_cores,
-        "client_cores": run.client_cores,
-        "calls": calls,
-        "drops": {reason: number for (reason,), number in sorted(drops.items())},
-        "memory": asdict(run.memory) | {"peak_mib": max(sample.rss_mib for sample in run.samples)},
-        "samples": run.samples,
-    }
+    dropped = ", ".join(f"{reason} {number:,}" for (reason,), number in sorted(drops.items()))
+    return [
+        *markdown_table({"calls": kind, "ended": ", ".join(codes)} for kind, codes in calls.items()),
+        f"Work that the server dropped: {dropped or 'none'}.",
+        "",
+    ]
 
 
 def main() -> int:
@@ -136,17 +123,17 @@ def main() -> int:
         run = asyncio.run(
             _soak(server, seconds=60 * arguments.minutes, share=arguments.share, seed=arguments.seed)
         )
-    chosen = {name: getattr(arguments, name) for name in ("minutes", "seed", "share")}
-    facts = chosen | _facts(run)
-    draw(facts, arguments.out.with_suffix(".png"))
     return finish(
         arguments,
         "make soak",
         "Soak",
-        sections(facts),
+        _sections(run),
         conditions=judge(run),
-        intro=intro(facts),
-        facts=facts,
+        intro=[
+            f"{run.seconds / 60:.1f} minutes at {run.rate:.0f} calls/s, seed {arguments.seed}; "
+            f"{run.server_cores:.2f} cores for the server, {run.client_cores:.2f} for its callers."
+        ],
+        facts={"rate": run.rate, "memory": run.memory, "samples": run.samples},
     )
 
 

@@ -85,8 +85,6 @@ class Traffic:
         """Replies that equal the quiet server's, to the bit or nearly."""
         self.worst = 0.0
         """The largest difference from them."""
-        self.awaited = 0
-        """Calls that have not ended."""
         self._address = address
         self._rng = rng
         self._valid, self._invalid = all_valid(), all_invalid()
@@ -119,7 +117,6 @@ class Traffic:
 
     async def send(self, kind: str) -> None:
         """Send one call of a kind, and count how it ends."""
-        self.awaited += 1
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 await self._send[kind](kind)
@@ -127,8 +124,6 @@ class Traffic:
             self.counts[kind, "STUCK"] += 1
         except grpc.aio.AioRpcError as error:
             self.counts[kind, error.code().name] += 1
-        finally:
-            self.awaited -= 1
 
     async def close(self) -> None:
         """Close the connections."""

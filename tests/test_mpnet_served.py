@@ -73,7 +73,8 @@ def theirs() -> tuple[Any, list[int]]:
 
 
 def pooled(client: Client, texts: list[str], model: str) -> NDArray[np.float32]:
-    found: Any = client.encode(texts, model=model).pooled
+    found = client.encode(texts, model=model).pooled
+    assert found is not None
     return found
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from statistics import median
 from typing import Any, Literal
 
 import onnxruntime as ort
@@ -100,11 +99,3 @@ class TimedDevice:
             for name, call in calls.items():
                 samples[name].append(self.milliseconds(call, runs[name]))
         return samples
-
-
-def ratio(samples: Mapping[str, list[float]], slower: str, faster: str) -> list[float] | None:
-    """Return how many times as fast `faster` is: median, lowest and highest of the rounds."""
-    if not samples.get(slower) or not samples.get(faster):
-        return None
-    each = [one / other for one, other in zip(samples[slower], samples[faster], strict=True)]
-    return [median(each), min(each), max(each)]

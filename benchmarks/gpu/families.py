@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.encoders import trained_minilm
+from benchmarks.frame import spell_number
 from benchmarks.gpu.device import TimedDevice
 from benchmarks.gpu.plan import Check, EncoderFamily
 from polyhead_export import export_family
@@ -30,7 +31,8 @@ def run(check: Check) -> None:
         exports = {processes.submit(export, family, check.models, threads): family.key for family in missing}
         for done in as_completed(exports):
             with check.attempt(f"export of {exports[done]}"):
-                check.write("exported", family=exports[done], seconds=done.result())
+                seconds = spell_number(done.result())
+                check.write("row", cells={"family": exports[done], "seconds": seconds})
 
 
 def export(family: EncoderFamily, models: Path, threads: int) -> float:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
-from benchmarks.gpu.families import GRAPHS, feeds_of, open_graph
+from benchmarks.frame import spell_number
+from benchmarks.gpu.families import FAST, GRAPHS, feeds_of, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily
 
 _MESSAGE = re.compile(r"SdpaKernel=([A-Z_]+)")
@@ -27,10 +28,16 @@ def run(check: Check) -> None:
     """Profile both graphs of every family."""
     # onnxruntime's attention operators print their kernel if this is set when the session is made.
     os.environ["ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"] = "1"
+    fused = set()
     for family in check.plan.families:
         for graph in GRAPHS:
             with check.attempt(f"kernels of {family.key}, {graph}.onnx"):
-                _profile(check, family, graph)
+                kernel = _profile(check, family, graph)
+                if graph == FAST and check.device.kind == "cuda" and family.precision != "fp32":
+                    fused.add(kernel or "unknown")
+    if fused:
+        name = "16 bits: the fast graph's attention is fused"
+        check.judge(name, not fused & {"unfused", "unknown"}, ", ".join(sorted(fused)))
 
 
 def classify(kernels: Sequence[str]) -> str:
@@ -38,7 +45,8 @@ def classify(kernels: Sequence[str]) -> str:
     return next((kind for kind, words in _KINDS if any(words.search(name) for name in kernels)), "")
 
 
-def _profile(check: Check, family: EncoderFamily, graph: str) -> None:
+def _profile(check: Check, family: EncoderFamily, graph: str) -> str:
+    """Run a graph, and return the kind of its attention."""
     batch, tokens = check.plan.kernel_size
     lengths = [max(1, tokens - row) for row in range(batch)]  # ragged, as served
     feeds = feeds_of(family.config, lengths, seed=1)
@@ -56,15 +64,21 @@ def _profile(check: Check, family: EncoderFamily, graph: str) -> None:
         for event in profile.key_averages():
             if (spent := float(getattr(event, "self_device_time_total", 0.0))) > 0:
                 microseconds[event.key] = spent
+    attention = classify(list(microseconds))
+    longest = sorted(microseconds.items(), key=lambda each: -each[1])[:5]
+    spelt = [f"`{name[:50]}` {spell_number(spent)}" for name, spent in longest]
     check.write(
-        "kernels",
-        family=family.key,
-        graph=graph,
-        size=[batch, tokens],
-        messages=sorted(set(_MESSAGE.findall("".join(printed)))),
-        attention=classify(list(microseconds)),
-        longest=dict(sorted(microseconds.items(), key=lambda each: -each[1])[:5]),
+        "row",
+        cells={
+            "family": family.key,
+            "graph": graph,
+            "B, T": f"{batch}, {tokens}",
+            "attention": attention or "–",
+            "onnxruntime says": ", ".join(sorted(set(_MESSAGE.findall("".join(printed))))) or "nothing",
+            "longest kernels, µs": ", ".join(spelt),
+        },
     )
+    return attention
 
 
 @contextmanager

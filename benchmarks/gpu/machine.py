@@ -8,6 +8,7 @@ from pathlib import Path
 import onnxruntime as ort
 import torch
 
+from benchmarks.frame import spell_number
 from benchmarks.gpu.plan import Check
 from polyhead_load.sweep.fingerprint import fingerprint
 
@@ -23,11 +24,15 @@ def run(check: Check) -> None:
     facts["torch built for CUDA"] = torch.version.cuda or ""
     versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}
     facts |= {name: versions[name] for name in sorted(versions) if _PACKAGES.fullmatch(name)}
-    check.write("machine", **facts)
-    check.write("libraries", loaded=[path.name for path in loaded_libraries()])
+    check.write("device", name=check.device.name)
+    for name, value in facts.items():
+        check.write("row", cells={"fact": name, "value": value})
+    loaded = ", ".join(path.name for path in loaded_libraries()) or "none of CUDA"
+    check.write("line", text=f"Libraries in the process: {loaded}.")
     for name in ("float16", "bfloat16") if check.device.kind == "cuda" else ("float32",):
         with check.attempt(f"the {name} product"):
-            check.write("product", dtype=name, teraflops=_teraflops(check, getattr(torch, name)))
+            rate = spell_number(_teraflops(check, getattr(torch, name)))
+            check.write("line", text=f"A large matrix product: {rate} TFLOP/s in {name}.")
 
 
 def loaded_libraries() -> list[Path]:

@@ -72,7 +72,7 @@ class Check:
     models: Path
     """Model repositories, one for each family."""
     write: Callable[..., None]
-    """`write(kind, **facts)` stores one result."""
+    """`write(kind, **facts)` stores one result: a `row` of `cells`, a `line` of `text`, a `target`, …"""
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
@@ -82,6 +82,10 @@ class Check:
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             self.write("problem", what=what, reason=reason)
+
+    def judge(self, name: str, met: bool, seen: str) -> None:
+        """Store whether a target is met, and what was seen."""
+        self.write("target", name=name, met=met, seen=seen)
 
 
 def full(device: str) -> CheckPlan:

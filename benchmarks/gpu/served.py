@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from statistics import median
@@ -11,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.encoders import infer_request
+from benchmarks.frame import spell_number
 from benchmarks.gpu.families import FAST, feeds_of, open_graph
 from benchmarks.gpu.machine import loaded_libraries
 from benchmarks.gpu.plan import Check, EncoderFamily
@@ -20,15 +22,20 @@ from polyhead_proto import messages as pb
 
 _REQUESTS = 16
 """Different requests per caller."""
+_LEAST_SHARE = 0.9
 
 
 def run(check: Check) -> None:
     """Measure onnxruntime in process, then servers."""
     plan, family = check.plan, check.plan.timed[0]
     session = open_graph(check.device, family, check.models, FAST)
+    limits: dict[int, float] = {}
     for batch in plan.batches:
         with check.attempt(f"onnxruntime in process, B = {batch}"):
-            check.write("in_process", batch=batch, sequences_per_second=_rate(check, session, batch))
+            limits[batch] = _rate(check, session, batch)
+    spelt = ", ".join(f"{spell_number(rate)} at B = {batch}" for batch, rate in limits.items())
+    check.write("line", text=f"onnxruntime in process, sequences/s: {spelt}.")
+    rates: list[float] = []
     lengths = [max(1, plan.served_tokens - 3), 1, max(1, plan.served_tokens // 2)]
     (expected,) = session.run(["pooled"], feeds_of(family.config, lengths, seed=11))
     question = _request(family, lengths, seed=11)
@@ -50,9 +57,14 @@ def run(check: Check) -> None:
             ):
                 reply = asyncio.run(_ask(server.address, question))
                 pooled = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(expected.shape)
-                check.write("answer", workers=workers, difference=float(np.abs(pooled - expected).max()))
+                difference = float(np.abs(pooled - expected).max())
+                cells = {"workers": str(workers), "difference": spell_number(difference)}
                 for batch in (1, 8):
-                    _load(check, callers, server.address, workers=workers, batch=batch)
+                    rates.append(_load(check, callers, server.address, batch, cells))
+    if limits and rates:
+        share = max(rates) / max(limits.values())
+        name = "served ≥ 0.9 × onnxruntime in process, without errors"
+        check.judge(name, share >= _LEAST_SHARE, spell_number(share))
 
 
 def _request(family: EncoderFamily, lengths: list[int], *, seed: int) -> bytes:
@@ -72,8 +84,10 @@ def _rate(check: Check, session: ort.InferenceSession, batch: int) -> float:
     return batch * runs / (time.perf_counter() - start)
 
 
-def _load(check: Check, callers: ProcessPoolExecutor, address: str, *, workers: int, batch: int) -> None:
-    """Keep requests in flight from all callers at once."""
+def _load(
+    check: Check, callers: ProcessPoolExecutor, address: str, batch: int, cells: Mapping[str, str]
+) -> float:
+    """Keep requests in flight from all callers at once; return the sequences per second, 0 with errors."""
     plan = check.plan
     in_flight = max(1, plan.in_flight // plan.callers // batch)
     futures = []
@@ -82,17 +96,24 @@ def _load(check: Check, callers: ProcessPoolExecutor, address: str, *, workers: 
         requests = [_request(plan.timed[0], [plan.served_tokens] * batch, seed=seed) for seed in seeds]
         futures.append(callers.submit(_call, address, requests, in_flight, plan.seconds))
     loads = [future.result() for future in futures]
-    check.write(
-        "load",
-        workers=workers,
-        batch=batch,
-        in_flight=in_flight * plan.callers,
-        sequences_per_second=batch * sum(load.rate for load in loads),
-        p50_ms=median([load.percentile_ms(50) for load in loads]),
-        p99_ms=max(load.percentile_ms(99) for load in loads),
-        errors=sum(load.errors for load in loads),
-        cores=sum(load.client_cores for load in loads),
+    rate, errors = batch * sum(load.rate for load in loads), sum(load.errors for load in loads)
+    p50, p99 = (
+        median([load.percentile_ms(50) for load in loads]),
+        max(load.percentile_ms(99) for load in loads),
     )
+    check.write(
+        "row",
+        cells={
+            **cells,
+            "B of a call": batch,
+            "in flight": in_flight * plan.callers,
+            "sequences/s": spell_number(rate),
+            "p50 / p99 ms": f"{spell_number(p50)} / {spell_number(p99)}",
+            "errors": errors,
+            "callers' cores": spell_number(sum(load.client_cores for load in loads)),
+        },
+    )
+    return 0.0 if errors else rate
 
 
 def _call(address: str, requests: list[bytes], in_flight: int, seconds: float) -> LoadResult:

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu.device import TimedDevice, ratio
+from benchmarks.frame import paired_ratios, spell_number, spell_ratios
+from benchmarks.gpu.device import TimedDevice
 from benchmarks.gpu.families import ATTENTION, FAST, GRAPHS, build, feeds_of, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily, Size
 from polyhead_model import Encoder, flops
@@ -23,13 +24,19 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 def run(check: Check) -> None:
     """Time every family at every size; all sequences have T tokens."""
+    gains: list[float] = []
+    text = "Medians of the rounds; ratios with the lowest and the highest round in brackets."
+    check.write("line", text=text)
     for family in check.plan.timed:
         with check.attempt(f"speed of {family.key}"):
             sessions = {graph: open_graph(check.device, family, check.models, graph) for graph in GRAPHS}
             encoder = build(family).fuse().to(check.device.torch, _DTYPES[family.precision]).eval()
             for size in check.plan.speed_sizes:
                 with check.attempt(f"speed of {family.key} at B, T = {size}"):
-                    _measure(check, family, size, sessions, encoder)
+                    gains += _measure(check, family, size, sessions, encoder)
+    if gains:
+        name = "fast graph ≥ torch.compile + SDPA, at its best"
+        check.judge(name, min(gains) >= 1, spell_number(min(gains)))
 
 
 def attend_sdpa(
@@ -58,7 +65,8 @@ def _measure(
     size: Size,
     sessions: Mapping[str, ort.InferenceSession],
     encoder: Encoder,
-) -> None:
+) -> list[float]:
+    """Write a row; return how many times as fast as PyTorch's best the fast graph is, if both ran."""
     (batch, tokens), device, config = size, check.device, family.config
     inputs = {
         name: torch.from_numpy(value).to(device.torch)
@@ -87,19 +95,30 @@ def _measure(
     samples = device.compare(calls, sample_ms=check.plan.sample_ms, rounds=check.plan.rounds)
     compiled = {name: median(samples[name]) for name in (COMPILED, CAPTURED) if name in samples}
     best = min(compiled, key=lambda name: compiled[name], default=COMPILED)
+    gain, costs = (
+        paired_ratios(samples[slower], samples[faster]) if {slower, faster} <= samples.keys() else []
+        for slower, faster in ((best, FAST), (ATTENTION, FAST))
+    )
+    speed = flops(config, batch, tokens) / median(samples[FAST]) / 1e9 if FAST in samples else None
     check.write(
-        "size",
-        family=family.key,
-        batch=batch,
-        tokens=tokens,
-        ms={name: median(each) for name, each in samples.items()},
-        against_torch=ratio(samples, best, FAST),
-        attention_costs=ratio(samples, ATTENTION, FAST),
-        teraflops=flops(config, batch, tokens) / median(samples[FAST]) / 1e9 if FAST in samples else None,
+        "row",
+        cells={
+            "family": family.key,
+            "B": batch,
+            "T": tokens,
+            **{
+                f"{name}, ms": spell_number(median(samples[name])) if name in samples else "–"
+                for name in makes
+            },
+            "fast × best of torch": spell_ratios(gain) if gain else "–",
+            "attention ×": spell_ratios(costs) if costs else "–",
+            "TFLOP/s": "–" if speed is None else spell_number(speed),
+        },
     )
     if device.kind == "cuda":
         calls.clear()
         torch.cuda.empty_cache()
+    return [median(gain)] if gain else []
 
 
 def _bound_call(

@@ -23,8 +23,8 @@ from benchmarks.encoders import (
     reply_bytes,
     sequences,
 )
-from benchmarks.frame import Sample, compare, console, finish, options, put_load
-from benchmarks.in_process import CORES, InProcess, RunConfig, in_process
+from benchmarks.frame import compare, console, finish, in_rounds, options, put_load
+from benchmarks.in_process import CORES, InProcess, in_process
 from benchmarks.load_generator import Send, closed_loop, encode_loop
 from benchmarks.peers.comparison import (
     ECHO,
@@ -84,7 +84,7 @@ def _compare(
         long = max(seconds, 2 * in_flight / max(best.values()))
         measures = {name: partial(put_load, load, long) for name, load in loads.items()}
         measures |= {
-            f"{IN_PROCESS}, {config.way}": partial(_run, graph, config, seconds) for config in configs
+            f"{IN_PROCESS}, {config.way}": partial(graph.measure, config, seconds) for config in configs
         }
         samples = compare(f"{encoder.name}: {in_flight} in flight", measures, rounds)
         comparisons.append(PeerComparison(encoder=encoder.name, in_flight=in_flight, samples=samples))
@@ -122,11 +122,6 @@ def _loads(
         )
         for each in contenders
     }
-
-
-def _run(graph: InProcess, config: RunConfig, seconds: float) -> Sample:
-    speed = graph.measure(config, seconds)
-    return Sample(rate=speed.rate, p50_ms=speed.p50_ms, batch=config.batch)
 
 
 def main() -> int:
@@ -185,14 +180,8 @@ def main() -> int:
         "polyhead and its peers",
         sections(comparisons, versions),
         conditions=targets(comparisons),
-        intro=(
-            f"Medians of {chosen.rounds} rounds, in each of which every server is loaded for "
-            f"{chosen.seconds:g} s or more.",
-            "The same encoders behind other servers, under the same load on the same machine, in turn, and",
-            "in every second round backwards. Ratios compare within this run; the rest is this machine's. “×",
-            "Triton” divides by its better variant, with the lowest and the highest round in brackets.",
-        ),
-        facts={**sizes, "versions": versions, "comparisons": comparisons},
+        intro=[f"The same encoders behind other servers, under the same load. {in_rounds(chosen)}"],
+        facts={"versions": versions, "comparisons": comparisons},
     )
 
 

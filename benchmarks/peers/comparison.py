@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.encoders import ENCODERS
-from benchmarks.frame import Condition, Rounds, at_least, markdown_table, spell_number, spell_ratios
+from benchmarks.encoders import ENCODERS, describe
+from benchmarks.frame import Condition, Rounds, at_least, markdown_table
 
 POLYHEAD = "polyhead"
 ENCODE = "polyhead, `AsyncClient.encode`"
@@ -70,64 +70,14 @@ def targets(comparisons: Sequence[PeerComparison]) -> list[Condition]:
 def sections(comparisons: Sequence[PeerComparison], versions: Mapping[str, str]) -> list[str]:
     """Return the page's tables, with the versions of all servers."""
     lines: list[str] = []
-    for encoder in ENCODERS:
-        mine = [each for each in comparisons if each.encoder == encoder.name]
-        equal, mixed = (
-            [each for each in mine if (each.share is not None) == is_mixed] for is_mixed in (0, 1)
-        )
-        config = encoder.config
-        layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
-        feed_forward = " with feed-forward" if config.feed_forward else " of attention"
-        described = f"{encoder.name}: D = {config.d_model}, H = {config.heads}, {layers}{feed_forward}"
-        shares = ", ".join(f"{each.share:.2f} in batches of {each.in_flight}" for each in mixed)
-        for some, lengths in (
-            (equal, f"T = {encoder.tokens}"),
-            (mixed, f"mixed lengths (tokens that exist: {shares})"),
-        ):
-            names = dict.fromkeys(name for each in some for name in each.samples)
-            if names:
-                rows = markdown_table(_row(name, some) for name in names)
-                lines += [f"## {described}, {lengths}", "", *rows]
-    return [
-        *lines,
-        "## How it was measured",
-        "",
-        "* One asyncio client keeps 1, 8 or 32 requests in flight, one sequence each, built before the",
-        "  clock starts and not decoded. `AsyncClient.encode` is polyhead's own client, which builds and",
-        "  decodes. Client and server share the machine.",
-        "* Every server runs the same graph and weights with the same onnxruntime, without spinning.",
-        "  Before anything is measured, 32 answers of each to requests at once are compared with",
-        "  onnxruntime's own.",
-        "* Triton: the server binary of nvidia-pytriton with its Python back end and without batching",
-        "  delay; the requests of a batch are joined, and one run answers them. KServe: a custom model in",
-        "  its model server, which has no batching. polyhead: as it comes.",
-        "* In process: onnxruntime with the machine to itself, at its best batch size for one run with",
-        "  all threads, and for one-thread runs on each core. A server can at most reach the better of",
-        "  the two.",
-        "* Mixed lengths are log-normal, 8 to 128 tokens. There Triton's model pads the requests of a batch",
-        "  to the longest and runs the graph that is served, and a padded one, which computes all that;",
-        "  ratios divide by the better one with the padded graph, as other exporters make it.",
-        "",
-        *markdown_table({"server": name, "version": version} for name, version in versions.items()),
-    ]
-
-
-def _row(name: str, comparisons: Sequence[PeerComparison]) -> dict[str, str]:
-    """Return a contender's row: three cells for each number of requests in flight."""
-    row = {"": f"**{name}**" if name.startswith(POLYHEAD) else name}
+    described = {each.name: f"{each.name}: {describe(each)}" for each in ENCODERS}
+    tokens = {each.name: each.tokens for each in ENCODERS}
     for each in comparisons:
-        cells = ["", "", ""]
-        if name in each.samples:
-            batch = each.samples[name][0].batch
-            cells = [
-                spell_number(each.median(name)),
-                f"B = {batch}" if batch > 1 else spell_number(each.median(name, "p50_ms")),
-                spell_ratios(each.against_triton(name)),
-            ]
-        heads = (
-            f"{each.in_flight} in flight: seq/s",
-            f"{each.in_flight}: p50 ms",
-            f"{each.in_flight}: × Triton",
-        )
-        row |= dict(zip(heads, cells, strict=True))
-    return row
+        lengths = f"T = {tokens[each.encoder]}"
+        if each.share is not None:
+            lengths = f"mixed lengths ({each.share:.2f} of the tokens in padded batches exist)"
+        base = strongest_triton(each)
+        lines += [f"## {described[each.encoder]}, {lengths}, {each.in_flight} in flight", ""]
+        lines += markdown_table(each.row(name, base) for name in each.samples)
+    rows = ({"server": name, "version": version} for name, version in versions.items())
+    return [*lines, *markdown_table(rows)]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from benchmarks.natural.batches import open_tokenizer, pad, token_ids
 from benchmarks.peers.graph import encode_each, open_graph
+from benchmarks.texts.batches import open_tokenizer, pad, token_ids
 
 
 class TritonPythonModel:

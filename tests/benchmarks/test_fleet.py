@@ -11,23 +11,17 @@ from benchmarks.fleet import ONE_LENGTH, ONE_POINT, Removal, conditions, removal
 from polyhead_load.fleet.measured import read_measured
 
 RIGHT = Removal(
-    round="01",
     tokens=64,
     load="60%",
     removed=ONE_POINT,
     rate=100.0,
     p99=0.01,
     planned=110.0,
-    planned_p99=0.01,
-    limited_by="p99",
 )
 
 
 def rounds(*planned: float, removed: str = ONE_POINT, tokens: int = 64, load: str = "60%") -> list[Removal]:
-    return [
-        replace(RIGHT, round=f"{number:02d}", planned=each, removed=removed, tokens=tokens, load=load)
-        for number, each in enumerate(planned, 1)
-    ]
+    return [replace(RIGHT, planned=each, removed=removed, tokens=tokens, load=load) for each in planned]
 
 
 def all_points(changes: Mapping[tuple[str, int, str], Sequence[float]] | None = None) -> list[Removal]:
@@ -66,7 +60,6 @@ def test_all_rounds_of_a_point_make_one_verdict() -> None:
 
     assert found.ratio.value == pytest.approx(1)
     assert found.ratio.low == pytest.approx(1 / found.ratio.high)
-    assert found.p99_ratio.value == pytest.approx(1)
     assert found.within
     assert not found.contradicted
     assert not found.sharp

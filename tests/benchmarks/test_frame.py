@@ -73,6 +73,18 @@ def test_the_strongest_has_the_best_median() -> None:
     assert compared.ratios("a", "b") == [0.5, 0.75, 5 / 6]
 
 
+def test_a_row_is_compared_with_another() -> None:
+    served = [
+        Sample(rate=rate, p50_ms=8, p99_ms=20, client_cores=0.1, server_cores=1.5) for rate in (90, 100, 110)
+    ]
+    loads = Rounds(samples={"a": served, "b": [Sample(rate=50, p50_ms=16, batch=4, errors=1)] * 3})
+
+    assert " | ".join(loads.row("a", "a").values()) == "**a** | 100 |  | 8 |  | 20 |  | 0.10 / 1.50 | 0"
+    assert " | ".join(loads.row("b", "a").values()) == (
+        "b | 50 | 0.50 (0.45–0.56) | 16 | 2.00 (2.00–2.00) |  | 4.0 |  | 3"
+    )
+
+
 def test_the_median_round_is_judged() -> None:
     ratios = [0.9, 1.0, 1.2]
 
@@ -101,7 +113,7 @@ def test_a_result_is_written_and_its_conditions_are_the_status(tmp_path: Path) -
     assert {"began", "cores", "Python", "polyhead"} <= written["fingerprint"].keys()
     title, _, made, *lines = out.with_suffix(".md").read_text().splitlines()
     assert title == "# It"
-    assert made.startswith("Made by `make it`: ")
+    assert made.startswith("Made by `make it` ([how](../../docs/benchmarks.md)): ")
     assert "Meanwhile other processes kept " in made
     assert lines == [
         "",

@@ -54,7 +54,7 @@ def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
     assert "the numbers mean nothing" in page
     met = {name: met for name, met, _ in rows(page, "Targets")}
     assert met["fp32: every output within 1e-05 of PyTorch"] == "yes"
-    assert met["fp16: pooled output within 0.001 of PyTorch"] == "–"
+    assert not [name for name in met if "fp16" in name]
     parity = rows(page, "Parity with PyTorch in fp32 on the CPU")
     assert [(family, graph) for family, graph, *_ in parity] == [
         ("tiny-fp32", "model"),
@@ -64,11 +64,11 @@ def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
     assert len(rows(page, "Which kernel computes attention")) == 2
     assert len(rows(page, "Against PyTorch, on one stream")) == 1
     served = rows(page, "Served")
-    assert [(workers, batch, errors) for workers, batch, _, _, _, errors, *_ in served] == [
+    assert [(workers, batch, errors) for workers, _, batch, _, _, _, errors, _ in served] == [
         ("1", "1", "0"),
         ("1", "8", "0"),
     ]
-    assert all(float(difference) < 1e-5 for *_, difference in served)
+    assert all(float(difference) < 1e-5 for _, difference, *_ in served)
 
 
 def test_a_part_that_measures_nothing_has_failed(tmp_path: Path) -> None:

@@ -1,20 +1,13 @@
 """What must hold of the gain of int8."""
 
-import numpy as np
 import pytest
 
 from benchmarks.int8_cost import (
-    EQUAL,
-    NATURAL,
-    PIECE,
     SIZES,
     Ranking,
     judge,
-    judge_natural,
     judge_ranking,
-    natural_lists,
 )
-from benchmarks.natural.comparison import PER_LIST
 
 FAST = {"fp32": [2.0, 2.4, 9.0], "int8": [1.0, 1.0, 4.0]}
 
@@ -30,29 +23,6 @@ def test_the_median_of_the_turns_counts() -> None:
     assert [one.holds for one in conditions] == [True] * 4 + [False] * 3 + [True]
     assert conditions[0].name == "minilm, B × T = 1 × 16, 1 thread: ≥ 2.2 × fp32"
     assert {one.seen for one in conditions} == {"2.250 (2.000–2.400)", "2.000 (2.000–2.250)"}
-
-
-@pytest.mark.parametrize(("natural", "holds"), [(2.03, True), (1.97, True), (2.1, False), (1.9, False)])
-def test_natural_lengths_gain_as_much_as_equal_ones(natural: float, holds: bool) -> None:
-    samples = {2: {NATURAL: {"fp32": [natural], "int8": [1.0]}, EQUAL: {"fp32": [2.0], "int8": [1.0]}}}
-
-    (condition,) = judge_natural(samples)
-
-    assert condition.holds is holds
-
-
-def test_lists_of_equal_lengths_have_as_many_tokens() -> None:
-    lists = natural_lists([[7] * (1 + index % 40) for index in range(2 * PER_LIST)])
-
-    tokens = {
-        kind: np.array([each["lengths"].sum() for each in pieces]).reshape(-1, PER_LIST // PIECE).sum(axis=1)
-        for kind, pieces in lists.items()
-    }
-    np.testing.assert_allclose(tokens[EQUAL], tokens[NATURAL], atol=PER_LIST / 2)
-    for natural, equal in zip(lists[NATURAL], lists[EQUAL], strict=True):
-        assert len(set(equal["lengths"].tolist())) == 1
-        assert equal["input_ids"].shape[1] == equal["lengths"].max()
-        assert (np.diff(natural["lengths"]) >= 0).all()
 
 
 @pytest.mark.parametrize(("people", "cosine"), [(0.49, 0.996), (0.47, 0.996), (0.49, 0.994)])

@@ -50,7 +50,7 @@ def test_a_target_needs_its_reference() -> None:
 
 
 def test_only_measured_references_have_a_column() -> None:
-    shown = "\n".join(sections([measured(9.0, 8.0, 11.0)], {}, cores=2))
+    shown = "\n".join(sections([measured(9.0, 8.0, 11.0)], cores=2))
 
     assert "0.90 (0.80–1.10)" in shown
     assert "× limit" in shown

@@ -73,7 +73,7 @@ class FakeServer:
             if rpc.name in self.answers
         }
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._play, response_serializer=lambda message: message.SerializeToString()
+            self._play, response_serializer=pb.ModelStreamInferResponse.SerializeToString
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = (

@@ -196,6 +196,7 @@ def test_names_that_cannot_be_sent_are_refused(client: Client, fake: "FakeServer
     broken: Any = "\udcff"  # as in arguments of a command line that are not UTF-8
 
     for call in (client.model, client.ready, client.statistics, client.wait_until_ready):
+        given: Any
         for given in ("", 5, broken):
             must = re.escape(f"model must be a name, such as 'minilm', or None, was {given!r}")
             with pytest.raises(InvalidRequest, match=must):

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +33,6 @@ def plan(
     price: float | None = None,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     picture: Path | None = None,
-    json: bool = False,
 ) -> None:
     """Say how many machines carry a rate within a limit on p99, from a sweep.
 
@@ -73,8 +71,6 @@ def plan(
         The seed of the simulation.
     picture
         A file for a picture of latency against rate (.svg).
-    json
-        Write JSON: of one configuration the plan, of several a list.
     """
     from rich.console import Console
 
@@ -83,6 +79,7 @@ def plan(
     from polyhead_load.fleet.report import draw_fleet_plan
     from polyhead_load.fleet.sizing import MOST_SHARE
     from polyhead_load.options import parse_tokens
+    from polyhead_load.report.recommendations import choose_lines, choose_table
     from polyhead_load.sweep.spec import LEAST_NUMBER, MOST_NUMBER, ServiceTarget
 
     target = ServiceTarget.of_flags(rate, p99)
@@ -115,20 +112,12 @@ def plan(
             f"--picture draws one configuration, and there are {len(options)}: choose one with --family, "
             "--tokens, --batch and --attention"
         )
-    if json:
-        import json as encoder
-
-        facts = [one.facts() for one in options] if only is None else only.facts()
-        sys.stdout.write(encoder.dumps(facts, indent=1) + "\n")
-    else:
-        from polyhead_load.report.recommendations import choose_lines, choose_table
-
-        console = Console()
-        if only is None:
-            varied = folder.read()[0].varied
-            console.print(choose_table(options, varied, target))
-        for line in choose_lines(options, varied, target) if only is None else only.lines():
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console = Console()
+    if only is None:
+        varied = folder.read()[0].varied
+        console.print(choose_table(options, varied, target))
+    for line in choose_lines(options, varied, target) if only is None else only.lines():
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if picture is not None and only is not None:
         picture.write_text(draw_fleet_plan(only).svg(), encoding="utf-8")
     if not plans:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -154,41 +153,6 @@ class FleetPlan:
                 f"{measured.machine.lanes} runs busy: sweep with a larger capacity_users"
             )
         yield from (f"not used: {each}" for each in measured.left_out)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the plan as JSON values; times are in seconds."""
-        fleet, measured = self.fleet, self.measured
-        return {
-            "machines": fleet.machines,
-            "spare": fleet.spare,
-            "rate": fleet.rate,
-            "p99_limit": fleet.p99,
-            "family": measured.family,
-            "tokens": self.tokens if isinstance(self.tokens, int) else asdict(self.tokens),
-            "batch": measured.batch,
-            "attention": measured.attention,
-            "capacity": self.model.capacity,
-            "limited_by": fleet.limited_by,
-            "machine": {
-                "usual": asdict(fleet.usual),
-                "with_spare_failed": asdict(fleet.worst),
-                "most": asdict(fleet.most),
-            },
-            "price_an_hour": self.an_hour,
-            "price_a_million": self.a_million,
-            "checks": [
-                {
-                    "tokens": point.tokens,
-                    "load": point.load,
-                    "rate": point.rate,
-                    "p99": point.p99.facts(),
-                    "predicted_p99": None if ratio is None else ratio * point.p99.value,
-                }
-                for point, ratio in self.model.checks().items()
-            ],
-            "basis": list(self.basis()),
-            "warnings": list(self.warnings()),
-        }
 
 
 def _describe(prediction: Prediction) -> str:

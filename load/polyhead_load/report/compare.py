@@ -13,7 +13,7 @@ from rich.table import Table
 from polyhead_load.errors import SweepError
 from polyhead_load.report.findings import QUANTILES
 from polyhead_load.report.formatting import described, factor
-from polyhead_load.report.tables import compact_table, interval_facts, stacked
+from polyhead_load.report.tables import compact_table, stacked
 from polyhead_load.sweep.intervals import Interval, independent_ratio
 from polyhead_load.sweep.spec import DIMENSIONS
 
@@ -39,8 +39,6 @@ class Pair:
     key: Key
     ratios: Mapping[str, Interval | None]
     """Quantile → the second run to the first; None for too few samples."""
-    overlap: Mapping[str, bool | None]
-    """Quantile → whether the two runs' intervals overlap; None for too few samples."""
     rate: float | None
     """Rate of the second run to the first's; None in a closed loop."""
 
@@ -54,11 +52,6 @@ class Comparison:
     only_second: Sequence[Key]
     differences: Sequence[str]
     """Differences in machine, versions, families and the sweep itself."""
-
-    def agreeing(self, quantile: str) -> tuple[int, int]:
-        """Count the cells whose intervals overlap, and those in which both runs have one."""
-        known = [overlap for pair in self.pairs if (overlap := pair.overlap[quantile]) is not None]
-        return sum(known), len(known)
 
     def same(self, quantile: str) -> tuple[int, int]:
         """Count the cells whose ratio's interval contains 1, and those that have a ratio."""
@@ -77,11 +70,11 @@ class Comparison:
         """Return a summary, and what to bear in mind when reading it."""
         lines = []
         for name in QUANTILES:
-            (same, ratios), (agreeing, known) = self.same(name), self.agreeing(name)
+            same, ratios = self.same(name)
             if (reach := self.reach(name)) is not None:
                 lines.append(
                     f"{name}: in {same} of {ratios} cells the ratio's interval contains 1 (it reaches "
-                    f"±{reach:.1%} in the median); in {agreeing} of {known} the intervals of the two overlap"
+                    f"±{reach:.1%} in the median)"
                 )
         if rates := [pair.rate for pair in self.pairs if pair.rate is not None]:
             lines.append(
@@ -89,39 +82,16 @@ class Comparison:
             )
         return lines + [f"they differ in {difference}" for difference in self.differences]
 
-    def facts(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
-        return {
-            **{
-                count.__name__: {name: count(name) for name in QUANTILES}
-                for count in (self.agreeing, self.same, self.reach)
-            },
-            "differences": list(self.differences),
-            "cells": [
-                {
-                    "cell": list(pair.key),
-                    "ratio": {name: interval_facts(ratio) for name, ratio in pair.ratios.items()},
-                    "overlap": dict(pair.overlap),
-                    "rate": pair.rate,
-                }
-                for pair in self.pairs
-            ],
-            "only_first": [list(key) for key in self.only_first],
-            "only_second": [list(key) for key in self.only_second],
-        }
-
     def table(self) -> Table:
         """Return a table that fits into 80 columns, without the labels that all cells share."""
         shared = [len(set(labels)) == 1 for labels in zip(*(pair.key for pair in self.pairs), strict=True)]
-        table = compact_table("B / A", "cell", "rate", "overlap", *QUANTILES)
+        table = compact_table("B / A", "cell", "rate", *QUANTILES)
         for pair in self.pairs:
             *labels, load = pair.key
             names = [described(*one) for one in zip(DIMENSIONS, labels, strict=True)] + [load]
-            apart = [name for name, overlap in pair.overlap.items() if overlap is False]
             table.add_row(
                 "\n".join(name for name, same in zip(names, shared, strict=True) if not same) or labels[0],
                 "" if pair.rate is None else f"{pair.rate:.3f}",
-                "not in\n" + "\n".join(apart) if apart else "yes",
                 *(
                     stacked(factor(ratio)).replace(" difference", "\ndifference")
                     for ratio in pair.ratios.values()
@@ -173,16 +143,14 @@ def _valid_rows(report: Mapping[str, Any]) -> dict[Key, Mapping[str, Any]]:
 
 def _pair(key: Key, first: Mapping[str, Any], second: Mapping[str, Any]) -> Pair:
     ratios: dict[str, Interval | None] = dict.fromkeys(QUANTILES)
-    overlap: dict[str, bool | None] = dict.fromkeys(QUANTILES)
     for name in QUANTILES:
         facts = [row["ms"][name] for row in (first, second)]
         if all(isinstance(one, dict) for one in facts):
             ratios[name] = independent_ratio(
                 *([block[name] for block in row["blocks"]] for row in (second, first))
             )
-            overlap[name] = Interval(**facts[0]).overlaps(Interval(**facts[1]))
     before, after = (row.get("offered_per_second") for row in (first, second))
-    return Pair(key=key, ratios=ratios, overlap=overlap, rate=after / before if before and after else None)
+    return Pair(key=key, ratios=ratios, rate=after / before if before and after else None)
 
 
 def _differences(name: str, one: Any, other: Any) -> Iterator[str]:

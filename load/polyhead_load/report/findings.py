@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyhead_load.records import Records
 from polyhead_load.sweep.cells import CAPACITY
@@ -25,7 +24,6 @@ from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep, parse_load
 
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
-_ECDF_POINTS = 300
 _SAME_RATE = 0.01
 """Largest relative difference of two rates that count as the same load."""
 
@@ -71,8 +69,6 @@ class Row(_Aggregate):
     """Over all requests of an open loop."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Parts of the mean latency, which add up to `total`."""
-    ecdf: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    """Latencies at equal steps of the share of requests, from 0 to 1."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -195,7 +191,6 @@ def _row(runs: Sequence[Measurement], folder: RunFolder) -> Row:
     records = list(by_block.values())
     latencies = [each.latency_ms for each in records]
     lags = [each.lag_ms for each in records if len(each.lag_ms)] if runs[0].rate is not None else []
-    together = np.concatenate(latencies) if latencies else np.empty(0)
     return Row(
         labels=_labels(runs[0]),
         load=runs[0].load,
@@ -205,7 +200,6 @@ def _row(runs: Sequence[Measurement], folder: RunFolder) -> Row:
         parts=_parts(records),
         blocks={block: each.latency_ms for block, each in by_block.items()},
         send_lag_p99_ms=float(np.quantile(np.concatenate(lags), 0.99)) if lags else None,
-        ecdf=np.quantile(together, np.linspace(0, 1, _ECDF_POINTS)) if len(together) else together,
     )
 
 

@@ -3,12 +3,10 @@
 import base64
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
@@ -100,8 +98,7 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
     return environment.get_template("page.html").render(
         findings=findings,
         sweep=findings.sweep,
-        facts={name: {} for name in ("skipped", "families", "fingerprint", "hashes", "graphs")}
-        | dict(findings.facts),
+        facts={name: {} for name in ("skipped", "families", "fingerprint", "hashes")} | dict(findings.facts),
         version=version("polyhead"),
         summary=summary(findings),
         differences=list(differences(findings)),
@@ -110,7 +107,7 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
             (load, [row for row in findings.rows if row.load == load]) for load in findings.sweep.loads
         ],
         pictures=[(plot, base64.b64encode(svg.encode()).decode()) for plot, svg in pictures],
-        graphs=_graphs(findings.facts.get("graphs", {})),
+        graphs=_graphs(findings.facts.get("operators", {})),
         constants=_constants(findings),
         ratio_cell=_ratio_cell,
         ratios=any(row.ratios for row in findings.rows),
@@ -212,7 +209,6 @@ def _constants(findings: Findings) -> Mapping[str, str]:
         for name, value in encoders[0].items()
         if all(encoder.get(name) == value for encoder in encoders)
     ]
-    unchecked = Counter(gate for one in valid for gate in one.unchecked)
     sessions = [
         ", ".join(value if name == "command" else f"{name} {value}" for name, value in session.items())
         for session in facts.get("sessions", [])
@@ -226,9 +222,6 @@ def _constants(findings: Findings) -> Mapping[str, str]:
         "server": facts.get("server", ""),
         "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
         "gates": ", ".join(f"{name} {value:g}" for name, value in sweep.gates.model_dump().items()),
-        "not checked": ", ".join(
-            f"{gate}: in {count} of {len(valid)} runs, too few answers" for gate, count in unchecked.items()
-        ),
         "generator's priority": ", ".join(
             sorted({one.generator_priority for one in valid if one.generator_priority})
         ),
@@ -237,18 +230,15 @@ def _constants(findings: Findings) -> Mapping[str, str]:
     return {name: value for name, value in words.items() if value}
 
 
-def _graphs(found: Mapping[str, Any]) -> list[dict[str, str]]:
+def _graphs(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, str]]:
     """Return the graphs with their operators, the most frequent first; equal ones share a row."""
-    families: dict[tuple[str, str, str], list[str]] = {}
+    families: dict[tuple[str, str], list[str]] = {}
     for family, graphs in found.items():
-        if family == "problem":
-            continue
-        for name, graph in graphs.items():
-            counts = sorted(graph["operators"].items(), key=lambda one: (-one[1], one[0]))
-            operators = ", ".join(f"{count} {operator}" for operator, count in counts)
-            title = name if graph["optimised"] else f"{name}, as exported"
-            families.setdefault((title, graph["kernel"], operators), []).append(family)
+        for name, counts in graphs.items():
+            ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+            operators = ", ".join(f"{count} {operator}" for operator, count in ordered)
+            families.setdefault((name, operators), []).append(family)
     return [
-        {"families": ", ".join(names), "graph": title, "kernel": kernel, "operators": operators}
-        for (title, kernel, operators), names in families.items()
+        {"families": ", ".join(names), "graph": name, "operators": operators}
+        for (name, operators), names in families.items()
     ]

@@ -18,7 +18,6 @@ from polyhead_load.report.findings import Findings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.spec import parse_load
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
@@ -78,7 +77,7 @@ def draw(findings: Findings) -> list[Plot]:
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [make(layout) for make in (_latency, _ratio, _throughput, _split, _bytes, _ecdf)]
+        plots = [make(layout) for make in (_latency, _ratio, _split, _bytes)]
     return [plot for plot in plots if plot is not None]
 
 
@@ -170,35 +169,6 @@ def _ratio(layout: PlotLayout) -> Plot | None:
     )
 
 
-def _throughput(layout: PlotLayout) -> Plot | None:
-    """Draw latency against throughput, one curve for each configuration."""
-    loads = [load for load in layout.loads if parse_load(load).kind != "single"]
-
-    def panel(axis: Axes, facet: Facet, name: str) -> bool:
-        curves: dict[Any, list[tuple[float, float]]] = {value: [] for value in layout.values}
-        for load in loads:
-            for row in layout.rows(facet, load):
-                if (interval := row.quantiles[name]) and (rate := row.mean("achieved")):
-                    curves[layout.value(row)].append((rate, interval.value))
-        for value, points in curves.items():
-            if not points:
-                continue
-            style: dict[str, Any] = {"color": layout.colour(value), "label": layout.name(value)}
-            axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3.5, linewidth=1.2, **style)
-        if drawn := any(curves.values()):
-            _plain_log(axis.yaxis)
-            axis.set_xlim(left=0)
-        return drawn
-
-    figure = _panels(layout, loads, ("p50", "p99"), panel, x="answered requests/s", y="latency, ms")
-    return _plot(
-        name="throughput",
-        title="Latency against throughput",
-        caption="Open loop: requests arrive at Poisson times, whatever the answers do.",
-        figure=figure,
-    )
-
-
 def _split(layout: PlotLayout) -> Plot | None:
     """Draw the parts of the mean latency."""
     loads, places = layout.extreme_loads, {value: place for place, value in enumerate(layout.values)}
@@ -271,29 +241,6 @@ def _bytes(layout: PlotLayout) -> Plot | None:
         name="bytes",
         title="Latency against the size of the reply",
         caption="Bars are 95 % intervals.",
-        figure=figure,
-    )
-
-
-def _ecdf(layout: PlotLayout) -> Plot | None:
-    """Draw how latencies are distributed."""
-    loads = layout.extreme_loads
-
-    def panel(axis: Axes, facet: Facet, load: str) -> bool:
-        rows = layout.rows(facet, load)
-        for row in rows:
-            shares, value = np.linspace(0, 1, len(row.ecdf)), layout.value(row)
-            axis.plot(row.ecdf, shares, color=layout.colour(value), linewidth=1.1, label=layout.name(value))
-        if rows:
-            _plain_log(axis.xaxis)
-            axis.set_ylim(0, 1.01)
-        return bool(rows)
-
-    figure = _panels(layout, loads, loads, panel, x="latency, ms", y="share of requests", title=load_title)
-    return _plot(
-        name="ecdf",
-        title="Distribution of latencies",
-        caption="The share of requests that were answered within a time; all valid blocks together.",
         figure=figure,
     )
 

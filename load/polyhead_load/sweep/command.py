@@ -158,7 +158,7 @@ def report(run: Path, /, *, rate: float | None = None, p99: str | None = None) -
 
 
 @app.command
-def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
+def compare(a: Path, b: Path, /) -> None:
     """Compare two runs, cell by cell: B against A.
 
     Parameters
@@ -167,8 +167,6 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
         A run's folder, or its report.json.
     b
         Another one's.
-    json
-        Write JSON.
     """
     from polyhead_load.errors import SweepError
     from polyhead_load.report import compare as comparing
@@ -176,11 +174,6 @@ def compare(a: Path, b: Path, /, *, json: bool = False) -> None:
     comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
     if not comparison.pairs:
         raise SweepError(f"{a} and {b} have no cell in common")
-    if json:
-        import json as encoder
-
-        sys.stdout.write(encoder.dumps(comparison.facts(), indent=1) + "\n")
-        return
     console = _console()
     console.print(comparison.table())
     for sentence in comparison.sentences():

@@ -49,8 +49,6 @@ class Measurement(BaseModel):
     """Why the run says nothing about the server and is tried again; empty where it is valid."""
     overloaded: tuple[str, ...] = ()
     """How the server did not keep up. That is a result: the run counts and is not tried again."""
-    unchecked: tuple[str, ...] = ()
-    """Gates for which there were too few answers."""
     rate: float | None = None
     """Planned requests a second; None in a closed loop."""
     achieved: float | None = None

@@ -66,12 +66,6 @@ def overload_reasons(run: GeneratorRun, plan: LoadPlan, gates: Gates) -> tuple[s
     return tuple(reasons)
 
 
-def unchecked_gates(run: GeneratorRun, plan: LoadPlan) -> tuple[str, ...]:
-    """Return the gates for which there were too few answers: drift takes some 24."""
-    known = run.records.answered.any() and _thirds(run.records, plan) is not None
-    return () if known else ("drift",)
-
-
 def _failures(records: Records) -> Iterator[str]:
     codes, counts = np.unique(records.code[records.code != OK], return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):

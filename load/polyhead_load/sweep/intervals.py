@@ -37,10 +37,6 @@ class Interval:
     def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high
 
-    def overlaps(self, other: "Interval") -> bool:
-        """Return whether the two intervals overlap."""
-        return self.low <= other.high and other.low <= self.high
-
     def facts(self) -> dict[str, float]:
         """Return it as JSON values."""
         return asdict(self)

@@ -16,7 +16,7 @@ from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import OK, SHED, GeneratorRun, Records
 from polyhead_load.sweep.cells import CAPACITY, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder, cannot_write
-from polyhead_load.sweep.gates import overload_reasons, unchecked_gates, void_reasons
+from polyhead_load.sweep.gates import overload_reasons, void_reasons
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
@@ -118,7 +118,6 @@ def measure(
         started,
         void=void,
         overloaded=overload_reasons(generated, plan, sweep.gates),
-        unchecked=unchecked_gates(generated, plan),
         rate=plan.rate,
         warm_up_seconds=warmed.seconds,
         foreign_cpu=foreign,

@@ -10,7 +10,6 @@ from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.sweep.families import SweepFamily, available_bytes, provide
 from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.graphs import describe_graphs
 from polyhead_load.sweep.processes import generate
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.runner import Group, StartServer, SweepRunner
@@ -69,11 +68,6 @@ def run_sweep(
             sweep, folder, groups, start=start, own=address is None, generate=generate, progress=progress
         ) as runner:
             _run(runner, folder, progress)
-        facts = folder.read()[1]
-        if "graphs" not in facts and families:
-            progress.step("looking at the graphs")
-            names = {"fast" if mode.layers is None else "attention" for mode in sweep.attention}
-            folder.note({"graphs": describe_graphs(families.values(), facts["providers"], names)})
     return folder
 
 
@@ -101,11 +95,17 @@ def _provide(
     folder.require({"hashes": hashes})
     held = folder.read()[1]
     about = {name: family.facts for name, family in provided.families.items()}
+    called = {"fast" if mode.layers is None else "attention" for mode in sweep.attention}
+    operators = {
+        name: {graph: counts for graph, counts in family.operators.items() if graph in called}
+        for name, family in provided.families.items()
+    }
     folder.note(
         {
             "skipped": dict(provided.skipped),
             "families": {**held.get("families", {}), **about},
             "hashes": {**held.get("hashes", {}), **hashes},
+            "operators": {**held.get("operators", {}), **operators},
         }
     )
     return provided.families

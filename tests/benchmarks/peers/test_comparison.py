@@ -56,8 +56,8 @@ def test_every_server_has_a_row_with_its_ratio() -> None:
 
     shown = "\n".join(sections([compared(1), comparison], {"KServe": "kserve 1"}))
 
-    assert "| KServe |  |  |  | 50 | 8 | 0.50 (0.50–0.50) |" in shown
-    assert f"| {alone} |  |  |  | 120 | B = 8 | 1.20 (1.20–1.20) |" in shown
+    assert "| KServe | 50 | 0.50 (0.50–0.50) | 8 |" in shown
+    assert f"| {alone} | 120 | 1.20 (1.20–1.20) | 60 | 7.50 (7.50–7.50) |  | 8.0 |" in shown
     assert "| KServe | kserve 1 |" in shown
 
 
@@ -73,4 +73,4 @@ def test_on_mixed_lengths_triton_has_the_padded_graph(rate: float, holds: bool) 
     assert condition.name == "bench-384, mixed lengths: polyhead ≥ 1.4 × Triton"
     assert condition.holds is holds
     shown = "\n".join(sections([mixed], {}))
-    assert "mixed lengths (tokens that exist: 0.50 in batches of 8)" in shown
+    assert "mixed lengths (0.50 of the tokens in padded batches exist), 8 in flight" in shown

@@ -56,8 +56,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def capacity(run: RunFolder) -> float:
-    known: Any = choose(run, None, family="known")[0].capacity
-    return known
+    known: Any = choose(run, None, family="known")[0]
+    return float(known.capacity)
 
 
 def test_those_with_the_most_headroom_come_first(

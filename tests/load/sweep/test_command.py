@@ -143,12 +143,8 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
 
     call("compare", a, b / "report.json")
     said = capsys.readouterr().out
-    call("compare", a, b, "--json")
-    facts = json.loads(capsys.readouterr().out)
 
     assert "p50: in 2 of 2 cells the ratio's interval contains 1" in said
-    assert facts["agreeing"]["p50"] == [2, 2]
-    assert len(facts["cells"]) == 2
 
 
 def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +208,7 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
     )
     report = json.loads((out / "report.json").read_text())
     assert [row["valid_blocks"] for row in report["rows"]] == [1] * 2, report["void"]
-    assert report["graphs"]["tiny-tokens"]["fast"]["kernel"] == "fused MultiHeadAttention, CPU"
+    assert report["operators"]["tiny-tokens"]["fast"]["MultiHeadAttention"] > 0
     assert report["providers"] == {"tiny-tokens": "CPUExecutionProvider"}
     assert report["activations"] == {"tiny-tokens": "N,D"}
     assert "A small encoder" in capsys.readouterr().out

@@ -107,14 +107,6 @@ def test_a_pooled_interval_holds_both_parts() -> None:
     assert pooled_quantile([np.empty(0)], 0.5) is None
 
 
-def test_overlap() -> None:
-    one, other = Interval(value=1, low=0.5, high=2), Interval(value=3, low=2, high=4)
-
-    assert one.overlaps(other)
-    assert other.overlaps(one)
-    assert not one.overlaps(Interval(value=3, low=2.1, high=4))
-
-
 def test_a_known_ratio_is_found_whatever_a_block_does() -> None:
     random = np.random.default_rng(1)
     slow = np.exp(0.3 * random.standard_normal(5))

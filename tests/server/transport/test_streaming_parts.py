@@ -21,6 +21,7 @@ from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference import account, inference
+from polyhead_server.inference.parts import make_part
 from polyhead_server.observability import counter_slots as slots
 
 LIMIT = 8 * 1024
@@ -151,7 +152,7 @@ def test_all_parts_together_have_a_limit(serve: Any) -> None:
 def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failing = inference.make_part, True
+    real, failing = make_part, True
 
     def make(parts: Any, part: Any, *rest: Any) -> Any:
         if part.output.spec.name == "attention.1" and failing:
@@ -202,7 +203,7 @@ class Produced:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parts = 0
         self.arrays: list[weakref.ref[Any]] = []
-        real_make, real_run = inference.make_part, Engine.run
+        real_make, real_run = make_part, Engine.run
 
         def make(*given: Any) -> Any:
             self.parts += 1

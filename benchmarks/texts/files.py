@@ -1,18 +1,21 @@
-"""The encoders that every engine runs: their checkpoints, and what is exported and converted of them."""
+"""What engines open of an encoder: what is exported, quantised and converted of its checkpoint."""
 
 import json
+import os
 import shutil
-from collections.abc import Sequence
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.encoders import GRAPH, MINILM, export_padded, minilm_checkpoint
-from benchmarks.natural.lineup import convert
+from benchmarks.peers.contenders import PeerError
 from polyhead_export import Precision, export_family, from_checkpoint
 
 BERT = "bert-base"
+_PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,29 +48,34 @@ class EngineFiles:
         return self.folder / "dynamic-int8.onnx"
 
     @property
-    def tokenizer(self) -> str:
+    def tokenizer(self) -> Path:
         """A `tokenizer.json`."""
-        return str(self.graph("tokenizer.json").absolute())
+        return self.graph("tokenizer.json")
+
+    def converted(self, engine: str) -> Path:
+        """Return what `benchmarks.texts.convert` made for an engine."""
+        return self.folder / "converted" / engine
 
 
-def prepare(encoder: str, models: Path, folder: Path, peers: Path) -> EngineFiles:
+def prepare(encoder: str, models: Path, peers: Path) -> EngineFiles:
     """Export, quantise and convert what is missing.
 
     Args:
         encoder: `MINILM` or `BERT`.
-        models: The folder of the model repositories.
-        folder: Where the rest goes.
+        models: The folder of the model repositories; the rest goes beside it.
         peers: The Python of the environment that has CTranslate2 and sentence-transformers.
 
     Raises:
         PeerError: That environment is missing or damaged.
     """
-    files = EngineFiles(encoder=encoder, repositories=models.absolute(), folder=(folder / encoder).absolute())
+    repositories = models.absolute()
+    files = EngineFiles(
+        encoder=encoder, repositories=repositories, folder=repositories / "converted" / encoder
+    )
     files.folder.mkdir(parents=True, exist_ok=True)
     checkpoint = minilm_checkpoint() if encoder == MINILM else _random_bert(files.folder / "checkpoint")
     built = from_checkpoint(checkpoint, encoder).build()
-    precisions: Sequence[Precision] = ("fp32", "int8")
-    for precision in precisions:
+    for precision in _PRECISIONS:
         if not files.graph(precision=precision).exists():
             export_family(
                 built.encoder,
@@ -79,15 +87,28 @@ def prepare(encoder: str, models: Path, folder: Path, peers: Path) -> EngineFile
             )
     export_padded(built.encoder, encoder, files.repository("fp32"))
     if not files.dynamic_int8.exists():
-        _quantise(files.padded, files.dynamic_int8)
-    convert(peers, checkpoint, files.folder, "--openvino")
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(files.padded, files.dynamic_int8, weight_type=QuantType.QInt8)
+    _convert(peers, checkpoint, files.converted(""))
     return files
 
 
-def _quantise(graph: Path, to: Path) -> None:
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    quantize_dynamic(graph, to, weight_type=QuantType.QInt8)
+def _convert(python: Path, checkpoint: Path, converted: Path) -> None:
+    done = converted / "done"
+    if done.exists():
+        return
+    try:
+        subprocess.run(
+            [python, "-m", "benchmarks.texts.convert", checkpoint, converted],
+            env=os.environ | {"PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1"},
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PeerError(
+            f"{python} must convert the checkpoint: `make` installs what it needs with what compares engines"
+        ) from error
+    done.touch()
 
 
 def _random_bert(folder: Path) -> Path:

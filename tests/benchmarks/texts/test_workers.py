@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.in_process import CORES
-from benchmarks.natural.batches import BatchPlan, Sequences
-from benchmarks.natural.embed_worker import measure
-from benchmarks.natural.engines import EngineModel
-from benchmarks.natural.workers import EngineWorker, WorkerError, plans_of
+from benchmarks.texts.batches import BatchPlan, Sequences
+from benchmarks.texts.embed_worker import measure
+from benchmarks.texts.engines import EngineModel
+from benchmarks.texts.workers import EngineWorker, WorkerError, plans_of
 
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _MODEL = EngineModel(kind="onnxruntime", path="model.onnx", tokenizer="tokenizer.json")
 _ECHO = """
 import json, sys
@@ -43,7 +44,7 @@ def test_texts_become_vectors() -> None:
 
 def test_the_fastest_plan_is_found() -> None:
     with worker() as engine:
-        plan = engine.search(["a"] * 32, plans_of(_MODEL, 32), per_call=32, seconds=0.0)
+        plan = engine.search(["a"] * 32, plans_of(_MODEL, 32, _SIZES), per_call=32, seconds=0.0)
 
     assert (plan.batch, plan.by_length) == (32, True)
 
@@ -63,8 +64,8 @@ def test_whole_rounds_are_measured() -> None:
 
 
 def test_what_sorts_by_itself_is_not_sorted() -> None:
-    own = plans_of(_MODEL, 32)
-    sorts = plans_of(EngineModel(kind="sentence-transformers", path="", tokenizer=""), 32)
+    own = plans_of(_MODEL, 32, _SIZES)
+    sorts = plans_of(EngineModel(kind="sentence-transformers", path="", tokenizer=""), 32, _SIZES)
 
     assert {plan.by_length for group in own for plan in group} == {False, True}
     assert [(plan.by_length, plan.threads) for (*_, plan) in sorts] == [(False, CORES)]

@@ -1,4 +1,4 @@
-"""A process that embeds texts as it is told, by lines of JSON: `python -m benchmarks.natural.embed_worker`.
+"""A process that embeds texts as it is told, by lines of JSON: `python -m benchmarks.texts.embed_worker`.
 
 Each line is answered by one. What libraries print goes to the standard error.
 """
@@ -13,8 +13,8 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from benchmarks.natural.batches import BatchPlan, Sequences, Vectors
-from benchmarks.natural.engines import Embed, EngineModel, open_engine
+from benchmarks.texts.batches import BatchPlan, Sequences, Vectors
+from benchmarks.texts.engines import Embed, EngineModel, open_engine
 
 
 def answer(order: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks.natural.batches import (
+from benchmarks.texts.batches import (
     BatchPlan,
     Ids,
     Sequences,
@@ -38,8 +38,6 @@ class EngineModel:
     """A `tokenizer.json`."""
     variant: str = ""
     """Its kind of numbers, its back end, or the file of its graph."""
-    attention: bool = False
-    """Whether the attention that the graph gives is fetched, too."""
 
 
 def open_engine(model: EngineModel, lanes: int, threads: int) -> Embed:
@@ -81,16 +79,11 @@ def _openvino(model: EngineModel, lanes: int, threads: int) -> Embed:
         )
     )
     requests = [compiled.create_infer_request() for _ in range(lanes)]
-    fetched = [
-        name
-        for name in (port.any_name for port in compiled.outputs)
-        if model.attention and name.startswith("attention.")
-    ]
 
     def run(ids: Sequence[Ids]) -> Vectors:
         request = requests.pop()
         request.infer(pad(ids), share_inputs=True)
-        vectors, *_ = [np.array(request.get_tensor(name).data) for name in ("pooled", *fetched)]
+        vectors: Vectors = np.array(request.get_tensor("pooled").data)
         requests.append(request)
         return vectors
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.checkpoints import bert_tokenizer
 
-from benchmarks.natural.batches import BatchPlan, Ids, Vectors, pad, pool, run_in_batches, token_ids
+from benchmarks.texts.batches import BatchPlan, Ids, Vectors, pad, pool, run_in_batches, token_ids
 
 
 @pytest.mark.parametrize("by_length", [False, True])

@@ -4,8 +4,8 @@ import psutil
 import pytest
 
 from benchmarks.load_generator import LoadResult
-from benchmarks.natural.served import TextServer, whole_rounds
 from benchmarks.peers.contenders import Contender
+from benchmarks.texts.served import TextServer, whole_rounds
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import unpack_strings
 

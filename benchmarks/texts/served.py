@@ -6,13 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.encoders import infer_request
+from benchmarks.encoders import infer_request, text_request
 from benchmarks.frame import Sample
 from benchmarks.load_generator import LoadResult, closed_loop
-from benchmarks.natural.batches import Sequences, Vectors, pad
 from benchmarks.peers.contenders import Contender
-from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import pack_strings
+from benchmarks.texts.batches import Sequences, Vectors, pad
 
 _FEWEST_ROUNDS = 3
 """So often all texts are sent: part of a round has texts that are shorter or longer than the others."""
@@ -62,12 +60,7 @@ class TextServer:
         ids = [each for each in sequences if not isinstance(each, str)]
         if ids:
             return infer_request(self.model, pad(ids), {"pooled": None})
-        texts = [each for each in sequences if isinstance(each, str)]
-        request = pb.ModelInferRequest(model_name=self.model)
-        request.inputs.add(name="text", datatype="BYTES", shape=(len(texts), *self.per_text))
-        request.raw_input_contents.append(pack_strings(text.encode() for text in texts))
-        request.outputs.add(name="pooled")
-        return bytes(request.SerializeToString())
+        return text_request(self.model, [each for each in sequences if isinstance(each, str)], self.per_text)
 
 
 def whole_rounds(load: LoadResult, calls: int) -> LoadResult:

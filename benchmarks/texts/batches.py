@@ -31,9 +31,13 @@ class BatchPlan:
     threads: int = 1
     """Threads of one run."""
 
+    @property
+    def way(self) -> str:
+        """Lanes and threads in words."""
+        return f"{self.lanes} × {self.threads} thread{'s' * (self.threads > 1)}"
+
     def __str__(self) -> str:
-        way = f"{self.lanes} × {self.threads} thread{'s' * (self.threads > 1)}"
-        return f"{way}, B = {self.batch}" + (", by length" if self.by_length else "")
+        return f"{self.way}, B = {self.batch}" + (", by length" if self.by_length else "")
 
 
 def open_tokenizer(path: str) -> Tokenizer:

@@ -1,10 +1,9 @@
 """Convert a checkpoint for the engines of peers.
 
-    python -m benchmarks.natural.convert CHECKPOINT FOLDER [--openvino]
+    python -m benchmarks.texts.convert CHECKPOINT FOLDER
 
 `FOLDER/ctranslate2` is CTranslate2's, in fp32; `FOLDER/sentence-transformers` has an ONNX graph as
-sentence-transformers exports it, and one that onnxruntime's optimiser went over; with `--openvino`, also
-OpenVINO's.
+sentence-transformers exports it, one that onnxruntime's optimiser went over, and OpenVINO's.
 """
 
 import argparse
@@ -23,7 +22,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--openvino", action="store_true")
     chosen = parser.parse_args()
     shutil.rmtree(chosen.folder, ignore_errors=True)
     chosen.folder.mkdir(parents=True)
@@ -33,10 +31,11 @@ def main() -> None:
     model = SentenceTransformer(str(chosen.checkpoint), device="cpu", backend="onnx", model_kwargs=made)
     model.save_pretrained(sentences, create_model_card=False)
     export_optimized_onnx_model(model, OPTIMISED, sentences)
-    if chosen.openvino:
-        checkpoint, exported = str(chosen.checkpoint), {"export": True}
-        model = SentenceTransformer(checkpoint, device="cpu", backend="openvino", model_kwargs=exported)
-        model.save_pretrained(sentences, create_model_card=False)
+    exported = {"export": True}
+    model = SentenceTransformer(
+        str(chosen.checkpoint), device="cpu", backend="openvino", model_kwargs=exported
+    )
+    model.save_pretrained(sentences, create_model_card=False)
     # Its PyTorch back end reads the same folder.
     shutil.copyfile(chosen.checkpoint / "model.safetensors", Path(sentences) / "model.safetensors")
 

@@ -8,20 +8,20 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from benchmarks.in_process import CORES, WAYS, RunSpeed, search_batches
-from benchmarks.natural.batches import BatchPlan, Sequences, Vectors
-from benchmarks.natural.engines import EngineModel
+from benchmarks.frame import Sample
+from benchmarks.in_process import CORES, WAYS, search_batches
+from benchmarks.texts.batches import BatchPlan, Sequences, Vectors
+from benchmarks.texts.engines import EngineModel
 from polyhead_load.sweep.server import memory_of
 
 _ROOT = Path(__file__).parents[2]
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class WorkerError(Exception):
@@ -46,9 +46,10 @@ class EngineWorker:
         """Return the vectors [B, D] of texts."""
         return np.array(self._ask(texts=texts, plan=plan)["vectors"], np.float32)
 
-    def measure(self, texts: Sequences, plan: BatchPlan, *, per_call: int, seconds: float) -> RunSpeed:
+    def measure(self, texts: Sequences, plan: BatchPlan, *, per_call: int, seconds: float) -> Sample:
         """Embed all texts for about `seconds`, so many in each call; rates are of texts."""
-        return RunSpeed(**self._ask(texts=texts, plan=plan, per_call=per_call, seconds=seconds))
+        answer = self._ask(texts=texts, plan=plan, per_call=per_call, seconds=seconds)
+        return Sample(**answer, batch=plan.batch)
 
     def search(
         self, texts: Sequences, plans: Sequence[Sequence[BatchPlan]], *, per_call: int, seconds: float
@@ -62,9 +63,9 @@ class EngineWorker:
             seconds: For each plan.
         """
 
-        def of_a_batch(plan: BatchPlan) -> RunSpeed:
+        def of_a_batch(plan: BatchPlan) -> Sample:
             speed = self.measure(texts, plan, per_call=per_call, seconds=seconds)
-            return speed._replace(p50_ms=speed.p50_ms * plan.batch / per_call)
+            return replace(speed, p50_ms=speed.p50_ms * plan.batch / per_call)
 
         plan, _ = search_batches(plans, of_a_batch)
         return plan
@@ -89,9 +90,7 @@ class EngineWorker:
         return answer
 
 
-def plans_of(
-    model: EngineModel, per_call: int, batch_sizes: Sequence[int] = _BATCH_SIZES
-) -> list[list[BatchPlan]]:
+def plans_of(model: EngineModel, per_call: int, batch_sizes: Sequence[int]) -> list[list[BatchPlan]]:
     """Return the plans that an engine may run so many texts by, in groups of ascending batch size."""
     sizes = [size for size in batch_sizes if size <= per_call]
     if model.kind == "sentence-transformers":  # it sorts by itself, and runs one batch at a time
@@ -124,7 +123,7 @@ def engine_worker(name: str, python: Path, model: EngineModel, folder: Path) -> 
     with (
         log.open("w") as output,
         subprocess.Popen(
-            [python, "-m", "benchmarks.natural.embed_worker"],
+            [python, "-m", "benchmarks.texts.embed_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,

@@ -1,1 +1,0 @@
-"""`make engines`: one encoder on several engines and in several precisions, over the wire and in process."""
