@@ -29,6 +29,10 @@ TOP, SIDE = 4, 3
 LIMIT = 64 << 20
 
 
+def _as_bytes(reply: Any) -> bytes:
+    return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
+
+
 class FakeServer:
     """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
 
@@ -65,15 +69,13 @@ class FakeServer:
             rpc.name: grpc.unary_unary_rpc_method_handler(
                 self._handler(rpc.name),
                 request_deserializer=rpc.request.FromString,
-                response_serializer=lambda reply: (
-                    reply if isinstance(reply, bytes) else reply.SerializeToString()
-                ),
+                response_serializer=_as_bytes,
             )
             for rpc in RPCS.values()
             if rpc.name in self.answers
         }
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._play, response_serializer=pb.ModelStreamInferResponse.SerializeToString
+            self._play, response_serializer=_as_bytes
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = (
