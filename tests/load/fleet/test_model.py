@@ -152,7 +152,6 @@ def test_costs_are_not_extrapolated(measured: Measured, tokens: int | Lengths) -
         MachineModel.fit(measured, tokens)
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_fleet(model: MachineModel) -> None:
     fleet = size_fleet(model, rate=5000, p99=0.05, most_share=0.85)
 
