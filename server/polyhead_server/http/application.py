@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-import numpy as np
 import orjson
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -28,9 +27,9 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import InvalidRequestError, TooLargeError, shorten
 from polyhead_server.http import embeddings as embed
-from polyhead_server.http import errors, scoring, sparse
+from polyhead_server.http import errors, reranking, scoring, sparse
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, cheapest, halves, named_or_only, parts_of
+from polyhead_server.http.calls import ApiCall, CallForm, Kept, cheapest, halves, named_or_only, parts_of
 from polyhead_server.http.documents import Field, Fields, read_json
 from polyhead_server.http.endpoint import (
     JSON_BYTES,
@@ -52,7 +51,7 @@ from polyhead_server.http.tensors import (
     write_reply,
 )
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
-from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.reply import detach
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.metrics import Metrics
@@ -106,7 +105,7 @@ class Inferences:
                 caller, translate, held, types=[_BINARY], work_bytes=work_bytes
             )
             async with until_left(caller.request.receive):
-                reply = await self._runtime.infer(request, deadline=deadline, held=held)
+                reply = await self._runtime.infer(request, detach, deadline=deadline, held=held)
                 del request  # before the reply is translated and sent
                 written = write_reply(reply, is_binary)
                 cost = _BYTES_PER_NUMBER * written.elements
@@ -136,17 +135,17 @@ class Inferences:
                 named = registry.find(named_or_only(fields, models, form.does)).signature
                 call = form.read(fields, named, given)
                 graphs = (model.signature for model in registry.models())
-                signature = cheapest(named, graphs, form.role)
+                signature = cheapest(named, graphs, call.roles)
                 call.check(signature)
                 return len(body), (call, signature, parts_of(call, self._runtime.settings))
 
             with self._runtime.reserve() as held:
                 (call, signature, parts), deadline = await self._read(caller, translate, held)
                 async with until_left(caller.request.receive):
-                    replies = await self._infer_parts(call, signature, parts, deadline, held)
-                    values, tokens = call.values(replies)
+                    kept = await self._infer_parts(call, signature, parts, deadline, held)
+                    values, tokens = call.values(kept)
                     content = form.write(call, signature, tokens, *values)
-                    numbers = sum(np.size(content) for reply in replies for content in reply.contents)
+                    numbers = sum(each.size for each in kept) // 4
                     cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
                     yield Reply.of(await self._bodies.run(cost, b"".join, content))
 
@@ -159,28 +158,30 @@ class Inferences:
         parts: Iterable[range],
         deadline: float,
         held: Reservation,
-    ) -> list[InferReply]:
-        """Return the replies to the parts of a call, each made when its turn comes.
+    ) -> list[Kept]:
+        """Return what is kept of the replies to the parts of a call, each made when its turn comes.
 
         One that is too large is sent in halves.
         """
-        replies = []
+        kept = []
         for part in parts:
             try:
                 with call.located(part):
-                    reply = await self._infer_part(call, signature, part, deadline, held)
+                    each = await self._infer_part(call, signature, part, deadline, held)
             except TooLargeError:
                 if len(part) == 1:
                     raise
-                replies += await self._infer_parts(call, signature, halves(part), deadline, held)
+                kept += await self._infer_parts(call, signature, halves(part), deadline, held)
             else:
-                replies.append(reply)
-        return replies
+                kept.append(each)
+        return kept
 
     async def _infer_part(
         self, call: ApiCall, signature: Signature, part: range, deadline: float, held: Reservation
-    ) -> InferReply:
+    ) -> Kept:
         began_ns, settings = time.perf_counter_ns(), self._runtime.settings
+        before = held.bytes
+        kept: Kept | None = None
         try:
             size = sum(each.text_bytes + each.tokens for each in call.sizes[part.start : part.stop])
             request = await self._bodies.run(size, call.request, signature, settings, part)
@@ -189,9 +190,12 @@ class Inferences:
             self._count(error, time.perf_counter_ns() - began_ns)
             raise
         try:
-            return await self._runtime.infer(request, deadline=deadline, held=held)
+            kept = await self._runtime.infer(
+                request, call.keep, deadline=deadline, held=held, most_bytes=call.most_bytes(part, settings)
+            )
+            return kept
         finally:
-            held.add(-request.size)
+            held.add(before + (0 if kept is None else kept.size) - held.bytes)
 
     @asynccontextmanager
     async def models(self, _: Caller) -> AsyncIterator[Reply]:
@@ -474,14 +478,17 @@ def _call_routes(route: _MakeRoute, inferences: Inferences, log: RequestLog | No
     yield call("/embed", embed.TEI, errors.tei, f"Embed texts, {like_tei}", like([[0.0]]))
     words = like([[{"index": 0, "value": 0.0}]])
     yield call("/embed_sparse", sparse.TEI, errors.tei, f"Weigh words in texts, {like_tei}", words)
-    label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
+    label = {"label": "", "score": 0.0}
     found = {"entity_group": "", "score": 0.0, "word": "", "start": 0, "end": 0}
     token = {"entity": "", "index": 0, "score": 0.0, "word": "", "start": 0, "end": 0}
     reply = {"anyOf": [like(one) for each in (label, found, token) for one in ([each], [[each]])]}
     yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}, or tokens", reply)
-    yield call("/rerank", scoring.RERANK, errors.tei, f"Rerank texts, {like_tei}", like([ranked]))
-    reply = like({"id": "", "results": [{"index": 0, "relevance_score": 0.0}], "meta": {}})
-    for version, form in scoring.COHERE.items():
+    more: list[dict[str, Any]] = [{}, reranking.WITH_EVIDENCE]
+    reply = {"anyOf": [like([{"index": 0, "score": 0.0} | each]) for each in more]}
+    yield call("/rerank", reranking.RERANK, errors.tei, f"Rerank texts, {like_tei}", reply)
+    results = [{"index": 0, "relevance_score": 0.0} | each for each in more]
+    reply = {"anyOf": [like({"id": "", "results": [each], "meta": {}}) for each in results]}
+    for version, form in reranking.COHERE.items():
         yield call(f"/v{version}/rerank", form, errors.cohere, "Rerank texts, as Cohere's API does", reply)
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
     model = embed.listed_model("", 0)

@@ -54,7 +54,6 @@ class EmbeddingsCall(ApiCall):
     """What a call asks for."""
 
     roles: ClassVar[Sequence[str]] = (POOLED,)
-    """Of the outputs that it is for."""
     gives: ClassVar[str] = "pools tokens"
     """What a model does that has them."""
     inputs: Sequence[str] | Sequence[Sequence[int]]
@@ -95,7 +94,7 @@ class EmbeddingsCall(ApiCall):
 
     def request(self, signature: Signature, settings: Settings, part: range) -> InferRequest:
         """Return the request for vectors of a part."""
-        message = self.message(signature, *self.roles)
+        message = self.message(signature)
         if self.dimensions is not None:
             message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
         if self.precision is not None:
@@ -232,7 +231,6 @@ OPENAI = CallForm(
     read=partial(read_call, EmbeddingsCall, "input"),
     serves=embeds,
     does="embed",
-    role=POOLED,
     write=_write_openai,
 )
 TEI = CallForm(
@@ -251,6 +249,5 @@ TEI = CallForm(
     read=partial(read_call, EmbeddingsCall, "inputs"),
     serves=embeds,
     does="embed",
-    role=POOLED,
     write=_write_tei,
 )

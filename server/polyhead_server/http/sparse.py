@@ -59,6 +59,5 @@ TEI = CallForm(
     read=partial(read_call, SparseCall, "inputs"),
     serves=weighs_words,
     does="weigh words",
-    role=SPARSE_VALUES,
     write=_write,
 )

@@ -42,6 +42,7 @@ class Inference:
     def __init__(self, registry: Registry, settings: Settings, workers: Executor) -> None:
         self._registry = registry
         self._workers = workers
+        self._most_bytes = settings.max_reply_bytes
         self._reader = partial(read, settings=settings)
         self._templates = RequestTemplates(registry)
 
@@ -53,6 +54,7 @@ class Inference:
         deadline: float,
         held: Reservation,
         send: Callable[[R], Awaitable[None]] | None = None,
+        most_bytes: int | None = None,
     ) -> R:
         """Answer one request: with one reply, or in parts if it asks for them.
 
@@ -65,6 +67,7 @@ class Inference:
             deadline: When the caller stops waiting, in the event loop's time.
             held: Takes what is computed and written.
             send: Sends all parts but the last; None: a request for parts is rejected.
+            most_bytes: The most bytes of a whole reply; None: those of a message.
 
         Returns:
             What `write` has made of the reply, or of its last part.
@@ -84,7 +87,14 @@ class Inference:
                     account.model = model = self._find(seen)
                 else:
                     account.model = model = template.model
-                job = await self._read(request, template, model, deadline, streamed=send is not None)
+                job = await self._read(
+                    request,
+                    template,
+                    model,
+                    deadline,
+                    streamed=send is not None,
+                    most_bytes=self._most_bytes if most_bytes is None else most_bytes,
+                )
                 if self._registry.changes == changes:
                     break  # otherwise a thread may have read it for a model that has been replaced meanwhile
             if seen is not None and not job.template.holds_data:
@@ -150,13 +160,13 @@ class Inference:
         deadline: float,
         *,
         streamed: bool,
+        most_bytes: int,
     ) -> Job:
         # A header may hold much to check, so one that is new never is on the event loop.
         work_bytes = LARGE if template is None else max(request.size, template.work_bytes)
         try:
-            return await self._off_loop(
-                work_bytes, self._reader, request, template, model, deadline, streamed
-            )
+            reader = partial(self._reader, most_bytes=most_bytes)
+            return await self._off_loop(work_bytes, reader, request, template, model, deadline, streamed)
         except RequestError as error:
             traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
             raise

@@ -55,6 +55,7 @@ def read(
     deadline: float,
     streamed: bool,
     *,
+    most_bytes: int,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and plan its reply; may be called in any thread.
@@ -65,6 +66,7 @@ def read(
         model: The one that is asked.
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
+        most_bytes: The most bytes of a whole reply.
         settings: The server's limits.
 
     Raises:
@@ -110,7 +112,7 @@ def read(
             total_limit=settings.max_stream_reply_bytes,
         )
     else:
-        check_size(plan, request.request_id, settings.max_reply_bytes)
+        check_size(plan, request.request_id, most_bytes)
     work = None
     if plan.computed:
         size, real_tokens = measure(feeds, template.dynamic)
