@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
-from polyhead_client.arguments import check_target
+from polyhead_client.arguments import check_target, read_indices, read_layers
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
@@ -250,3 +250,8 @@ def test_models_are_asked_for_by_name(client: Client, fake: "FakeServer", name: 
         ):
             ask(name)
     assert not fake.calls
+
+
+def test_indices_may_be_given_one_by_one() -> None:
+    assert read_layers("attention", iter([1])) == (1,)  # type: ignore[arg-type]
+    assert read_indices("heads", iter([2, 0])) == (2, 0)  # type: ignore[arg-type]

@@ -100,8 +100,8 @@ def read(
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, made, template) if template.extras else {}
     if extent is None:
-        tokens_bytes = len(extras.get(TOKENS, b""))
-        extent = plan_extent(template.outputs, sizes, signature, settings, tokens_bytes=tokens_bytes)
+        text_bytes = {name: len(content) for name, content in extras.items() if isinstance(content, bytes)}
+        extent = plan_extent(template.outputs, sizes, signature, settings, text_bytes=text_bytes)
     plan, parts = extent.plan, None
     if parameters.parts:
         parts = plan_parts(

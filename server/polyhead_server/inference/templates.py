@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import PROMPT_NAME, TEXT, TOKENS
+from polyhead_proto.names import PROMPT_NAME, TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.inputs import RequestInput, check_inputs
-from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested_outputs
+from polyhead_server.inference.outputs import RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
 from polyhead_server.inference.reply import ReplyPlan, plan_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
@@ -61,9 +61,11 @@ class RequestTemplate:
     """The sizes of the axes that vary. T is missing where it follows from a text."""
     outputs: Sequence[RequestedOutput]
     extras: frozenset[str]
-    """Those of the outputs that follow from the inputs: `tokens`, `spans`, `lengths`."""
+    """Those of the outputs that follow from the inputs."""
+    has_texts: bool
+    """Whether outputs are of texts, whose bytes differ from request to request."""
     extent: Extent | None
-    """None where sizes follow from the data: from text, or for `tokens`."""
+    """None where sizes follow from the data: from texts, or of them."""
     work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
     extents: dict[int, Extent] = field(default_factory=dict)
@@ -89,12 +91,13 @@ def make_template(
     inputs, sizes = check_inputs(message, raw_count, signature, settings)
     given = {one.name for one in inputs}
     missing = [spec for spec in signature.feeds if spec.name not in given]
-    extras = EXTRAS & {output.spec.name for output in outputs}
+    extras = frozenset(output.spec.name for output in outputs if not output.spec.computed)
+    has_texts = any(output.spec.is_text for output in outputs)
     prompt, form = _prompt(parameters.prompt_name, signature, is_text=TEXT in given)
     extent = None
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
-    if signature.length in sizes and TOKENS not in extras:
-        extent = plan_extent(outputs, sizes, signature, settings)
+    if signature.length in sizes and not has_texts:
+        extent = plan_extent(outputs, sizes, signature, settings, text_bytes={})
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
@@ -108,6 +111,7 @@ def make_template(
         sizes=sizes,
         outputs=outputs,
         extras=extras,
+        has_texts=has_texts,
         extent=extent,
         work_bytes=work_bytes,
     )
@@ -156,14 +160,14 @@ def plan_extent(
     signature: Signature,
     settings: Settings,
     *,
-    tokens_bytes: int = 0,
+    text_bytes: Mapping[str, int],
 ) -> Extent:
     """Work out what follows from sizes.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    plan = plan_reply(outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
+    plan = plan_reply(outputs, sizes=sizes, signature=signature, text_bytes=text_bytes)
     return Extent(
         batch=sizes["B"],
         tokens=sizes[signature.length],
@@ -201,8 +205,8 @@ class RequestTemplates:
         self._known[request.header, len(request.raw)] = template
 
     def learn(self, template: RequestTemplate, extent: Extent) -> None:
-        """Keep what follows from the T of a text. For `tokens`, it follows from the text itself."""
-        if extent.tokens in template.extents or TOKENS in template.extras:
+        """Keep what follows from the T of a text, unless more follows from the text itself."""
+        if extent.tokens in template.extents or template.has_texts:
             return
         if self._extents >= _MAX_EXTENTS:
             self.forget()

@@ -47,7 +47,7 @@ def planned(
         default or OutputParameters(),
         signature,
     )
-    return plan_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature)
+    return plan_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature, text_bytes={})
 
 
 def arrays(outputs: Sequence[OutputPlan]) -> list[np.ndarray[Any, Any]]:

@@ -131,7 +131,7 @@ def test_what_follows_from_a_length_is_remembered_with_the_template(
 ) -> None:
     def extent(tokens: int) -> Extent:
         sizes, settings = {"B": 1, "T": tokens}, Settings(models=repository)
-        return plan_extent(template.outputs, sizes, template.model.signature, settings)
+        return plan_extent(template.outputs, sizes, template.model.signature, settings, text_bytes={})
 
     template = learn(templates, registry, request())
     first = extent(1)
@@ -146,7 +146,7 @@ def test_what_follows_from_a_length_is_remembered_with_the_template(
 
 
 def test_what_follows_from_a_text_is_not_remembered(templates: RequestTemplates, registry: Registry) -> None:
-    template = dataclasses.replace(learn(templates, registry, request()), extras=frozenset({"tokens"}))
+    template = dataclasses.replace(learn(templates, registry, request()), has_texts=True)
     extent = template.extent
     assert extent is not None
 
