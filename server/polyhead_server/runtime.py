@@ -20,7 +20,7 @@ from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, spl
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository import Scan
+from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Iterations, Limits, Planner, Scheduler, dynamic_axes_of
 from polyhead_server.serving.budget import Budget, Reservation

@@ -105,7 +105,7 @@ class Inference:
                 self._templates.learn(job.template, job.extent)
             account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
             account.batch = job.extent.batch
-            plan, parts, arrays = job.extent.plan, job.parts, job.extras
+            layout, parts, arrays = job.extent.layout, job.parts, job.extras
             with model.lease:  # no await since the model was seen to be in service
                 held.add(job.extent.held_bytes, model.statistics)
                 account.input_ns = account.elapsed_ns
@@ -116,8 +116,8 @@ class Inference:
                     del done
             del job  # what only the engine needs
             if parts is None or send is None:
-                make = partial(make_reply, plan, arrays, request.request_id)
-                message, account.write_ns = await self._write(plan.work_bytes, make, write, account.timings)
+                make = partial(make_reply, layout, arrays, request.request_id)
+                message, account.write_ns = await self._write(layout.work_bytes, make, write, account.timings)
                 return message
             maker = PartMaker(parts, arrays, model.signature, request.request_id)
             for part in parts:

@@ -40,7 +40,7 @@ class RequestedOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputPlan:
+class OutputLayout:
     """An output of a reply, every size of which is known."""
 
     spec: TensorSpec
@@ -110,9 +110,9 @@ def requested_outputs(
     return requested
 
 
-def plan_output(
+def layout_of_output(
     output: RequestedOutput, *, sizes: Mapping[str, int], text_bytes: Mapping[str, int]
-) -> OutputPlan:
+) -> OutputLayout:
     """Work out the shape and the bytes of an output; those of texts are given.
 
     Raises:
@@ -137,7 +137,7 @@ def plan_output(
         ranges = ranges_of(spec, output.precision, shape[-1], parameter)
         shape[-1] = numbers_of(output.precision, shape[-1])
     size = text_bytes[spec.name] if spec.is_text else math.prod(shape) * DTYPES[output.datatype].itemsize
-    return OutputPlan(
+    return OutputLayout(
         spec=spec,
         datatype=output.datatype,
         selection=selection,

@@ -13,14 +13,14 @@ from polyhead_proto.datatypes import pack_strings
 from polyhead_proto.names import LENGTHS, SPANS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.inputs import bounded, check_values, read_inputs
-from polyhead_server.inference.parts import Parts, plan_parts
+from polyhead_server.inference.parts import Parts, parts_of
 from polyhead_server.inference.reply import Content, check_size
 from polyhead_server.inference.templates import (
     Extent,
     RequestTemplate,
     check_work,
+    extent_of,
     make_template,
-    plan_extent,
 )
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
@@ -58,7 +58,7 @@ def read(
     most_bytes: int,
     settings: Settings,
 ) -> Job:
-    """Read and check a request, and plan its reply; may be called in any thread.
+    """Read and check a request, and layout its reply; may be called in any thread.
 
     Args:
         request: The request.
@@ -101,24 +101,24 @@ def read(
     extras = _extras(feeds, made, template) if template.extras else {}
     if extent is None:
         text_bytes = {name: len(content) for name, content in extras.items() if isinstance(content, bytes)}
-        extent = plan_extent(template.outputs, sizes, signature, settings, text_bytes=text_bytes)
-    plan, parts = extent.plan, None
+        extent = extent_of(template.outputs, sizes, signature, settings, text_bytes=text_bytes)
+    layout, parts = extent.layout, None
     if parameters.parts:
-        parts = plan_parts(
-            plan.outputs,
+        parts = parts_of(
+            layout.outputs,
             signature=signature,
             request_id=request.request_id,
             part_limit=settings.max_reply_bytes,
             total_limit=settings.max_stream_reply_bytes,
         )
     else:
-        check_size(plan, request.request_id, most_bytes)
+        check_size(layout, request.request_id, most_bytes)
     work = None
-    if plan.computed:
+    if layout.computed:
         size, real_tokens = measure(feeds, template.dynamic)
         work = Work(
             feeds=feeds,
-            outputs=plan.computed,
+            outputs=layout.computed,
             size=size,
             real_tokens=real_tokens,
             deadline=deadline,

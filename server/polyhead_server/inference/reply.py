@@ -18,10 +18,10 @@ from polyhead_proto.names import HEADS, LAYERS, QUERIES, TIMINGS
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.outputs import (
-    OutputPlan,
+    OutputLayout,
     RequestedOutput,
     convert,
-    plan_output,
+    layout_of_output,
 )
 from polyhead_server.repository.signature import Signature
 
@@ -51,11 +51,11 @@ _TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12 + _MAX_PADDING_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplyPlan:
+class ReplyLayout:
     """A reply, every size of which is known before anything is computed."""
 
     signature: Signature
-    outputs: Sequence[OutputPlan]
+    outputs: Sequence[OutputLayout]
     computed: Sequence[str]
     """The outputs that the graph computes."""
     header: bytes
@@ -76,7 +76,7 @@ class InferReply:
     header: bytes
     """A `ModelInferResponse` with what it says of its outputs, without id, timings and raw contents."""
     request_id: str
-    outputs: Sequence[OutputPlan]
+    outputs: Sequence[OutputLayout]
     """What the contents are; of a part, what they are a block of."""
     contents: Sequence[Content]
     """In the same order. Arrays may be views of larger ones."""
@@ -84,19 +84,19 @@ class InferReply:
     """In nanoseconds, by the names of the reply's parameters."""
 
 
-def plan_reply(
+def layout_of_reply(
     outputs: Sequence[RequestedOutput],
     *,
     sizes: Mapping[str, int],
     signature: Signature,
     text_bytes: Mapping[str, int],
-) -> ReplyPlan:
+) -> ReplyLayout:
     """Work out every output of a reply, given the sizes of the axes that vary, and the bytes of texts.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    plans = [plan_output(output, sizes=sizes, text_bytes=text_bytes) for output in outputs]
+    layouts = [layout_of_output(output, sizes=sizes, text_bytes=text_bytes) for output in outputs]
     header = pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),
@@ -104,62 +104,62 @@ def plan_reply(
             pb.ModelInferResponse.InferOutputTensor(
                 name=output.spec.name, datatype=output.datatype, shape=output.shape
             )
-            for output in plans
+            for output in layouts
         ],
     ).SerializeToString()
     framing = _MAX_PADDING_BYTES + len(_RAW_TAG)
-    framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in plans)
-    return ReplyPlan(
+    framed = (framing + len(write_varint(output.bytes)) + output.bytes for output in layouts)
+    return ReplyLayout(
         signature=signature,
-        outputs=plans,
-        computed=[output.spec.name for output in plans if output.spec.computed],
+        outputs=layouts,
+        computed=[output.spec.name for output in layouts if output.spec.computed],
         header=header,
         size=len(header) + _TIMINGS_BYTES + sum(framed),
-        work_bytes=sum(output.work_bytes(output.bytes) for output in plans),
-        computed_bytes=sum(output.computed_bytes for output in plans),
+        work_bytes=sum(output.work_bytes(output.bytes) for output in layouts),
+        computed_bytes=sum(output.computed_bytes for output in layouts),
     )
 
 
-def check_size(plan: ReplyPlan, request_id: str, limit: int) -> None:
+def check_size(layout: ReplyLayout, request_id: str, limit: int) -> None:
     """Check a reply's size before anything is computed.
 
     Raises:
         ReplyTooLargeError: It has more bytes than the limit. Says what would need less.
     """
-    needed = plan.size + len(write_id(request_id))
+    needed = layout.size + len(write_id(request_id))
     if needed > limit:
         raise ReplyTooLargeError(
-            f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(plan.outputs)}"
+            f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(layout.outputs)}"
         )
 
 
 def make_reply(
-    plan: ReplyPlan,
+    layout: ReplyLayout,
     arrays: Mapping[str, Content],
     request_id: str,
     timings: Mapping[str, int],
     began_ns: int,
 ) -> InferReply:
-    """Make a whole reply; takes long where its plan's work is large.
+    """Make a whole reply; takes long where its layout's work is large.
 
     Args:
-        plan: What to reply.
+        layout: What to reply.
         arrays: Every output by name, as the graph gives it.
         request_id: The caller's.
         timings: All but that of this.
         began_ns: When this was begun, before any wait for a thread.
     """
     contents: list[Content] = []
-    for output in plan.outputs:
+    for output in layout.outputs:
         content = arrays[output.spec.name]
         if not isinstance(content, bytes):
             content = convert(output.take(content), output.datatype)
         contents.append(content)
     return InferReply(
-        signature=plan.signature,
-        header=plan.header,
+        signature=layout.signature,
+        header=layout.header,
         request_id=request_id,
-        outputs=plan.outputs,
+        outputs=layout.outputs,
         contents=contents,
         timings={**timings, SERIALISE: time.perf_counter_ns() - began_ns},
     )
@@ -246,7 +246,7 @@ def _timing_prefix(name: str, digits: int) -> bytes:
     return _PARAMETER_TAG + write_varint(len(entry) + digits) + entry
 
 
-def _cheaper(outputs: Sequence[OutputPlan]) -> str:
+def _cheaper(outputs: Sequence[OutputLayout]) -> str:
     """List the ways to a smaller reply that this request does not use yet."""
     fractions = [output for output in outputs if output.spec.is_fraction]
     ways = []

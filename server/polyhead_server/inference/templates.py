@@ -15,7 +15,7 @@ from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, q
 from polyhead_server.inference.inputs import RequestInput, check_inputs
 from polyhead_server.inference.outputs import RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
-from polyhead_server.inference.reply import ReplyPlan, plan_reply
+from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -36,7 +36,7 @@ class Extent:
 
     batch: int
     tokens: int
-    plan: ReplyPlan
+    layout: ReplyLayout
     held_bytes: int
     """The most bytes that what is computed and what is written take at once."""
 
@@ -97,7 +97,7 @@ def make_template(
     extent = None
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and not has_texts:
-        extent = plan_extent(outputs, sizes, signature, settings, text_bytes={})
+        extent = extent_of(outputs, sizes, signature, settings, text_bytes={})
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
@@ -154,7 +154,7 @@ def check_work(sizes: Mapping[str, int], signature: Signature, settings: Setting
         )
 
 
-def plan_extent(
+def extent_of(
     outputs: Sequence[RequestedOutput],
     sizes: Mapping[str, int],
     signature: Signature,
@@ -167,12 +167,12 @@ def plan_extent(
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    plan = plan_reply(outputs, sizes=sizes, signature=signature, text_bytes=text_bytes)
+    layout = layout_of_reply(outputs, sizes=sizes, signature=signature, text_bytes=text_bytes)
     return Extent(
         batch=sizes["B"],
         tokens=sizes[signature.length],
-        plan=plan,
-        held_bytes=plan.computed_bytes + min(plan.size, settings.max_reply_bytes),
+        layout=layout,
+        held_bytes=layout.computed_bytes + min(layout.size, settings.max_reply_bytes),
     )
 
 

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from polyhead_proto import messages as pb
 from polyhead_proto.wire import read_reply
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import OutputPlan, requested_outputs
+from polyhead_server.inference.outputs import OutputLayout, requested_outputs
 from polyhead_server.inference.parameters import OutputParameters
 from polyhead_server.inference.reply import (
-    ReplyPlan,
+    ReplyLayout,
     check_size,
     detach,
     frame_tensor,
     join,
+    layout_of_reply,
     make_reply,
-    plan_reply,
     write_id,
     write_reply,
     write_timings,
 )
-from polyhead_server.repository import GraphName, read_manifest
+from polyhead_server.repository.manifest import GraphName, read_manifest
 from polyhead_server.repository.signature import signature_of
 
 TIMINGS = {
@@ -38,27 +38,27 @@ TIMINGS = {
 }
 
 
-def planned(
+def laid_out(
     repository: Path, graph: GraphName, names: Sequence[str], default: OutputParameters | None = None
-) -> ReplyPlan:
+) -> ReplyLayout:
     signature = signature_of(read_manifest(repository / "tiny" / "1", family="tiny", version=1), graph)
     outputs = requested_outputs(
         [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names],
         default or OutputParameters(),
         signature,
     )
-    return plan_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature, text_bytes={})
+    return layout_of_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature, text_bytes={})
 
 
-def arrays(outputs: Sequence[OutputPlan]) -> list[np.ndarray[Any, Any]]:
+def arrays(outputs: Sequence[OutputLayout]) -> list[np.ndarray[Any, Any]]:
     chance = np.random.default_rng(0)
     return [chance.standard_normal(output.shape, np.float32) for output in outputs]
 
 
 def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
-    plan = planned(repository, "attention", [])
-    values = arrays(plan.outputs)
-    header = plan.header + write_id("id 7")
+    layout = laid_out(repository, "attention", [])
+    values = arrays(layout.outputs)
+    header = layout.header + write_id("id 7")
     pieces = [header, write_timings(TIMINGS), *(piece for value in values for piece in frame_tensor(value))]
 
     reply = pb.ModelInferResponse.FromString(b"".join(pieces))
@@ -71,23 +71,23 @@ def test_the_pieces_add_up_to_a_message(repository: Path) -> None:
 
 
 def test_the_size_is_known_before(repository: Path) -> None:
-    plan = planned(repository, "attention", [])
+    layout = laid_out(repository, "attention", [])
     pieces = [
-        plan.header,
+        layout.header,
         write_timings(TIMINGS),
-        *(piece for value in arrays(plan.outputs) for piece in frame_tensor(value)),
+        *(piece for value in arrays(layout.outputs) for piece in frame_tensor(value)),
     ]
     real = len(join(pieces, streamed=True))
 
-    needed = plan.size
+    needed = layout.size
 
     assert real <= needed <= real + 80
-    check_size(plan, "", needed)
-    check_size(plan, "id", needed + 4)
+    check_size(layout, "", needed)
+    check_size(layout, "id", needed + 4)
     with pytest.raises(
         TooLargeError, match=f"the reply needs {needed} bytes, the limit is {needed - 1}: ask for"
     ):
-        check_size(plan, "", needed - 1)
+        check_size(layout, "", needed - 1)
 
 
 @pytest.mark.parametrize(
@@ -107,18 +107,18 @@ def test_the_size_is_known_before(repository: Path) -> None:
 def test_a_reply_that_is_too_large_says_what_would_need_less(
     repository: Path, graph: GraphName, names: list[str], dtype: str | None, ways: str
 ) -> None:
-    plan = planned(repository, graph, names, OutputParameters(dtype=dtype))
+    layout = laid_out(repository, graph, names, OutputParameters(dtype=dtype))
 
     with pytest.raises(TooLargeError, match=f"ask for {ways}"):
-        check_size(plan, "", 10)
+        check_size(layout, "", 10)
 
 
 def test_a_stream_s_part_is_a_message(repository: Path) -> None:
-    plan = planned(repository, "fast", [])
-    (value,) = arrays(plan.outputs)
+    layout = laid_out(repository, "fast", [])
+    (value,) = arrays(layout.outputs)
 
     part = pb.ModelStreamInferResponse.FromString(
-        join([plan.header, write_id("7"), *frame_tensor(value)], streamed=True)
+        join([layout.header, write_id("7"), *frame_tensor(value)], streamed=True)
     )
 
     assert part.infer_response.id == "7"
@@ -126,12 +126,12 @@ def test_a_stream_s_part_is_a_message(repository: Path) -> None:
 
 
 def test_a_reply_that_is_kept_holds_its_own_memory_and_no_other(repository: Path) -> None:
-    plan = planned(repository, "attention", ["output", "attention.0"])
-    batch = np.ones((30, *plan.outputs[0].shape[1:]), np.float32)
-    whole = np.ones(plan.outputs[1].shape, np.float32)
+    layout = laid_out(repository, "attention", ["output", "attention.0"])
+    batch = np.ones((30, *layout.outputs[0].shape[1:]), np.float32)
+    whole = np.ones(layout.outputs[1].shape, np.float32)
     of_graph = {"output": batch[6:9], "attention.0": whole}
 
-    reply = make_reply(plan, of_graph, "id 7", {"parse_ns": 5}, 0)
+    reply = make_reply(layout, of_graph, "id 7", {"parse_ns": 5}, 0)
     kept = detach(reply)
 
     for made, given_array in zip(reply.contents, of_graph.values(), strict=True):

@@ -12,11 +12,11 @@ from polyhead_server.inference.templates import (
     Extent,
     RequestTemplate,
     RequestTemplates,
+    extent_of,
     make_template,
-    plan_extent,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
-from polyhead_server.repository import read_manifest
+from polyhead_server.repository.manifest import read_manifest
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.registry import Model, Registry
 
@@ -131,7 +131,7 @@ def test_what_follows_from_a_length_is_remembered_with_the_template(
 ) -> None:
     def extent(tokens: int) -> Extent:
         sizes, settings = {"B": 1, "T": tokens}, Settings(models=repository)
-        return plan_extent(template.outputs, sizes, template.model.signature, settings, text_bytes={})
+        return extent_of(template.outputs, sizes, template.model.signature, settings, text_bytes={})
 
     template = learn(templates, registry, request())
     first = extent(1)
