@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FORMAT = 1
 """Of saved encodings; incremented when a reader of the old format would misread the new one."""
 
+OF_SEVERAL_OUTPUTS: Mapping[str, type[Any]] = MappingProxyType({"top": TopKeys, "sparse": SparseVectors})
+"""The fields that have arrays of several outputs, and what they are."""
+
 _OF_ALL = {"model", "version", "heads", "queries", "labels", "kept_heads", "timings", "weighted"}
 """The fields that all sequences of a batch share."""
 
@@ -175,10 +178,9 @@ class Encoding(Picklable):
         ):
             values[name] = scores and {each: scores[each] for each in scores.names}
         values |= {"timings": asdict(self.timings), "score_layers": self.scores and self.scores.layers}
-        if self.top is not None:
-            values["top"] = {"keys": self.top.keys, "weights": self.top.weights}
-        if self.sparse is not None:
-            values["sparse"] = {"indices": self.sparse.indices, "values": self.sparse.values}
+        for name in OF_SEVERAL_OUTPUTS:
+            if (value := values[name]) is not None:
+                values[name] = {each.name: getattr(value, each.name) for each in fields(value)}
         write_npz(path, {"format": _FORMAT} | values)
 
     @classmethod
@@ -195,13 +197,13 @@ class Encoding(Picklable):
         )
         for name in ("heads", "queries", "labels", "kept_heads"):
             values[name] = _tuples(values[name])
+        for name, kind in OF_SEVERAL_OUTPUTS.items():
+            if (parts := values.get(name)) is not None:  # releases before it did not write it
+                values[name] = kind(**parts)
         return cls(
             **values
             | {
                 "timings": Timings(**values["timings"]),
-                "top": values["top"] and TopKeys(**values["top"]),
-                # Which releases before it did not write.
-                "sparse": (sparse := values.get("sparse")) and SparseVectors(**sparse),
                 "scores": _scores(
                     scores, layers, values["heads"], _scores(weighted, layers, values["heads"])
                 ),
@@ -389,11 +391,7 @@ def _item(value: Any, index: int) -> Any:
 
 def _array(value: Any) -> Any:
     """Return the array that tells how much a field holds."""
-    if isinstance(value, HeadScores):
-        return value.values
-    if isinstance(value, SparseVectors):
-        return value.indices
-    return value.keys if isinstance(value, TopKeys) else value
+    return getattr(value, fields(value)[0].name) if is_dataclass(value) else value
 
 
 def _tuples(value: Any) -> Any:

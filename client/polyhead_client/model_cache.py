@@ -9,8 +9,9 @@ from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
+from polyhead_client.output_options import MOST_SELECTIONS, OutputOptions
 from polyhead_client.request import EncodeTemplate
-from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, gives, not_available
+from polyhead_client.selection import gives, not_available
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LOGITS, OUTPUT, POOLED
 

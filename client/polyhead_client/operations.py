@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import request
 from polyhead_client.arguments import (
-    check_count,
+    Indices,
     check_flag,
     check_name,
     check_prompt_name,
@@ -30,20 +30,14 @@ from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, T
 from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
 from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
+from polyhead_client.output_options import OPTIONS, read_options
 from polyhead_client.padding import InputForm
 from polyhead_client.parts import Assembly
 from polyhead_client.places import AskedPlaces, Edits, Reads, read_interventions
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.request import EncodeTemplate, template_of
+from polyhead_client.requested import RequestedOutputs
 from polyhead_client.results import Results
-from polyhead_client.selection import (
-    Indices,
-    RequestedOutputs,
-    read_flag_or_count,
-    read_indices,
-    read_layers,
-    read_options,
-)
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -251,37 +245,13 @@ class Operations:
         single = batch.form is InputForm.SINGLE
         asked_of = read_interventions(read, edits, size=batch.size, single=single)
         reads, head_reads = (0, 0) if asked_of is None else asked_of.counts
-        chosen: dict[str, Any] = {
+        given = locals() | {
             "text": batch.kind == TEXT,
-            "output": output,
-            "pooled": pooled,
-            "logits": logits,
-            "tokens": tokens,
-            "spans": spans,
-            "attention": attention,
-            "cross_attention": cross_attention,
-            "weighted": weighted,
-            "value_norms": value_norms,
-            "scores": scores,
-            "rollout": rollout,
-            "mixed": head_mix is not None,
-            "contacts": contacts,
-            "top": top,
-            "thumbnails": thumbnails,
-            "sparse": sparse,
-            "token_vectors": token_vectors,
-            "max_similarities": query_vectors is not None,
-            "similarities": similarities,
-            "layers": layers,
-            "heads": heads,
-            "queries": queries,
-            "dtype": dtype,
-            "dimensions": dimensions,
-            "precision": precision,
-            "reads": reads,
-            "head_reads": head_reads,
+            "head_mix": head_mix is not None,
+            "query_vectors": query_vectors is not None,
             "edits": edits is not None,
         }
+        chosen: dict[str, Any] = {name: given[name] for name in OPTIONS}
         asked = (batch.kind, model, version, prompt_name, truncate, *chosen.values())
         if (template := self._models.template(asked)) is None:
             template = yield from self._template(
@@ -351,22 +321,10 @@ class Operations:
         wanted_version = check_version(version)
         check_flag("truncate", truncate)
         check_prompt_name(prompt_name, is_text=batch.kind == TEXT)
-        read: dict[str, Callable[[str, Any], Any]] = {
-            "attention": read_layers,
-            "cross_attention": read_layers,
-            "top": check_count,
-            "dimensions": check_count,
-            "sparse": read_flag_or_count,
-            "layers": read_indices,
-            "heads": read_indices,
-            "queries": read_indices,
-        }
-        options = read_options(
-            **chosen | {each: function(each, chosen[each]) for each, function in read.items()}
-        )
+        options = read_options(**chosen)
         name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
         info = yield from self._models.model(name, version, deadline)
-        if options.roles or options.edits:
+        if options.roles:
             info = yield from self._models.with_outputs(info, options, version, deadline)
         elif not options.output:
             info = yield from self._models.of_sequences(info, version, deadline)

@@ -14,8 +14,8 @@ from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
 from polyhead_client.insight import norm_weighted
 from polyhead_client.padding import Arrays, InputForm
+from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_client.results import Results
-from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
 from polyhead_proto.names import (

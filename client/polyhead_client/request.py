@@ -8,7 +8,9 @@ from google.protobuf.message import EncodeError, Message
 from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
-from polyhead_client.selection import MOST_SELECTIONS, OutputOptions, RequestedOutputs, select
+from polyhead_client.output_options import MOST_SELECTIONS, OutputOptions
+from polyhead_client.requested import RequestedOutputs
+from polyhead_client.selection import select
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PARTS, PROMPT_NAME, TRUNCATE
 from polyhead_proto.wire import write_varint

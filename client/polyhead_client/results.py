@@ -10,44 +10,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyhead_client.encoding import Encoding, Timings
-from polyhead_client.insight import HeadScores, TopKeys
+from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
+from polyhead_client.insight import HeadScores
 from polyhead_client.padding import Arrays, InputForm
-from polyhead_client.selection import RequestedOutputs, SelectedOutput
-from polyhead_client.sparse import SparseVectors
-from polyhead_proto.names import (
-    ATTENTION,
-    ATTENTION_ROWS,
-    CONTACTS,
-    CROSS_ATTENTION,
-    CROSS_ATTENTION_ROWS,
-    HEAD_OUTPUTS,
-    HEAD_SCORES,
-    LENGTHS,
-    LOGITS,
-    MAX_SIMILARITIES,
-    MIXED,
-    OUTPUT,
-    POOLED,
-    ROLLOUT,
-    SIMILARITIES,
-    SPANS,
-    SPARSE_INDICES,
-    SPARSE_VALUES,
-    STREAM,
-    THUMBNAILS,
-    TOKEN_VECTORS,
-    TOKENS,
-    TOP_KEYS,
-    TOP_WEIGHTS,
-    VALUE_NORMS,
-    WEIGHTED_SCORES,
+from polyhead_client.requested import RequestedOutputs, SelectedOutput
+from polyhead_client.roles import ROLES, ROWS, OutputRole
+from polyhead_proto.names import HEAD_SCORES, LOGITS, OUTPUT, POOLED, SPANS, WEIGHTED_SCORES
+
+_ROLES = MappingProxyType(
+    {name: OutputRole(name, name) for name in (OUTPUT, POOLED, LOGITS, SPANS)}
+    | {**ROLES}
+    | {rows: ROLES[role] for role, rows in ROWS.items()}
 )
-
-_PLAIN = frozenset({OUTPUT, POOLED, LOGITS, TOKENS, SPANS, LENGTHS})
-"""The roles of outputs that are not about attention, heads or layers."""
-
-_NO_DETAILS: Mapping[str, Any] = MappingProxyType({"attention": None})
+_NONE: Mapping[str, Any] = MappingProxyType({"output": None, "pooled": None, "attention": None})
+"""The fields of `Encoding` without a default."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,78 +51,62 @@ class Results:
             total_ns: The duration of the call.
         """
         single = form is InputForm.SINGLE
-        by_role = requested.by_role
         heads = requested.heads or tuple(range(self.heads)) or None
         return Encoding(
             model=self.model,
             version=self.version,
-            output=self._first(by_role.get(OUTPUT)),
-            pooled=self._first(by_role.get(POOLED)),
-            logits=self._first(by_role.get(LOGITS)),
             labels=requested.labels,
             heads=heads,
             queries=requested.queries,
             tokens=self.tokens,
-            spans=self._first(by_role.get(SPANS)),
             lengths=int(self.lengths[0]) if single else self.lengths,
             timings=Timings(total_ns=total_ns, **self.timings),
             kept_heads=requested.kept_heads,
             weighted=requested.weighted,
-            **(_NO_DETAILS if by_role.keys() <= _PLAIN else self._details(requested, heads or (), single)),
+            **{**_NONE, **self._fields(requested, heads or (), single)},
         )
 
-    def _first(self, outputs: Sequence[SelectedOutput] | None) -> Any:
-        """Return the first output of a role; None if there is none."""
-        return self.arrays.get(outputs[0].name) if outputs else None
+    def _fields(self, requested: RequestedOutputs, heads: tuple[int, ...], single: bool) -> dict[str, Any]:
+        """Return what an `Encoding` has of the outputs, by field."""
+        found: dict[str, Any] = {}
+        parts: dict[str, dict[str, Any]] = {}
+        for name, outputs in requested.by_role.items():
+            role = _ROLES.get(name)
+            if role is None or role.field is None:
+                continue
+            array = self.arrays[outputs[0].name]
+            if role.part is not None:
+                parts.setdefault(role.field, {})[role.part] = array
+            elif role.by_layer:
+                found[role.field] = self._by_layer(outputs, single)
+            elif name == HEAD_SCORES:
+                weighted = self._scores(requested.with_role(WEIGHTED_SCORES), heads)
+                found[role.field] = self._scores(outputs, heads, weighted)
+            else:
+                found[role.field] = array
+        return found | {field: OF_SEVERAL_OUTPUTS[field](**values) for field, values in parts.items()}
 
-    def _details(self, requested: RequestedOutputs, heads: tuple[int, ...], single: bool) -> dict[str, Any]:
-        """Return what an `Encoding` has of attention, heads and layers."""
-        by_role = requested.by_role
-
-        def of_layers(*roles: str) -> Mapping[int, Arrays] | None:
-            by_layer = {
+    def _by_layer(self, outputs: Sequence[SelectedOutput], single: bool) -> Mapping[int, Arrays]:
+        return MappingProxyType(
+            {
                 layer: _of_layer(self.arrays[output.name], output.layer_axis, index, single)
-                for role in roles
-                for output in requested.with_role(role)
+                for output in outputs
                 for index, layer in enumerate(output.layers)
             }
-            return MappingProxyType(by_layer) if by_layer else None
+        )
 
-        def scores(role: str, weighted: HeadScores | None = None) -> HeadScores | None:
-            outputs = requested.with_role(role)
-            if not outputs:
-                return None
-            return HeadScores(
-                values=self.arrays[outputs[0].name],
-                names=outputs[0].labels,
-                layers=tuple(outputs[0].layers),
-                heads=heads,
-                weighted=weighted,
-            )
-
-        keys = self._first(by_role.get(TOP_KEYS))
-        words = self._first(by_role.get(SPARSE_INDICES))
-        return {
-            "attention": of_layers(ATTENTION, ATTENTION_ROWS),
-            "cross_attention": of_layers(CROSS_ATTENTION, CROSS_ATTENTION_ROWS),
-            "value_norms": of_layers(VALUE_NORMS),
-            "scores": scores(HEAD_SCORES, scores(WEIGHTED_SCORES)),
-            "rollout": self._first(by_role.get(ROLLOUT)),
-            "mixed": self._first(by_role.get(MIXED)),
-            "contacts": self._first(by_role.get(CONTACTS)),
-            "top": None
-            if keys is None
-            else TopKeys(keys=keys, weights=self._first(by_role.get(TOP_WEIGHTS))),
-            "thumbnails": self._first(by_role.get(THUMBNAILS)),
-            "sparse": None
-            if words is None
-            else SparseVectors(indices=words, values=self._first(by_role.get(SPARSE_VALUES))),
-            "token_vectors": self._first(by_role.get(TOKEN_VECTORS)),
-            "max_similarities": self._first(by_role.get(MAX_SIMILARITIES)),
-            "similarities": self._first(by_role.get(SIMILARITIES)),
-            "stream": self._first(by_role.get(STREAM)),
-            "head_outputs": self._first(by_role.get(HEAD_OUTPUTS)),
-        }
+    def _scores(
+        self, outputs: Sequence[SelectedOutput], heads: tuple[int, ...], weighted: HeadScores | None = None
+    ) -> HeadScores | None:
+        if not outputs:
+            return None
+        return HeadScores(
+            values=self.arrays[outputs[0].name],
+            names=outputs[0].labels,
+            layers=tuple(outputs[0].layers),
+            heads=heads,
+            weighted=weighted,
+        )
 
 
 def _of_layer(arrays: Arrays, axis: int | None, index: int, single: bool) -> Arrays:

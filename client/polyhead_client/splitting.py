@@ -17,8 +17,8 @@ from polyhead_client.errors import PolyheadError, Unavailable
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.request import reply_bytes
+from polyhead_client.requested import RequestedOutputs
 from polyhead_client.results import Results
-from polyhead_client.selection import RequestedOutputs
 from polyhead_proto.names import LENGTHS, TOKENS
 
 MAX_IN_FLIGHT = 4

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import chunks, directions, tracing
-from polyhead_client.arguments import check_count, check_flag, check_name
+from polyhead_client.arguments import check_count, check_flag, check_name, read_flag_or_count
 from polyhead_client.calls import Operation
 from polyhead_client.deadline import Deadline
 from polyhead_client.directions import Direction
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.evidence import DEFAULT_PAIRS, evidence_of
+from polyhead_client.evidence import evidence_in
 from polyhead_client.late import MatchedText, matched
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations, Progress, Timeout
 from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check_texts, labels_of, ranked
-from polyhead_client.selection import read_flag_or_count
 from polyhead_client.tagging import Entity, check_strategy, entities_of
 from polyhead_client.tracing import By, Metric, Trace
+from polyhead_proto.evidence import DEFAULT_PAIRS
 from polyhead_proto.names import TEXT
 from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy
 
@@ -154,7 +154,7 @@ class Tasks(Operations):
                 timeout=_left(deadline),
                 **options | {"version": encoding.version},  # another may be the newest by now
             )
-            found = evidence_of(attended, DEFAULT_PAIRS if pairs is True else pairs)
+            found = evidence_in(attended, DEFAULT_PAIRS if pairs is True else pairs)
             results[at] = replace(result, evidence=found)
         return results
 

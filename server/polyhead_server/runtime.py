@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import TypeVar
 
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import choose_device, in_precision
 from polyhead_server.errors import RequestError, StartError
 from polyhead_server.inference.inference import Inference
-from polyhead_server.inference.reply import InferReply, detach, write_reply
+from polyhead_server.inference.reply import InferReply, write_reply
 from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.shared_counters import SharedCounters
@@ -35,6 +36,7 @@ _CLOSING_SECONDS = 1.0
 """A run cannot be interrupted everywhere, so closing does not wait for one longer than this."""
 
 UntilSent = Callable[[Callable[..., None]], object]
+R = TypeVar("R")
 
 
 class Runtime:
@@ -238,13 +240,24 @@ class Runtime:
                 )
             )
 
-    async def answer(self, request: InferRequest, *, deadline: float, held: Reservation) -> InferReply:
+    async def answer(
+        self,
+        request: InferRequest,
+        keep: Callable[[InferReply], R],
+        *,
+        deadline: float,
+        held: Reservation,
+        most_bytes: int | None = None,
+    ) -> R:
         """Answer an inference request that did not come as a message of the protocol.
 
         Args:
             request: The request.
+            keep: Returns what is kept of the reply, which is not to refer to memory of its batch, as `detach`
+                does; may be called in any thread.
             deadline: When the caller stops waiting, in the event loop's time.
             held: Has the request's bytes. Whoever reserved them releases them once the reply has been sent.
+            most_bytes: The most bytes of the reply; None: those of a message.
 
         Raises:
             RequestError: The caller gets the reason.
@@ -252,7 +265,9 @@ class Runtime:
         """
         with self.lifecycle.accept():
             held.arrived()
-            return await self._inference.answer(request, detach, deadline=self.deadline(deadline), held=held)
+            return await self._inference.answer(
+                request, keep, deadline=self.deadline(deadline), held=held, most_bytes=most_bytes
+            )
 
     def _split(self, request: bytes) -> InferRequest:
         """Split a message; count one that is none."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
-from polyhead_client.arguments import check_target
+from polyhead_client.arguments import check_target, read_indices, read_layers
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
@@ -235,3 +235,8 @@ def test_numpys_bools_are_bools(client: Client) -> None:
     encoding = client.encode("a", model="words", output=np.True_, truncate=np.False_)  # type: ignore[arg-type]
 
     assert encoding.output is not None
+
+
+def test_indices_may_be_given_one_by_one() -> None:
+    assert read_layers("attention", iter([1])) == (1,)  # type: ignore[arg-type]
+    assert read_indices("heads", iter([2, 0])) == (2, 0)  # type: ignore[arg-type]

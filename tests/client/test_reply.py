@@ -10,7 +10,7 @@ from polyhead_client.errors import ServerError
 from polyhead_client.inputs import prepare
 from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
-from polyhead_client.selection import RequestedOutputs, SelectedOutput
+from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
 
 BATCH = prepare(np.zeros((1, 3, 8), np.float32))

@@ -9,14 +9,9 @@ import pytest
 from tests.metadata import described
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.selection import (
-    OutputOptions,
-    RequestedOutputs,
-    read_indices,
-    read_layers,
-    read_options,
-    select,
-)
+from polyhead_client.output_options import read_options
+from polyhead_client.requested import RequestedOutputs
+from polyhead_client.selection import select
 from polyhead_proto import messages as pb
 
 
@@ -35,11 +30,7 @@ ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3,
 
 
 def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
-    if "attention" in wishes:
-        wishes["attention"] = read_layers("attention", wishes["attention"])
-    for name in wishes.keys() & {"layers", "heads", "queries"}:
-        wishes[name] = read_indices(name, wishes[name])
-    return select(info, OutputOptions(**{"text": False, **wishes}))
+    return select(info, read_options(**{"text": False, **wishes}))
 
 
 def layers_of(requested: RequestedOutputs) -> tuple[int, ...]:
@@ -133,18 +124,6 @@ def test_wishes_that_cannot_be_met_are_refused(wishes: Mapping[str, Any], messag
         selected(ATTENTION, **wishes)
 
 
-def test_indices_may_be_given_one_by_one() -> None:
-    assert read_layers("attention", iter([1])) == (1,)  # type: ignore[arg-type]
-    assert read_indices("heads", iter([2, 0])) == (2, 0)  # type: ignore[arg-type]
-
-
 def test_a_model_without_attention_says_so() -> None:
     with pytest.raises(InvalidRequest, match="attention is not available: tiny has no attention outputs"):
         selected(model("output"), attention=True)
-
-
-@pytest.mark.parametrize("flag", [1, 1.0, [], {}])
-def test_what_equals_a_flag_is_none_also_after_a_valid_call(flag: Any) -> None:
-    read_options(text=False, output=True)
-    with pytest.raises(InvalidRequest, match="output must be True or False, was "):
-        read_options(text=False, output=flag)

@@ -14,8 +14,8 @@ from tests.servers import quick_settings, serving
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
 from polyhead_client.inputs import Batch, TensorField, prepare, query_field
 from polyhead_client.models import ModelInfo, TensorInfo
+from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_client.results import Results
-from polyhead_client.selection import RequestedOutputs, SelectedOutput
 from polyhead_client.splitting import JoinedResults, plan
 
 if TYPE_CHECKING:

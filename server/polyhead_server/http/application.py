@@ -24,7 +24,7 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
 from polyhead_server.http import embeddings as embed
-from polyhead_server.http import errors, scoring
+from polyhead_server.http import errors, reranking, scoring
 from polyhead_server.http.bodies import Bodies, Reply
 from polyhead_server.http.calls import CallForm
 from polyhead_server.http.documents import Field, Fields, read_json
@@ -279,14 +279,17 @@ def _call_routes(route: _MakeRoute, procedures: HttpProcedures, inferences: Infe
     yield call("/embed", embed.TEI, errors.tei, f"Embed texts, {like_tei}", like([[0.0]]))
     words = like([[{"index": 0, "value": 0.0}]])
     yield call("/embed_sparse", embed.SPARSE, errors.tei, f"Weigh words in texts, {like_tei}", words)
-    label, ranked = {"label": "", "score": 0.0}, {"index": 0, "score": 0.0}
+    label = {"label": "", "score": 0.0}
     found = {"entity_group": "", "score": 0.0, "word": "", "start": 0, "end": 0}
     token = {"entity": "", "index": 0, "score": 0.0, "word": "", "start": 0, "end": 0}
     reply = {"anyOf": [like(one) for each in (label, found, token) for one in ([each], [[each]])]}
     yield call("/predict", scoring.PREDICT, errors.tei, f"Classify texts, {like_tei}, or tokens", reply)
-    yield call("/rerank", scoring.RERANK, errors.tei, f"Rerank texts, {like_tei}", like([ranked]))
-    reply = like({"id": "", "results": [{"index": 0, "relevance_score": 0.0}], "meta": {}})
-    for version, form in scoring.COHERE.items():
+    more: list[dict[str, Any]] = [{}, reranking.WITH_EVIDENCE]
+    reply = {"anyOf": [like([{"index": 0, "score": 0.0} | each]) for each in more]}
+    yield call("/rerank", reranking.RERANK, errors.tei, f"Rerank texts, {like_tei}", reply)
+    results = [{"index": 0, "relevance_score": 0.0} | each for each in more]
+    reply = {"anyOf": [like({"id": "", "results": [each], "meta": {}}) for each in results]}
+    for version, form in reranking.COHERE.items():
         yield call(f"/v{version}/rerank", form, errors.cohere, "Rerank texts, as Cohere's API does", reply)
     index = partial(route, procedure="RepositoryIndex", body=errors.openai)
     model = embed.listed_model("", 0)

@@ -5,20 +5,21 @@ Shape letters: B inputs, T tokens.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS, OUTPUT
 from polyhead_server.errors import InvalidRequestError, RequestError, listed, quoted
 from polyhead_server.http.documents import Field, Fields
 from polyhead_server.http.tensors import Parameters, pack, write_parameters
-from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.reply import InferReply, detach
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.registry import Registry
@@ -41,6 +42,8 @@ _NAMED = re.compile(
 class ApiCall(ABC):
     """What a call asks for."""
 
+    roles: Sequence[str]
+    """Of the outputs that a graph must have to answer it."""
     model: str
     names: Mapping[str, str]
     """What the call names the tensors that its inputs become. Without `[]`, it is one for all of them."""
@@ -89,23 +92,50 @@ class ApiCall(ABC):
             error.args = (_NAMED.sub(renamed, str(error)),)
             raise
 
-    def values(self, replies: Iterable[InferReply]) -> tuple[Sequence[Any], int]:
+    def most_bytes(self, chunk: range, settings: Settings) -> int | None:
+        """Return the most bytes of the reply to a chunk; None: those of a message."""
+        return None
+
+    def keep(self, reply: InferReply) -> "Kept":
+        """Return what is kept of the reply to a chunk; may be called in any thread."""
+        return Kept([np.asarray(each) for each in detach(reply).contents])
+
+    def values(self, kept: Iterable["Kept"]) -> tuple[Sequence[Any], int]:
         """Return what replies to the call have: the outputs (B, …), and the number of tokens."""
-        *outputs, lengths = zip(*(map(np.asarray, reply.contents) for reply in replies), strict=True)
+        *outputs, lengths = zip(*(each.arrays for each in kept), strict=True)
         joined = [np.concatenate(each) for each in outputs]
         return (
             [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in joined],
             int(sum(each.sum() for each in lengths)),
         )
 
-    def message(self, signature: Signature, *roles: str) -> pb.ModelInferRequest:
-        """Return a request for the outputs of these roles and for the lengths, without inputs."""
+    def outputs(self, signature: Signature) -> Iterable[str]:
+        """Return the names of the outputs of a graph that are asked for, before the lengths."""
+        return [str(output_of(signature, role)) for role in self.roles]
+
+    def message(self, signature: Signature) -> pb.ModelInferRequest:
+        """Return a request for the outputs, without inputs."""
         message = pb.ModelInferRequest(
             model_name=signature.name, parameters=write_parameters(self.parameters, "the request")
         )
-        for name in (*(output_of(signature, role) for role in roles), LENGTHS):
+        for name in (*self.outputs(signature), LENGTHS):
             message.outputs.add(name=name)
         return message
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a call keeps of the reply to a chunk."""
+
+    arrays: Sequence[NDArray[Any]]
+    """Outputs (B, …), the lengths last."""
+    written: Sequence[bytes] = ()
+    """What is written already, as JSON."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of memory that it takes."""
+        return sum(each.nbytes for each in self.arrays) + sum(map(len, self.written))
 
 
 def request_of_texts(message: pb.ModelInferRequest, texts: Mapping[str, Sequence[Any]]) -> InferRequest:
@@ -127,8 +157,6 @@ class CallForm:
     """Whether it is for a graph."""
     does: str
     """What such graphs do, for messages."""
-    role: str
-    """Of the output that it asks for, or of the first."""
     write: Callable[..., Iterator[bytes]]
     """Writes the reply: of the call, the graph, the number of tokens and each of its `values`."""
 
@@ -195,12 +223,17 @@ def output_of(signature: Signature, role: str) -> str | None:
     return next((spec.name for spec in signature.outputs.values() if spec.role == role), None)
 
 
-def cheapest(signature: Signature, graphs: Iterable[Signature], role: str) -> Signature:
-    """Return the graph of the same family with such an output: one without vectors of tokens, or this one."""
+def has(signature: Signature, roles: Collection[str]) -> bool:
+    """Return whether a graph has outputs of all these roles."""
+    return all(output_of(signature, role) for role in roles)
+
+
+def cheapest(signature: Signature, graphs: Iterable[Signature], roles: Collection[str]) -> Signature:
+    """Return the graph of the same family with such outputs: one without vectors of tokens, or this one."""
     family = (each for each in graphs if each.manifest.name == signature.manifest.name)
-    able = [each for each in family if output_of(each, role)]
+    able = [each for each in family if has(each, roles)]
     alone = (each for each in able if OUTPUT not in each.outputs)
-    others = [signature] if output_of(signature, role) else able
+    others = [signature] if has(signature, roles) else able
     return next(alone, next(iter(others), signature))
 
 

@@ -56,7 +56,6 @@ class EmbeddingsCall(ApiCall):
     """What a call asks for."""
 
     roles: Sequence[str] = (POOLED,)
-    """Of the outputs that it is for."""
     gives: str = "pools tokens"
     """What a model does that has them."""
     inputs: Sequence[str] | Sequence[Sequence[int]]
@@ -97,7 +96,7 @@ class EmbeddingsCall(ApiCall):
 
     def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
         """Return the request for vectors of a chunk."""
-        message = self.message(signature, *self.roles)
+        message = self.message(signature)
         if self.dimensions is not None:
             message.outputs[0].parameters[DIMENSIONS].int64_param = self.dimensions
         if self.precision is not None:
@@ -256,7 +255,6 @@ OPENAI = CallForm(
     read=partial(read_call, "input"),
     serves=embeds,
     does="embed",
-    role=POOLED,
     write=_write_openai,
 )
 TEI = CallForm(
@@ -272,7 +270,6 @@ TEI = CallForm(
     read=partial(read_call, "inputs"),
     serves=embeds,
     does="embed",
-    role=POOLED,
     write=_write_tei,
 )
 SPARSE = CallForm(
@@ -288,6 +285,5 @@ SPARSE = CallForm(
     ),
     serves=weighs_words,
     does="weigh words",
-    role=SPARSE_VALUES,
     write=_write_sparse,
 )

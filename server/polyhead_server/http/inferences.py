@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
 from starlette.exceptions import HTTPException
 
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.http.bodies import Bodies, Reply, until_left
-from polyhead_server.http.calls import ApiCall, CallForm, cheapest, chunks_of, halves, named_or_only
+from polyhead_server.http.calls import ApiCall, CallForm, Kept, cheapest, chunks_of, halves, named_or_only
 from polyhead_server.http.documents import read_json
 from polyhead_server.http.endpoint import BINARY, JSON_BYTES, PRIORITY, TIMEOUT, Answer, Caller
 from polyhead_server.http.tensors import NUMBERS_AT_ONCE, IsBinary, Parameters, read_request, write_reply
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
-from polyhead_server.inference.reply import InferReply
+from polyhead_server.inference.reply import detach
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.budget import Reservation
@@ -60,7 +59,7 @@ class Inferences:
         (request, is_binary), deadline = await self._read(
             caller, translate, held, types=[BINARY], work_bytes=work_bytes
         )
-        reply = await self._runtime.infer(request, deadline=deadline, held=held)
+        reply = await self._runtime.infer(request, detach, deadline=deadline, held=held)
         del request  # before the reply is translated
         written = write_reply(reply, is_binary)
         cost = _BYTES_PER_NUMBER * written.elements
@@ -87,16 +86,16 @@ class Inferences:
                 named = registry.find(named_or_only(fields, models, form.does)).signature
                 call = form.read(fields, named, given)
                 graphs = (model.signature for model in registry.models())
-                signature = cheapest(named, graphs, form.role)
+                signature = cheapest(named, graphs, call.roles)
                 call.check(signature)
                 return len(body), (call, signature, chunks_of(call, self._runtime.settings))
 
             held = caller.until_sent.enter_context(self._runtime.reserve())
             (call, signature, chunks), deadline = await self._read(caller, translate, held)
-            replies = await self._infer_chunks(call, signature, chunks, deadline, held)
-            values, tokens = call.values(replies)
+            kept = await self._infer_chunks(call, signature, chunks, deadline, held)
+            values, tokens = call.values(kept)
             content = form.write(call, signature, tokens, *values)
-            numbers = sum(np.size(content) for reply in replies for content in reply.contents)
+            numbers = sum(each.size for each in kept) // 4
             cost = _BYTES_PER_NUMBER * numbers + call.returned_bytes
             return Reply.of(await self._bodies.run(cost, b"".join, content))
 
@@ -109,33 +108,38 @@ class Inferences:
         chunks: Iterable[range],
         deadline: float,
         held: Reservation,
-    ) -> list[InferReply]:
-        """Return the replies to the chunks of a call, each made when its turn comes.
+    ) -> list[Kept]:
+        """Return what is kept of the replies to the chunks of a call, each made when its turn comes.
 
         One that is too large is sent in halves.
         """
-        replies = []
+        kept = []
         for chunk in chunks:
             try:
                 with call.located(chunk):
-                    replies.append(await self._infer_chunk(call, signature, chunk, deadline, held))
+                    kept.append(await self._infer_chunk(call, signature, chunk, deadline, held))
             except TooLargeError:
                 if len(chunk) == 1:
                     raise
-                replies += await self._infer_chunks(call, signature, halves(chunk), deadline, held)
-        return replies
+                kept += await self._infer_chunks(call, signature, halves(chunk), deadline, held)
+        return kept
 
     async def _infer_chunk(
         self, call: ApiCall, signature: Signature, chunk: range, deadline: float, held: Reservation
-    ) -> InferReply:
+    ) -> Kept:
+        before, settings = held.bytes, self._runtime.settings
+        kept: Kept | None = None
         with self._counted():
             size = sum(each.text_bytes + each.tokens for each in call.sizes[chunk.start : chunk.stop])
-            request = await self._bodies.run(size, call.request, signature, self._runtime.settings, chunk)
+            request = await self._bodies.run(size, call.request, signature, settings, chunk)
             held.add(request.size)
         try:
-            return await self._runtime.infer(request, deadline=deadline, held=held)
+            kept = await self._runtime.infer(
+                request, call.keep, deadline=deadline, held=held, most_bytes=call.most_bytes(chunk, settings)
+            )
+            return kept
         finally:
-            held.add(-request.size)
+            held.add(before + (0 if kept is None else kept.size) - held.bytes)
 
     async def _read(
         self,

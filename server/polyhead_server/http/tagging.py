@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from polyhead_proto.names import LOGITS, SPANS, TEXT
 from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.calls import ApiCall, InputSize, request_of_texts, text_bytes, write_array
+from polyhead_server.http.calls import ApiCall, InputSize, Kept, request_of_texts, text_bytes, write_array
 from polyhead_server.http.documents import Field, Fields, shown
 from polyhead_server.http.tensors import Parameters
-from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.signature import Signature
 from polyhead_server.settings import Settings
@@ -41,6 +40,7 @@ Tokens = tuple[NDArray[np.float32], NDArray[np.int32]]
 class TaggingCall(ApiCall):
     """What a call asks for."""
 
+    roles: Sequence[str] = (LOGITS, SPANS)
     texts: Sequence[str]
     """B texts."""
     is_single: bool
@@ -67,14 +67,13 @@ class TaggingCall(ApiCall):
 
     def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
         """Return the request for logits and spans of a chunk."""
-        message = self.message(signature, LOGITS, SPANS)
-        return request_of_texts(message, {TEXT: self.texts[chunk.start : chunk.stop]})
+        return request_of_texts(self.message(signature), {TEXT: self.texts[chunk.start : chunk.stop]})
 
-    def values(self, replies: Iterable[InferReply]) -> tuple[Sequence[Sequence[Tokens]], int]:
+    def values(self, kept: Iterable[Kept]) -> tuple[Sequence[Sequence[Tokens]], int]:
         """Return the logits and spans of each text, as the only value, and the number of tokens."""
         rows: list[Tokens] = []
-        for reply in replies:
-            logits, spans, lengths = map(np.asarray, reply.contents)
+        for each in kept:
+            logits, spans, lengths = each.arrays
             rows += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
         return [rows], sum(len(spans) for _, spans in rows)
 

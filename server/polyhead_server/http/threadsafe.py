@@ -55,19 +55,29 @@ class ThreadsafeRuntime:
         response = await self._run(self._runtime.call(procedure, request.SerializeToString()))
         return RPCS[procedure].response.FromString(response)
 
-    async def infer(self, request: InferRequest, *, deadline: float, held: Reservation) -> InferReply:
-        """Return the reply to an inference request.
+    async def infer(
+        self,
+        request: InferRequest,
+        keep: Callable[[InferReply], T],
+        *,
+        deadline: float,
+        held: Reservation,
+        most_bytes: int | None = None,
+    ) -> T:
+        """Return what is kept of the reply to an inference request; see `Runtime.answer`.
 
         Args:
             request: The request.
+            keep: Returns what is kept of the reply.
             deadline: When the caller stops waiting, by `time.monotonic`, as all event loops count.
             held: Has the request's bytes, and takes what is computed and replied.
+            most_bytes: The most bytes of the reply; None: those of a message.
 
         Raises:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
-        return await self._run(self._answer(request, deadline, held))
+        return await self._run(self._answer(request, keep, deadline, held, most_bytes))
 
     def reserve(self) -> Reservation:
         """Return the reservation of a request that is about to arrive. The end of its block releases it."""
@@ -82,12 +92,21 @@ class ThreadsafeRuntime:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
 
-    async def _answer(self, request: InferRequest, deadline: float, held: Reservation) -> InferReply:
+    async def _answer(
+        self,
+        request: InferRequest,
+        keep: Callable[[InferReply], T],
+        deadline: float,
+        held: Reservation,
+        most_bytes: int | None,
+    ) -> T:
         """Answer on the runtime's event loop, whose clock decides whether the deadline has passed."""
         deadline = self._runtime.deadline(deadline)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._runtime.answer(request, deadline=deadline, held=held)
+                return await self._runtime.answer(
+                    request, keep, deadline=deadline, held=held, most_bytes=most_bytes
+                )
         except TimeoutError:
             raise ExpiredError(
                 "the deadline passed before there was an answer: give the call more time"

@@ -54,6 +54,7 @@ class Inference:
         deadline: float,
         held: Reservation,
         send: Callable[[R], Awaitable[None]] | None = None,
+        most_bytes: int | None = None,
     ) -> R:
         """Answer one request: with one reply, or in parts if it asks for them.
 
@@ -66,6 +67,7 @@ class Inference:
             deadline: When the caller stops waiting, in the event loop's time.
             held: Takes what is computed and written.
             send: Sends all parts but the last; None: a request for parts is rejected.
+            most_bytes: The most bytes of a whole reply; None: those of a message.
 
         Returns:
             What `write` has made of the reply, or of its last part.
@@ -83,7 +85,14 @@ class Inference:
                 model = template.model
             account.model = model
             with model.lease:  # it answers, whatever takes its place meanwhile
-                job = await self._read(request, template, model, deadline, streamed=send is not None)
+                job = await self._read(
+                    request,
+                    template,
+                    model,
+                    deadline,
+                    streamed=send is not None,
+                    most_bytes=self._max_reply_bytes if most_bytes is None else most_bytes,
+                )
                 if seen is not None:
                     if not job.template.holds_data:
                         held.add(-seen.expanded_bytes)
@@ -144,13 +153,13 @@ class Inference:
         deadline: float,
         *,
         streamed: bool,
+        most_bytes: int,
     ) -> Job:
         # A header may hold much to check, so one that is new never is on the event loop.
         work_bytes = LARGE if template is None else max(request.size, template.work_bytes)
         try:
-            return await self._off_loop(
-                work_bytes, self._reader, request, template, model, deadline, streamed
-            )
+            reader = partial(self._reader, most_bytes=most_bytes)
+            return await self._off_loop(work_bytes, reader, request, template, model, deadline, streamed)
         except RequestError as error:
             traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
             raise

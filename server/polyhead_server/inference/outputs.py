@@ -13,19 +13,13 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, LENGTHS, PRECISION, SPANS, TOKENS
+from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, PRECISION
 from polyhead_proto.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.inference.vectors import Ranges, normalised, quantised, ranges_of
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature, TensorSpec
-
-EXTRAS = frozenset({TOKENS, SPANS, LENGTHS})
-"""Outputs that no graph computes: they follow from the inputs."""
-
-_ONLY_NAMED = frozenset({SPANS})
-"""Outputs that only requests that name them get: earlier clients do not know them."""
 
 _DOUBTED: set[str] = set()
 """The models about whose vectors a doubt has been logged."""
@@ -82,7 +76,7 @@ def requested_outputs(
     default: OutputParameters,
     signature: Signature,
 ) -> list[RequestedOutput]:
-    """Read which outputs are requested; if the request names none, all are but those of `_ONLY_NAMED`.
+    """Read which outputs are requested; if the request names none, all are but those that are `only_named`.
 
     The request's own parameters are the default of every output that they apply to.
 
@@ -98,9 +92,9 @@ def requested_outputs(
             )
         if output.name in own:
             raise InvalidRequestError(f"output {output.name} must be requested once, was requested twice")
-        text = signature.outputs[output.name].datatype == "BYTES"
+        text = signature.outputs[output.name].is_text
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
-    names = own or [name for name in signature.outputs if name not in _ONLY_NAMED]
+    names = own or [name for name in signature.outputs if not signature.outputs[name].only_named]
     specs = [signature.outputs[name] for name in names]
     for name in _given(default):
         if not any(_applies(name, default.dtype, spec) for spec in specs):
@@ -116,8 +110,10 @@ def requested_outputs(
     return requested
 
 
-def layout_of_output(output: RequestedOutput, *, sizes: Mapping[str, int], tokens_bytes: int) -> OutputLayout:
-    """Work out the shape and the bytes of an output; only those of `tokens` do not follow from its shape.
+def layout_of_output(
+    output: RequestedOutput, *, sizes: Mapping[str, int], text_bytes: Mapping[str, int]
+) -> OutputLayout:
+    """Work out the shape and the bytes of an output; those of texts are given.
 
     Raises:
         InvalidRequestError: An index is out of range.
@@ -125,7 +121,7 @@ def layout_of_output(output: RequestedOutput, *, sizes: Mapping[str, int], token
     spec = output.spec
     shape = list(spec.at(sizes))
     width = shape[-1]
-    computed = 0 if spec.name in EXTRAS else math.prod(shape) * spec.dtype.itemsize
+    computed = math.prod(shape) * spec.dtype.itemsize if spec.computed else 0
     selection: dict[int, Sequence[int]] = {}
     for axis, selector in output.selectors.items():
         numbers = {LAYERS: spec.layers, HEADS: spec.heads}.get(selector.name)
@@ -140,7 +136,9 @@ def layout_of_output(output: RequestedOutput, *, sizes: Mapping[str, int], token
         parameter = f"parameter {PRECISION} of output {spec.name}"
         ranges = ranges_of(spec, output.precision, shape[-1], parameter)
         shape[-1] = numbers_of(output.precision, shape[-1])
-    size = tokens_bytes if spec.name == TOKENS else math.prod(shape) * DTYPES[output.datatype].itemsize
+    size = (
+        text_bytes.get(spec.name, 0) if spec.is_text else math.prod(shape) * DTYPES[output.datatype].itemsize
+    )
     return OutputLayout(
         spec=spec,
         datatype=output.datatype,

@@ -56,6 +56,7 @@ def read(
     streamed: bool,
     *,
     known: LayoutAt,
+    most_bytes: int,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and lay out its reply; may be called in any thread.
@@ -67,6 +68,7 @@ def read(
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
         known: `layout_at`, which remembers the layouts of templates.
+        most_bytes: The most bytes of a whole reply.
         settings: The server's limits.
 
     Raises:
@@ -100,8 +102,9 @@ def read(
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
     extras = _extras(feeds, made, template) if template.extras else {}
-    if TOKENS in extras:
-        layout = layout_at(template, tokens, len(extras[TOKENS]), settings=settings)
+    if template.has_texts:
+        text_bytes = {name: len(content) for name, content in extras.items() if isinstance(content, bytes)}
+        layout = layout_at(template, tokens, text_bytes, settings=settings)
     parts = None
     if parameters.parts:
         parts = parts_of(
@@ -112,7 +115,7 @@ def read(
             total_limit=settings.max_stream_reply_bytes,
         )
     else:
-        check_size(layout, request.request_id, settings.max_reply_bytes)
+        check_size(layout, request.request_id, most_bytes)
     work = None
     if layout.computed:
         size, real_tokens = measure(feeds, template.dynamic)

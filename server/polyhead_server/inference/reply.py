@@ -18,7 +18,6 @@ from polyhead_proto.names import HEADS, LAYERS, QUERIES, TIMINGS
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.outputs import (
-    EXTRAS,
     OutputLayout,
     RequestedOutput,
     convert,
@@ -92,14 +91,14 @@ def layout_of_reply(
     *,
     sizes: Mapping[str, int],
     signature: Signature,
-    tokens_bytes: int = 0,
+    text_bytes: Mapping[str, int],
 ) -> ReplyLayout:
-    """Work out every output of a reply, given the sizes of the axes that vary.
+    """Work out every output of a reply, given the sizes of the axes that vary, and the bytes of texts.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    layouts = [layout_of_output(output, sizes=sizes, tokens_bytes=tokens_bytes) for output in outputs]
+    layouts = [layout_of_output(output, sizes=sizes, text_bytes=text_bytes) for output in outputs]
     header = pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),
@@ -116,7 +115,7 @@ def layout_of_reply(
         signature=signature,
         batch=sizes["B"],
         outputs=layouts,
-        computed=[output.spec.name for output in layouts if output.spec.name not in EXTRAS],
+        computed=[output.spec.name for output in layouts if output.spec.computed],
         header=header,
         size=len(header) + _TIMINGS_BYTES + sum(framed),
         work_bytes=sum(output.work_bytes(output.bytes) for output in layouts),

@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from types import MappingProxyType
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import PROMPT_NAME, TEXT, TOKENS
+from polyhead_proto.names import PROMPT_NAME, TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.inputs import RequestInput, check_inputs
-from polyhead_server.inference.outputs import EXTRAS, RequestedOutput, requested_outputs
+from polyhead_server.inference.outputs import RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
 from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
@@ -54,7 +55,9 @@ class RequestTemplate:
     """The sizes of the axes that vary. T is missing where it follows from a text."""
     outputs: Sequence[RequestedOutput]
     extras: frozenset[str]
-    """Those of the outputs that follow from the inputs: `tokens`, `spans`, `lengths`."""
+    """Those of the outputs that follow from the inputs."""
+    has_texts: bool
+    """Whether outputs are of texts, whose bytes differ from request to request."""
     work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
 
@@ -78,10 +81,11 @@ def make_template(
     inputs, sizes = check_inputs(message, raw_count, signature, settings)
     given = {one.name for one in inputs}
     missing = [spec for spec in signature.feeds if spec.name not in given]
-    extras = EXTRAS & {output.spec.name for output in outputs}
+    extras = frozenset(output.spec.name for output in outputs if not output.spec.computed)
+    has_texts = any(output.spec.is_text for output in outputs)
     prompt, form = _prompt(parameters.prompt_name, signature, is_text=TEXT in given)
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
-    if signature.length in sizes and TOKENS not in extras:
+    if signature.length in sizes and not has_texts:
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
@@ -95,6 +99,7 @@ def make_template(
         sizes=sizes,
         outputs=outputs,
         extras=extras,
+        has_texts=has_texts,
         work_bytes=work_bytes,
     )
 
@@ -118,14 +123,18 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
 
 
 def layout_at(
-    template: RequestTemplate, tokens: int, tokens_bytes: int = 0, *, settings: Settings
+    template: RequestTemplate,
+    tokens: int,
+    text_bytes: Mapping[str, int] = MappingProxyType({}),
+    *,
+    settings: Settings,
 ) -> ReplyLayout:
     """Check what a request makes the engine do, and lay out its reply.
 
     Args:
         template: The request's.
         tokens: Its T.
-        tokens_bytes: Those of the output `tokens`, which depend on the texts.
+        text_bytes: Those of outputs of texts; 0 until they are known.
         settings: The server's limits.
 
     Raises:
@@ -135,7 +144,7 @@ def layout_at(
     signature = template.model.signature
     sizes = {**template.sizes, signature.length: tokens}
     _check_work(sizes, signature, settings)
-    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, tokens_bytes=tokens_bytes)
+    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, text_bytes=text_bytes)
 
 
 def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:

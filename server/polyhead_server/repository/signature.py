@@ -65,6 +65,10 @@ class TensorSpec(Tensor):
     """The sizes of fixed axes."""
     optional: bool = False
     """A request may leave it out."""
+    computed: bool = True
+    """The graph computes it; else, as an output, it follows from the inputs."""
+    only_named: bool = False
+    """Only requests that name it get it: earlier clients do not know it."""
     unit: bool | None = None
     """Whether its vectors have length 1; None: they are not pooled."""
     matryoshka: tuple[int, ...] | None = None
@@ -123,6 +127,11 @@ class TensorSpec(Tensor):
             return len(self.axes) - 1 if self.role == POOLED else None
         letters = SELECTED_AXES[parameter]
         return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds strings, whose bytes do not follow from its shape."""
+        return self.datatype == "BYTES"
 
     @property
     def is_per_sequence(self) -> bool:
@@ -301,7 +310,9 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
             inputs[ids.name] = ids.model_copy(update={"optional": True})
             for name in (TEXT, TEXT_PAIR) if manifest.tokenizer.pairs else (TEXT,):
                 inputs[name] = TensorSpec(name=name, datatype="BYTES", axes=("B",), optional=True)
-            outputs[TOKENS] = TensorSpec(name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]))
+            outputs[TOKENS] = TensorSpec(
+                name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]), computed=False
+            )
             outputs[SPANS] = TensorSpec(
                 name=SPANS,
                 datatype="INT32",
@@ -309,8 +320,10 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
                 sizes={"Span": 3},
                 role=SPANS,
                 labels=("start", "end", "word"),
+                computed=False,
+                only_named=True,
             )
-        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",))
+        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",), computed=False)
     return Signature(
         name=manifest.served_name(graph),
         version=manifest.version,

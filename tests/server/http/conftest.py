@@ -145,3 +145,10 @@ def web(repository: Path) -> Iterator[OverHttp]:
     """One server with HTTP for a whole module."""
     with over_http(repository) as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def scoring(scorers: Path) -> Iterator[OverHttp]:
+    """A server of a classifier and a reranker, whose batches hold three texts."""
+    with over_http(scorers, max_batch_size=3) as one:
+        yield one

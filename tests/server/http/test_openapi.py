@@ -34,8 +34,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/embed_sparse": {"model": "splade", "inputs": "a dog"},
     "/predict": {"model": "reranker", "inputs": "a dog"},
     "/v1/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
-    "/v2/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
-    "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"]},
+    "/v2/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"], "return_evidence": True},
+    "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"], "return_evidence": 2},
 }
 MOST_BYTES = 2048
 TOKEN = secrets.token_hex(16)

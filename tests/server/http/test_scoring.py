@@ -1,24 +1,15 @@
-"""Calls that score texts: TEI's `/predict` and `/rerank`, and Cohere's."""
+"""Calls that score texts: TEI's `/predict`."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import SENTIMENTS
-from tests.server.http.conftest import OverHttp, over_http
+from tests.server.http.conftest import OverHttp
 
 QUERY = "the cat"
 TEXTS = ["a dog sat on the mat", "i saw that", "the big cat", "the small red house"]
 LONG = "the cat sat on the mat " * 5
-
-
-@pytest.fixture(scope="module")
-def scoring(scorers: Path) -> Iterator[OverHttp]:
-    """A server of a classifier and a reranker, whose batches hold three texts."""
-    with over_http(scorers, max_batch_size=3) as one:
-        yield one
 
 
 def logits(web: OverHttp, model: str, texts: list[str], pairs: list[str] | None = None) -> Any:
@@ -79,64 +70,6 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
         np.testing.assert_allclose(as_mapping(labels), softmax(expected), atol=1e-6)
 
 
-def test_rerank_gives_the_best_first(scoring: OverHttp) -> None:
-    """The one model that can do it need not be named."""
-    raw = logits(scoring, "reranker", [QUERY] * len(TEXTS), TEXTS)[:, 0]
-
-    ranked = scoring.post("/rerank", {"query": QUERY, "texts": TEXTS, "return_text": True}).json
-    scores = scoring.post("/rerank", {"query": QUERY, "texts": TEXTS, "raw_scores": True}).json
-
-    assert [one["index"] for one in ranked] == np.argsort(-raw).tolist()
-    assert [one["text"] for one in ranked] == [TEXTS[one["index"]] for one in ranked]
-    np.testing.assert_allclose([one["score"] for one in ranked], 1 / (1 + np.exp(np.sort(-raw))), atol=1e-6)
-    assert all(one.keys() == {"index", "score"} for one in scores)
-    np.testing.assert_allclose([one["score"] for one in scores], np.sort(-raw) * -1, atol=1e-6)
-
-
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_coheres_call(scoring: OverHttp, version: str) -> None:
-    ranked = scoring.post("/rerank", {"query": QUERY, "texts": TEXTS}).json
-    call = {"model": "reranker", "query": QUERY, "top_n": 2}
-    path = f"/v{version}/rerank"
-
-    reply = scoring.post(path, {**call, "documents": TEXTS, "max_tokens_per_doc": None}).json
-    texts = scoring.post(
-        path, {**call, "documents": [{"text": text} for text in TEXTS], "return_documents": True}
-    ).json
-
-    assert [(one["index"], one["relevance_score"]) for one in reply["results"]] == [
-        (one["index"], one["score"]) for one in ranked[:2]
-    ]
-    assert [one["document"]["text"] for one in texts["results"]] == [
-        TEXTS[one["index"]] for one in reply["results"]
-    ]
-    assert reply["meta"]["api_version"] == {"version": version}
-
-
-def test_long_texts_are_cut_where_that_is_asked_for(scoring: OverHttp) -> None:
-    rejected = scoring.post("/rerank", {"query": QUERY, "texts": [*TEXTS, LONG]})
-    cut = scoring.post("/rerank", {"query": QUERY, "texts": [*TEXTS, LONG], "truncate": True})
-
-    assert rejected.status == 400
-    assert rejected.error.startswith("query and texts[4] must be at most 16 tokens")
-    assert len(cut.json) == 5
-
-
-def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
-    """Its clients cannot ask for that."""
-    call = {"query": QUERY, "model": "reranker"}
-    cut = scoring.post("/rerank", {**call, "texts": [*TEXTS, LONG], "truncate": True}).json
-
-    reply = scoring.post("/v2/rerank", {**call, "documents": [*TEXTS, LONG]}).json
-    rejected = scoring.post("/v2/rerank", {**call, "documents": [LONG], "truncate": False})
-
-    assert [(one["index"], one["relevance_score"]) for one in reply["results"]] == [
-        (one["index"], one["score"]) for one in cut
-    ]
-    assert rejected.status == 400
-    assert rejected.error.startswith("query and documents[0] must be at most 16 tokens")
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "named"),
     [
@@ -172,37 +105,12 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
             400,
             "truncation_direction must be Right",
         ),
-        ("/rerank", {"query": QUERY}, 400, "must have the field texts"),
-        ("/rerank", {"query": QUERY, "texts": []}, 400, "texts must have at least one text"),
-        ("/rerank", {"query": QUERY, "texts": ["a", 5]}, 400, "texts[1] must be a string, was 5"),
-        ("/rerank", {"query": QUERY, "texts": ["a"], "model": "sentiment"}, 400, "must be a reranker"),
-        (
-            "/rerank",
-            {"query": QUERY, "texts": ["a"] * 2049},
-            400,
-            "texts must be at most 2048 inputs, were 2049",
-        ),
-        (
-            "/v1/rerank",
-            {"query": QUERY, "documents": ["a"], "top_n": 0},
-            400,
-            "top_n must be at least 1, was 0",
-        ),
-        ("/v1/rerank", {"query": QUERY, "documents": [{"title": "a"}]}, 400, "documents[0] must be a string"),
-        (
-            "/v2/rerank",
-            {"query": QUERY, "documents": ["a"], "max_tokens_per_doc": 8},
-            400,
-            "field 'max_tokens_per_doc' of the request is not known",
-        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
     scoring: OverHttp, path: str, body: dict[str, Any], status: int, named: str
 ) -> None:
-    default = "sentiment" if path == "/predict" else "reranker"
-
-    answered = scoring.post(path, {"model": default, **body})
+    answered = scoring.post(path, {"model": "sentiment", **body})
 
     assert answered.status == status
     assert named in answered.error
@@ -213,22 +121,3 @@ def test_a_model_that_gives_no_logits_is_refused(web: OverHttp) -> None:
 
     assert answered.status == 400
     assert "model must be a classifier or reranker" in answered.error
-    assert "none" in web.post("/rerank", {"query": "a", "texts": ["b"]}).error
-
-
-def test_a_long_query_comes_with_few_texts(scorers: Path) -> None:
-    """A part holds no more text than a request may have, though the query is sent once."""
-    query = "cat " * 4000
-    with over_http(scorers, max_request_tokens=256) as web:
-        most = web.running.runtime.settings.max_text_bytes
-        assert 3 * len(query) > most > 2 * len(query)
-
-        ranked = web.post("/rerank", {"query": query, "texts": TEXTS, "truncate": True})
-        rejected = web.post("/rerank", {"query": query * 3, "texts": TEXTS[:1], "truncate": True})
-
-        metrics = web.get("/metrics").body.decode()
-        assert web.running.runtime.budget.bytes == 0
-    assert len(ranked.json) == len(TEXTS) == 4
-    assert 'requests_total{code="OK",model="reranker",protocol="http",version="1"} 2.0' in metrics
-    assert rejected.status == 413
-    assert f"must have at most {most} bytes" in rejected.error

@@ -47,7 +47,7 @@ def laid_out(
         default or OutputParameters(),
         signature,
     )
-    return layout_of_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature)
+    return layout_of_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature, text_bytes={})
 
 
 def arrays(outputs: Sequence[OutputLayout]) -> list[np.ndarray[Any, Any]]:

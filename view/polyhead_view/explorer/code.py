@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.selection import OutputOptions, select
+from polyhead_client.output_options import read_options
+from polyhead_client.selection import select
 from polyhead_view.explorer.questions import Question
 from polyhead_view.inputs import SEED, SequenceFiles, names, takes_ids
 
@@ -104,10 +105,7 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
     host = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):\d+", address)
     if host is None or not info.takes_text:
         return ""
-    wanted: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in wanted_of(asked).items()
-    }
-    options = OutputOptions(text=True, output=False, pooled=False, **wanted)
+    options = read_options(text=True, output=False, pooled=False, **wanted_of(asked))
     inputs: list[dict[str, Any]] = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [asked.text]}]
     for name, mask in kept_heads(info, asked.silenced).items():
         data = mask.ravel().astype(int).tolist()
