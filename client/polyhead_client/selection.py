@@ -259,7 +259,7 @@ def _sequence_bytes(tensor: TensorInfo, dims: Sequence[str | int], datatype: str
 
 def _has(info: ModelInfo, role: str) -> bool:
     """Return whether a graph has an output of a role, or such an input."""
-    return bool(info.with_role(role)) or role in info.inputs
+    return bool(info.with_role(role)) or (role == EDIT_VECTORS and role in info.inputs)
 
 
 def _served(info: ModelInfo, role: str) -> Sequence[int]:

@@ -92,6 +92,11 @@ class ApiCall(ABC):
             error.args = (_NAMED.sub(renamed, str(error)),)
             raise
 
+    @property
+    def written_bytes(self) -> int:
+        """The most bytes that `keep` writes for an input, which takes long; 0: it only copies."""
+        return 0
+
     def most_bytes(self, chunk: range, settings: Settings) -> int | None:
         """Return the most bytes of the reply to a chunk; None: those of a message."""
         return None

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from polyhead_server.http.endpoint import BINARY, JSON_BYTES, PRIORITY, TIMEOUT,
 from polyhead_server.http.tensors import NUMBERS_AT_ONCE, IsBinary, Parameters, read_request, write_reply
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.inference.reply import detach
-from polyhead_server.inference.wire import InferRequest
+from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.budget import Reservation
 
@@ -111,17 +112,23 @@ class Inferences:
     ) -> list[Kept]:
         """Return what is kept of the replies to the chunks of a call, each made when its turn comes.
 
-        One that is too large is sent in halves.
+        One that is too large is sent in halves, and so are all larger ones after it.
         """
-        kept = []
-        for chunk in chunks:
+        kept: list[Kept] = []
+        waiting, most = deque(chunks), math.inf
+        while waiting:
+            chunk = waiting.popleft()
+            if len(chunk) > most:
+                waiting.extendleft(reversed(halves(chunk)))
+                continue
             try:
                 with call.located(chunk):
                     kept.append(await self._infer_chunk(call, signature, chunk, deadline, held))
             except TooLargeError:
                 if len(chunk) == 1:
                     raise
-                kept += await self._infer_chunks(call, signature, halves(chunk), deadline, held)
+                most = -(-len(chunk) // 2)
+                waiting.appendleft(chunk)
         return kept
 
     async def _infer_chunk(
@@ -132,10 +139,15 @@ class Inferences:
         with self._counted():
             size = sum(each.text_bytes + each.tokens for each in call.sizes[chunk.start : chunk.stop])
             request = await self._bodies.run(size, call.request, signature, settings, chunk)
-            held.add(request.size)
+            held.add(request.size + len(chunk) * call.written_bytes)
         try:
             kept = await self._runtime.infer(
-                request, call.keep, deadline=deadline, held=held, most_bytes=call.most_bytes(chunk, settings)
+                request,
+                call.keep,
+                deadline=deadline,
+                held=held,
+                most_bytes=call.most_bytes(chunk, settings),
+                work_bytes=LARGE if call.written_bytes else 0,
             )
             return kept
         finally:

@@ -56,6 +56,9 @@ from polyhead_server.settings import Settings
 _MOST_PAIRS = MOST_INPUTS * DEFAULT_PAIRS
 """Of evidence, for all texts of a call: some 2 MiB of JSON."""
 
+_PAIR_BYTES = 192
+"""Of a pair of evidence as JSON, about: 120 and the two tokens."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankingCall(ScoringCall):
@@ -108,8 +111,9 @@ class RankingCall(ScoringCall):
 class EvidenceCall(RankingCall):
     """What a call asks for that wants evidence, too.
 
-    The attention graph computes scores and attention in one run, which costs little more than the fast one
-    (benchmarks/results/attention-cost.md). Each text has evidence, as its rank is known only at the end.
+    The attention graph computes scores and attention in one run, for MiniLM in 1.06 to 1.16 times the fast
+    one's time up to T = 128, and 1.5 times at T = 512 (benchmarks/results/attention-cost.md). Each text has
+    evidence, as its rank is known only at the end.
     """
 
     roles: Sequence[str] = (LOGITS, ATTENTION, VALUE_NORMS, SPANS)
@@ -132,6 +136,11 @@ class EvidenceCall(RankingCall):
         }
         others = (output_of(signature, role) or "" for role in (LOGITS, VALUE_NORMS, SPANS))
         return [*others, TOKENS, *(by_layer[layer] for layer in evidence_layers(by_layer))]
+
+    @property
+    def written_bytes(self) -> int:
+        """The most bytes of the evidence of a text."""
+        return _PAIR_BYTES * self.evidence
 
     def most_bytes(self, chunk: range, settings: Settings) -> int | None:
         """Return what a run may take for a single text: attention is not sent, so no message limits it."""

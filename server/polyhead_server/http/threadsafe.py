@@ -63,6 +63,7 @@ class ThreadsafeRuntime:
         deadline: float,
         held: Reservation,
         most_bytes: int | None = None,
+        work_bytes: int = 0,
     ) -> T:
         """Return what is kept of the reply to an inference request; see `Runtime.answer`.
 
@@ -72,12 +73,16 @@ class ThreadsafeRuntime:
             deadline: When the caller stops waiting, by `time.monotonic`, as all event loops count.
             held: Has the request's bytes, and takes what is computed and replied.
             most_bytes: The most bytes of the reply; None: those of a message.
+            work_bytes: What `keep` costs beyond copying the reply, in bytes to copy.
 
         Raises:
             RequestError: The caller gets the reason.
             EngineError: The engine failed.
         """
-        return await self._run(self._answer(request, keep, deadline, held, most_bytes))
+        work = self._answer(
+            request, keep, deadline=deadline, held=held, most_bytes=most_bytes, work_bytes=work_bytes
+        )
+        return await self._run(work)
 
     def reserve(self) -> Reservation:
         """Return the reservation of a request that is about to arrive. The end of its block releases it."""
@@ -96,16 +101,18 @@ class ThreadsafeRuntime:
         self,
         request: InferRequest,
         keep: Callable[[InferReply], T],
+        *,
         deadline: float,
         held: Reservation,
         most_bytes: int | None,
+        work_bytes: int,
     ) -> T:
         """Answer on the runtime's event loop, whose clock decides whether the deadline has passed."""
         deadline = self._runtime.deadline(deadline)
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._runtime.answer(
-                    request, keep, deadline=deadline, held=held, most_bytes=most_bytes
+                    request, keep, deadline=deadline, held=held, most_bytes=most_bytes, work_bytes=work_bytes
                 )
         except TimeoutError:
             raise ExpiredError(

@@ -55,6 +55,7 @@ class Inference:
         held: Reservation,
         send: Callable[[R], Awaitable[None]] | None = None,
         most_bytes: int | None = None,
+        work_bytes: int = 0,
     ) -> R:
         """Answer one request: with one reply, or in parts if it asks for them.
 
@@ -68,6 +69,7 @@ class Inference:
             held: Takes what is computed and written.
             send: Sends all parts but the last; None: a request for parts is rejected.
             most_bytes: The most bytes of a whole reply; None: those of a message.
+            work_bytes: What `write` costs beyond copying a whole reply, in bytes to copy.
 
         Returns:
             What `write` has made of the reply, or of its last part.
@@ -111,7 +113,9 @@ class Inference:
             del job  # what only the engine needs
             if parts is None or send is None:
                 make = partial(make_reply, layout, arrays, request.request_id)
-                message, account.write_ns = await self._write(layout.work_bytes, make, write, account.timings)
+                message, account.write_ns = await self._write(
+                    layout.work_bytes + work_bytes, make, write, account.timings
+                )
                 return message
             for part in parts:
                 message, account.write_ns = await self._write(

@@ -15,6 +15,7 @@ The modules that import `cygrpc` use private names of grpcio, those on which its
 import asyncio
 import gc
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -98,7 +99,7 @@ class AcceptQueue:
         # A tag for each outstanding accept, until its call is known. Nothing but gRPC holds it, so that it is
         # gone from here, too, if its event is lost.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
-        self._withheld: list[str] = []
+        self._withheld: deque[str] = deque()  # each method has its turn
         """The methods of accepts that wait until calls have ended."""
         self._stopping = False
         self._lock = Lock()
@@ -233,7 +234,7 @@ class AcceptQueue:
         """Forget a call that has ended."""
         self.calls.discard(call)
         if self._withheld:
-            self._add_accept(self._withheld.pop())
+            self._add_accept(self._withheld.popleft())
 
     def hand_over(self, call: AcceptedCall, step: Callable[[], None], *, waits: bool = False) -> None:
         """Let the event loop take a step of a call, after those before it.

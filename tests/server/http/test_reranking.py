@@ -17,6 +17,7 @@ from tests.server.http.test_scoring import LONG, QUERY, TEXTS, logits
 from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Classifier, Encoder
+from polyhead_proto import messages as pb
 from polyhead_server.serving.budget import Reservation
 
 
@@ -257,6 +258,19 @@ def test_memory_for_attention_is_released_with_each_request(
         )
 
     assert most[1] < 10 * most[0]
+
+
+def test_a_size_that_did_not_fit_is_not_tried_again(narrow: OverHttp) -> None:
+    def failed() -> int:
+        name = pb.ModelStatisticsRequest(name="reranker.attention")
+        response = narrow.running.call("ModelStatistics", name)
+        return int(response.model_stats[0].inference_stats.fail.count)
+
+    before, texts = failed(), TEXTS[:1] * 64
+    found = narrow.post("/rerank", {"query": QUERY, "texts": texts, "return_evidence": 1}).json
+
+    assert len(found) == len(texts)
+    assert 1 <= failed() - before <= 6  # 64, 32, …, 2
 
 
 def test_what_takes_too_much_memory_is_refused(scorers: Path) -> None:
