@@ -661,3 +661,26 @@ def test_a_loop_that_ends_takes_the_calls_with_it(gate: Gate) -> None:
 
     asyncio.run(run())
     gate.open.set()
+
+
+@pytest.mark.parametrize("kind", ["texts", "attention"])
+def test_a_real_server_gives_each_caller_what_it_gives_it_alone(
+    connect: "Connect", real_server: str, kind: str
+) -> None:
+    words = "the cat dog sat ran on mat sofa i saw that".split()  # noqa: SIM905
+    lengths = RANDOM.integers(1, 13, 100)
+    inputs: list[Any]
+    options: dict[str, Any]
+    if kind == "texts":
+        inputs, options = [" ".join(RANDOM.choice(words, n)) for n in lengths], {"model": "tiny-tokens"}
+    else:
+        inputs = [vectors(n, 16) for n in lengths]
+        options = {"model": "tiny", "attention": [-1], "heads": [1, 3], "queries": 0}
+    alone, client = connect(real_server, coalesce=False), connect(real_server)
+    expected = [alone.encode(x, **options) for x in inputs]
+
+    with ThreadPoolExecutor(32) as callers:
+        results = list(callers.map(lambda x: client.encode(x, **options), inputs))
+
+    for result, encoding in zip(results, expected, strict=True):
+        assert_same(result, encoding, atol=2e-5)

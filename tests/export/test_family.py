@@ -409,6 +409,17 @@ def test_an_incomplete_version_replaces_none(repository: Path, tmp_path: Path) -
     assert manifest_of(tmp_path / "tiny" / "1") == before
 
 
+def test_failed_replacement_keeps_what_was_there(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "tiny", tmp_path / "tiny")
+    before = manifest_of(tmp_path / "tiny" / "1")
+
+    with pytest.raises(ParityError):
+        export_family(_TracesWrong(SMALL), "tiny", tmp_path, if_exists="replace")
+
+    assert manifest_of(tmp_path / "tiny" / "1") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
 def test_replacement_takes_the_place_of_the_old(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository / "tiny", tmp_path / "tiny")
 

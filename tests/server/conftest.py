@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.clock import SkippingLoop
 from tests.servers import InThread, quick_settings, serving
+from tests.waiting import reached
 
 import polyhead_server.process
 from polyhead_proto import RPCS
@@ -175,9 +176,14 @@ class Served:
         self.process = asyncio.create_task(polyhead_server.process.serve(quick_settings(models, **settings)))
 
     async def until_ready(self) -> None:
-        """Waits until the models are loaded."""
-        while not (hasattr(self, "server") and self.server.runtime.lifecycle.ready):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        """Waits until the models are loaded. Raises the error with which the process ended before that."""
+
+        def ready() -> bool:
+            return hasattr(self, "server") and self.server.runtime.lifecycle.ready
+
+        await reached(lambda: ready() or self.process.done())
+        if not ready():
+            raise AssertionError(f"the process ended with {self.process.result()}")
 
 
 class Result:

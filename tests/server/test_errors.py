@@ -8,6 +8,7 @@ import pytest
 from polyhead_proto.names import LIMIT
 from polyhead_server.errors import (
     STATUS,
+    EngineError,
     InvalidRequestError,
     ReplyTooLargeError,
     RequestError,
@@ -28,6 +29,15 @@ def test_every_request_error_is_in_the_table() -> None:
 def test_a_reply_that_may_be_had_in_parts_is_distinguished_from_what_is_too_large_anyhow() -> None:
     assert error_reply(ReplyTooLargeError("a"), "7").trailers == ((LIMIT, "max_reply_bytes"),)
     assert error_reply(TooLargeError("a"), "7").trailers == ()
+
+
+@pytest.mark.parametrize("error", [EngineError("/secret/path failed"), KeyError("weights"), OSError(2, "x")])
+def test_what_is_ours_is_internal_and_tells_nothing_but_the_request_id(error: Exception) -> None:
+    reply = error_reply(error, "abc123")
+
+    assert reply.code is grpc.StatusCode.INTERNAL
+    assert "abc123" in reply.message
+    assert str(error) not in reply.message
 
 
 def test_a_long_message_is_cut() -> None:

@@ -139,6 +139,9 @@ def test_at_debug_every_inference_has_a_line_with_its_callers_name(serve: Any) -
     with pytest.raises(grpc.RpcError) as caught:
         server.call("ModelInfer", server.request("tiny", {"y": X}), metadata=(("x-request-id", "mine-2"),))
     error: Any = caught.value
+    with pytest.raises(grpc.RpcError) as forging:
+        server.call("ModelInfer", server.request("none", {"x": X}), metadata=(("x-request-id", "a b"),))
+    forger: Any = forging.value
     server.drain(10)  # the line is written when the refusal is on its way already
 
     assert dict(error.trailing_metadata())["x-request-id"] == "mine-2"
@@ -147,6 +150,9 @@ def test_at_debug_every_inference_has_a_line_with_its_callers_name(serve: Any) -
     assert fine.seconds > 0
     assert (refused.model, refused.code) == ("tiny", "INVALID_ARGUMENT")
     assert error.details() in refused.getMessage()
+    name = dict(forger.trailing_metadata())["x-request-id"]
+    assert re.fullmatch("[0-9a-f]{32}", name)  # not the caller's, which could forge a line
+    assert len(collected.of(name)) == 1
 
 
 def test_a_clock_that_is_set_back_makes_no_negative_times(monkeypatch: pytest.MonkeyPatch) -> None:

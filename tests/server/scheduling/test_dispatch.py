@@ -45,7 +45,7 @@ def dispatch(count: int = 2, *, speedup: float = 1.6, most_rows: int = 256, wide
     )
 
 
-def test_unless_one_thread_is_sooner_but_all_threads_are_tried_again() -> None:
+def test_a_lone_request_goes_to_one_thread_where_that_is_sooner_but_all_threads_are_tried_again() -> None:
     slow = dispatch(speedup=0.9)
     decisions = [slow.next([Size.full(1, 10)], 0, 0.0) for _ in range(16)]
 

@@ -141,9 +141,21 @@ def test_hardly_any_cut_in_order_is_cheaper(fixed: float, attention: float) -> N
     assert max(regrets) < 0.15
 
 
+def test_a_long_sequence_does_not_pad_the_attention_of_many_short_ones() -> None:
+    short: list[Request] = [(20,)] * 10
+
+    assert Rule().cut([*short, (512,), *short]) == [list(range(10)), [10], list(range(11, 21))]
+
+
 def test_equal_requests_are_divided_evenly_among_lanes() -> None:
     for length in (8, 9):  # of the last one
         requests = [(8,)] * 8 + [(length,)]
         assert sorted(len(batch) for batch in Rule().cut(requests, 2)) == [4, 5]
         requests = [(8,)] * 11 + [(length,)]
         assert sorted(len(batch) for batch in Rule().cut(requests, 8)) == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_a_request_above_the_limits_runs_alone() -> None:
+    rule = Rule(fixed=1e5, most_tokens=64)
+
+    assert rule.cut([(8,)] * 9 + [(100, 8)] + [(8,)]) == [[*range(8)], [8], [9], [10]]

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import grpc
 import numpy as np
 import pytest
 from tests.server.conftest import Gate, fails, procedure
+from tests.waiting import PATIENCE
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
+from polyhead_server.transport.accepted_call import AcceptedCall
+from polyhead_server.transport.handlers import InferenceService
 from polyhead_server.transport.options import DEFAULTS, server_options
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -99,6 +103,43 @@ def test_connections_that_stay_silent_make_room_again(
     assert server.call("ServerLive", wait_for_ready=True).live
 
 
+def test_connections_without_calls_make_room_again(serve: Any) -> None:
+    """Their clients are there, and answer pings."""
+    server = serve(
+        grpc_option=["grpc.max_allowed_incoming_connections=2", "grpc.max_connection_idle_ms=1000"]
+    )
+    with (
+        grpc.insecure_channel(server.address, ALONE) as first,
+        grpc.insecure_channel(server.address, ALONE) as second,
+        grpc.insecure_channel(server.address, ALONE) as third,
+    ):
+        for channel in (first, second, third, first):
+            procedure(channel, "ServerLive")(b"", timeout=120, wait_for_ready=True)
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The connections that inference requests came by."""
+    seen: set[str] = set()
+    real = InferenceService._infer
+
+    async def infer(self: InferenceService, payload: bytes, call: AcceptedCall) -> bytes:
+        seen.add(str(call._call.peer()))
+        return await real(self, payload, call)
+
+    monkeypatch.setattr(InferenceService, "_infer", infer)
+    return seen
+
+
+def test_an_old_connection_is_replaced_without_a_failed_call(serve: Any, peers: set[str]) -> None:
+    server = serve(grpc_option=["grpc.max_connection_age_ms=200"])
+    end = time.monotonic() + PATIENCE
+
+    while len(peers) < 3:
+        assert time.monotonic() < end
+        assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+
+
 @pytest.mark.parametrize("streams", [2, 3])
 def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
     serve: Any, gate: Gate, streams: int
@@ -127,6 +168,3 @@ def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
 
         assert third.code() is grpc.StatusCode.OK
         assert [call.code() for call in held] == [grpc.StatusCode.OK] * 2
-
-
-# ---- Pings, from a client of sockets: gRPC's own does not ping too often ---------------------------
