@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,12 @@ def read(
         for given in template.unbounded:
             check_values(bounded(given, sizes), feeds[given.name])
         tokenise_ns = time.perf_counter_ns() - parsed_ns
-    # It checks the sizes, before anything is made of them. Layouts of a new template, which may not be kept,
-    # are not either.
-    tokens = sizes[signature.length]
-    layout = layout_at(template, tokens, settings=settings) if is_new else known(template, tokens)
+    tokens, layout = sizes[signature.length], template.layout
+    if layout is None:  # This checks the sizes, before anything is made of them.
+        # A new template may not be kept, so what is remembered by it is not, either.
+        layout = layout_at(template, tokens, settings=settings) if is_new else known(template, tokens)
+        if is_new and not texts and not template.has_texts:
+            template = replace(template, layout=layout)
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)

@@ -58,6 +58,8 @@ class RequestTemplate:
     """Those of the outputs that follow from the inputs."""
     has_texts: bool
     """Whether outputs are of texts, whose bytes differ from request to request."""
+    layout: ReplyLayout | None = None
+    """What `layout_at` gives; None where it follows from the data: from texts, or of them."""
     work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
 

@@ -257,6 +257,8 @@ class Manifest(_Model):
     """The sizes of fixed axes."""
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
     tokenizer: ManifestTokenizer | None = None
+    limits: dict[str, Any] | None = None
+    """An object: of anything else `max_tokens` would be taken for missing."""
     max_tokens: Size | None = Field(None, validation_alias=AliasPath("limits", "max_tokens"))
     """The largest T that the graphs themselves can take."""
     files: dict[FileName, FileRecord]

@@ -65,9 +65,10 @@ class SplitReply:
             whole[where] = array
 
     def _take(self, piece: "asyncio.Future[Done]") -> None:
+        error = None if piece.cancelled() else piece.exception()  # read also of those after the first
         if self.answer.done():
             return
-        if error := piece.exception():
+        if error:
             self._dropped = True
             self.answer.set_exception(error)
             return

@@ -64,6 +64,7 @@ def test_another_format_is_refused_with_what_to_do(
     [
         ({"name": "other"}, r"name must be its folder's \(tiny\), was other"),
         ({"version": 2}, r"version must be its folder's \(1\), was 2"),
+        ({"limits": 512}, "limits: Input should be"),
         ({"format": "1"}, "not valid: format"),
         ({"encoder": {"d_model": 16}}, r"not valid: encoder\.heads: Field required"),
         ({"sizes": {"B": 4}}, "B must have no size"),

@@ -1,6 +1,7 @@
 """Requests of several sequences run in parts, side by side, and are answered as if they had not."""
 
 import asyncio
+import gc
 
 import numpy as np
 import pytest
@@ -90,7 +91,9 @@ async def test_parts_that_wait_too_long_are_one_request_that_did() -> None:
     assert one.counter.drops == [Drop.TIMEOUT]
 
 
-async def test_a_scheduler_that_closes_rejects_a_request_in_parts_once() -> None:
+async def test_a_scheduler_that_closes_rejects_a_request_in_parts_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one = Bench(LANE, lanes=1, packed=True, most_rows=lambda _longest, _at_once: 2)
     running = one.submit(1, lengths=[40])
     request = one.submit(2, lengths=RAGGED)
@@ -102,3 +105,6 @@ async def test_a_scheduler_that_closes_rejects_a_request_in_parts_once() -> None
     with pytest.raises(UnavailableError, match="being closed"):
         await running
     assert one.counter.drops == [Drop.STOPPING] * 2
+    del request, running
+    gc.collect()
+    assert not caplog.records  # of errors that no one has read
