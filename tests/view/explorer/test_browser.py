@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -28,6 +28,8 @@ from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.page import configuration, create_page
 
 pytestmark = needs_browser
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -54,6 +56,10 @@ class Window:
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
+    def text(self, selector: str) -> str:
+        """The text of what may be drawn anew while it is read."""
+        return self.until(lambda: [self.find(selector).text])[0]
+
     def all(self, selector: str) -> list[WebElement]:
         """What is visible."""
         script = "return [...document.querySelectorAll(arguments[0])].filter((one) => one.checkVisibility())"
@@ -62,9 +68,9 @@ class Window:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, condition: Callable[[], Any]) -> None:
+    def until(self, condition: Callable[[], T]) -> T:
         waiting = WebDriverWait(self.driver, 240, 0.05, ignored_exceptions=[StaleElementReferenceException])
-        waiting.until(lambda _: condition())
+        return waiting.until(lambda _: condition())
 
     def until_idle(self) -> None:
         """Wait until heads are shown, and nothing is asked for."""
@@ -119,13 +125,11 @@ def test_all_heads_are_shown_with_their_scores(window: Window) -> None:
     assert len(labels) == 6
     assert labels[0].startswith("layer 0, head 0, entropy 0.")
     assert labels[5].startswith("layer 1, head 2, entropy 0.")
-    assert window.find("#connection").text == "connected to host:1"
+    assert window.text("#connection") == "connected to host:1"
     options = window.run("return [...document.querySelector('#score')].map((one) => [one.value, one.text])")
     assert [name for name, _ in options] == list(NAMES)
     assert options[0][1] == "previous token"
-    assert (
-        window.find("#meaning span").text == "How widely attention is spread, in nats; 0 is all on one token."
-    )
+    assert window.text("#meaning span") == "How widely attention is spread, in nats; 0 is all on one token."
 
     window.find("#define").click()
     assert window.focused_text == "What the scores mean"
@@ -149,18 +153,18 @@ def test_the_keyboard_reaches_everything(window: Window) -> None:
     window.run("document.querySelector('[role=gridcell]').focus()")
     window.press(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert window.focused.startswith("layer 1, head 2")
-    assert window.find("#about").text.startswith("layer 1, head 2, entropy")
+    assert window.text("#about").startswith("layer 1, head 2, entropy")
     assert len(window.all("[role=gridcell][tabindex='0']")) == 1
     outline = window.driver.switch_to.active_element.value_of_css_property("outline-style")
     assert outline == "solid"
 
     window.press(Keys.ENTER)
     window.until(lambda: window.all("#detail canvas"))
-    assert window.find("#detail-title").text == "Layer 1, head 2"
+    assert window.text("#detail-title") == "Layer 1, head 2"
     window.until_idle()
     window.run("document.querySelector('#detail canvas').focus()")
     window.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    assert window.find("#detail .reading").text.startswith("cat (2) attends to The (1): 0.")
+    assert window.text("#detail .reading").startswith("cat (2) attends to The (1): 0.")
 
     window.press(Keys.ESCAPE)
     assert not window.all("#detail")
@@ -171,32 +175,32 @@ def test_the_pointer_reads_weights(window: Window) -> None:
     window.all("[role=gridcell]")[1].click()
     window.until(lambda: window.all("#detail canvas"))
     canvas = window.find("#detail canvas")
-    before = window.find("#detail .reading").text
+    before = window.text("#detail .reading")
 
     ActionChains(window.driver).move_to_element(canvas).perform()
 
-    reading = window.find("#detail .reading").text
+    reading = window.text("#detail .reading")
     assert reading != before
     assert " attends to " in reading
     tokens = window.all("#detail .strip button")
     assert tokens[0].text == "[CLS]"
     tokens[-1].click()
-    assert window.find("#detail .reading").text.startswith("[SEP]")
+    assert window.text("#detail .reading").startswith("[SEP]")
     assert len(window.all("#detail li")) == 8
 
 
 def test_the_scores_of_the_open_head_follow_the_sentence(window: Window) -> None:
     window.all("[role=gridcell]")[4].click()
     window.until_idle()
-    before = window.find("#scores").text
+    before = window.text("#scores")
     assert before.splitlines()[0] == "previous token"
 
     window.type("text", "another sentence of another length")
-    window.until(lambda: "another" in window.find("figcaption").text)
+    window.until(lambda: "another" in window.text("figcaption"))
     window.until_idle()
 
-    values = window.find("#scores").text.splitlines()
-    assert window.find("#scores").text != before
+    values = window.text("#scores").splitlines()
+    assert window.text("#scores") != before
     entropy = values[values.index("entropy") + 1]
     assert str(window.all("[role=gridcell]")[4].get_attribute("aria-label")).endswith(f"entropy {entropy}")
 
@@ -211,23 +215,23 @@ def test_weights_are_fetched_norm_weighted_when_asked_for(window: Window, words:
     window.until_idle()
 
     assert window.find("[role=gridcell]").get_attribute("aria-label") != before
-    assert window.find("#detail .caption").text.startswith("Norm-weighted attention of: The cat")
+    assert window.text("#detail .caption").startswith("Norm-weighted attention of: The cat")
 
 
 def test_maps_of_all_heads_together_are_shown(window: Window, words: FakeClient) -> None:
     window.find("#rollout").click()
     window.until(lambda: window.all("#detail canvas"))
 
-    assert window.find("#detail-title").text == "Rollout"
-    assert "comes from" in window.find("#detail .reading").text
+    assert window.text("#detail-title") == "Rollout"
+    assert "comes from" in window.text("#detail .reading")
     assert words.calls[-1]["rollout"] is True
-    assert window.find("#detail li").text.startswith("[CLS] (0) ")
+    assert window.text("#detail li").startswith("[CLS] (0) ")
     assert not window.all("#contacts")
     words.graphs["words"].append("contacts")
     window.until(lambda: window.all("#contacts"))
     window.find("#contacts").click()
-    window.until(lambda: "touches" in window.find("#detail .reading").text)
-    assert window.find("#detail-title").text == "Contacts"
+    window.until(lambda: "touches" in window.text("#detail .reading"))
+    assert window.text("#detail-title") == "Contacts"
     assert words.calls[-1]["contacts"] is True
     window.until(lambda: "open=contacts" in window.driver.current_url)
 
@@ -254,15 +258,15 @@ def test_silenced_heads_show_what_they_changed(window: Window, words: FakeClient
     window.until(lambda: len(window.all("#change .strip button")) == 12)
     window.until_idle()
 
-    assert window.find("#silenced").text == "Without layer 0 head 0, layer 0 head 1."
-    assert "Cosine of the embedding" in window.find("#change .reading").text
+    assert window.text("#silenced") == "Without layer 0 head 0, layer 0 head 1."
+    assert "Cosine of the embedding" in window.text("#change .reading")
     assert window.focused.endswith("silenced"), "the focus stays where it is"
     assert window.all("#off-means")
-    assert "how far a token's vector moved" in window.find("#change .legend").text
+    assert "how far a token's vector moved" in window.text("#change .legend")
     assert not window.all("#off")
     window.press(Keys.ENTER)
     window.until(lambda: window.all("#detail canvas"))
-    assert window.find("#off").text.startswith("This head is silenced")
+    assert window.text("#off").startswith("This head is silenced")
     window.until_idle()
     assert all(call["head_mask"].sum() == 4 for call in words.calls[-2:] if "head_mask" in call)
 
@@ -277,8 +281,8 @@ def test_two_sentences_are_compared(window: Window) -> None:
     window.type("other", "A dog ran")
     window.until(lambda: len(window.all("[role=gridcell]")) == 12 and window.all("#similarity canvas"))
     window.until(lambda: len(window.all("#detail .panel")) == 2)
-    assert window.find("#cosine").text.startswith("Cosine of the two sentences: 0.")
-    assert " with " in window.find("#similarity .panel .reading").text
+    assert window.text("#cosine").startswith("Cosine of the two sentences: 0.")
+    assert " with " in window.text("#similarity .panel .reading")
 
     window.type("other", "")
     window.until(lambda: len(window.all("[role=gridcell]")) == 6)
@@ -294,8 +298,8 @@ def test_places_are_traced_and_patched_by_a_click(window: Window, words: FakeCli
     window.find("#trace-texts").click()
     window.until(lambda: window.all("#trace canvas"))
     window.until_idle()
-    assert window.find("#traced").text.endswith(": 1.0000 for the first sentence, 0.7500 for the second")
-    assert window.find("#trace .panel .legend").text.startswith("−1.000")
+    assert window.text("#traced").endswith(": 1.0000 for the first sentence, 0.7500 for the second")
+    assert window.text("#trace .panel .legend").startswith("−1.000")
     assert not window.all("#patch")
 
     window.run("document.querySelector('#trace canvas').focus()")
@@ -303,21 +307,21 @@ def test_places_are_traced_and_patched_by_a_click(window: Window, words: FakeCli
     window.until(lambda: window.all("#patch .strip"))
     window.until_idle()
     patched = "Patched: before layer 1 at cat ← dog (4): 0.3750"
-    assert window.find("#trace .reading").text != ""
-    assert window.find("#patch-title").text == patched
-    assert "of the second sentence without and with the patch" in window.find("#patch .reading").text
+    assert window.text("#trace .reading") != ""
+    assert window.text("#patch-title") == patched
+    assert "of the second sentence without and with the patch" in window.text("#patch .reading")
     assert len(window.all("#patch .strip button")) == 6
     window.until(lambda: "trace=1.4" in window.driver.current_url)
 
     window.driver.refresh()
     window.until(lambda: window.all("#patch .strip"))
-    assert window.find("#patch-title").text == patched
+    assert window.text("#patch-title") == patched
     ActionChains(window.driver).move_to_element(window.find("#trace canvas")).click().perform()
-    window.until(lambda: window.all("#patch-title") and window.find("#patch-title").text != patched)
+    window.until(lambda: window.all("#patch-title") and window.text("#patch-title") != patched)
     window.until_idle()
 
     window.type("text", "I saw the big cat")
-    window.until(lambda: "as many tokens" in window.find("#problem").text)
+    window.until(lambda: "as many tokens" in window.text("#problem"))
     window.find("#close-trace").click()
     window.until(lambda: not window.all("#problem, #trace"))
     window.until(lambda: "trace=" not in window.driver.current_url)
@@ -333,14 +337,14 @@ def test_the_page_goes_on_when_the_server_comes_back(
 ) -> None:
     words.error = error
     window.type("text", "while it is away")
-    window.until(lambda: window.find("#problem").text == str(error))
+    window.until(lambda: window.text("#problem") == str(error))
     assert window.all("[role=gridcell]"), "what was shown stays"
     assert window.all(".busy")
 
     words.error = None
     window.until(lambda: not window.all("#problem"))
     window.until_idle()
-    assert "while it is away" in window.find("figcaption").text
+    assert "while it is away" in window.text("figcaption")
 
 
 def test_the_page_waits_for_a_server_and_a_model(driver: webdriver.Chrome, words: FakeClient) -> None:
@@ -349,14 +353,14 @@ def test_the_page_waits_for_a_server_and_a_model(driver: webdriver.Chrome, words
     window = Window(driver)
     with serving_page(words) as address:
         driver.get(address)
-        window.until(lambda: "cannot be reached" in window.find("#problem").text)
-        assert "not connected" in window.find("#connection").text
+        window.until(lambda: "cannot be reached" in window.text("#problem"))
+        assert "not connected" in window.text("#connection")
         words.error = None
-        window.until(lambda: "serves no models" in window.find("#problem").text)
+        window.until(lambda: "serves no models" in window.text("#problem"))
         words.graphs = graphs
         window.until_idle()
         assert not window.all("#problem")
-    window.until(lambda: "polyhead explore" in window.find("#problem").text)
+    window.until(lambda: "polyhead explore" in window.text("#problem"))
     window.messages()
 
 
@@ -367,7 +371,7 @@ def test_without_an_insight_graph_the_page_says_what_is_missing(window: Window, 
     window.until(lambda: len(window.all("#missing li")) == 2)
     window.until_idle()
 
-    assert "--graphs insight" in window.find("#missing").text
+    assert "--graphs insight" in window.text("#missing")
     assert window.find("[role=gridcell]").get_attribute("aria-label") == "layer 0, head 0"
     assert not window.all("#score, #rollout")
     assert not window.all("#legend")
@@ -378,14 +382,14 @@ def test_families_of_vectors_are_shown(window: Window, words: FakeClient) -> Non
     window.until(lambda: window.run("return document.querySelector('#family').options.length") == 2)
     window.find("#family").send_keys("vectors")
 
-    window.until(lambda: "16 tokens" in window.find("figcaption").text)
+    window.until(lambda: "16 tokens" in window.text("figcaption"))
     window.until_idle()
     assert not window.all("textarea")
     window.type("length", "5")
-    window.until(lambda: "5 tokens" in window.find("figcaption").text)
+    window.until(lambda: "5 tokens" in window.text("figcaption"))
     window.all("[role=gridcell]")[0].click()
     window.until(lambda: window.all("#detail canvas"))
-    assert window.find("#detail .reading").text.startswith("token 0 attends to token 0: 0.")
+    assert window.text("#detail .reading").startswith("token 0 attends to token 0: 0.")
     window.until(lambda: window.all("#cross"))
     window.find("#cross").send_keys("the memory")
     window.until(lambda: "cross_attention" in words.calls[-1])
@@ -395,15 +399,15 @@ def test_families_of_vectors_are_shown(window: Window, words: FakeClient) -> Non
 def test_texts_that_are_too_long_are_truncated_on_request(window: Window, words: FakeClient) -> None:
     words.max_tokens = 5
     window.type("text", "one two three four five")
-    window.until(lambda: "7 tokens, 2 more than" in window.find("#problem").text)
+    window.until(lambda: "7 tokens, 2 more than" in window.text("#problem"))
 
     window.find("#truncate").click()
     window.until(lambda: not window.all("#problem"))
     window.until_idle()
-    assert "5 tokens, 2 ms; 2 of 7 tokens were left out" in window.find("figcaption").text
+    assert "5 tokens, 2 ms; 2 of 7 tokens were left out" in window.text("figcaption")
 
     window.type("text", "")
-    window.until(lambda: window.find("#about").text == "Type a sentence.")
+    window.until(lambda: window.text("#about") == "Type a sentence.")
 
 
 def test_only_the_last_of_many_questions_counts(window: Window, words: FakeClient) -> None:
@@ -413,7 +417,7 @@ def test_only_the_last_of_many_questions_counts(window: Window, words: FakeClien
     words.held = False
     window.type("text", "the last one")
 
-    window.until(lambda: "the last one" in window.find("figcaption").text)
+    window.until(lambda: "the last one" in window.text("figcaption"))
     window.until_idle()
     window.until(lambda: words.waiting == 0)
     assert not window.all("#problem")
@@ -425,7 +429,7 @@ def test_long_texts_and_many_heads_fit(driver: webdriver.Chrome) -> None:
     with serving_page(many) as address:
         driver.get(address)
         window.type("text", " ".join(f"word{at}" for at in range(510)))
-        window.until(lambda: "512 tokens" in window.find("figcaption").text)
+        window.until(lambda: "512 tokens" in window.text("figcaption"))
         window.all("[role=gridcell]")[77].click()
         window.until(lambda: window.all("#detail canvas"))
         window.until_idle()
@@ -434,16 +438,16 @@ def test_long_texts_and_many_heads_fit(driver: webdriver.Chrome) -> None:
         assert canvas.size["width"] >= 512
         assert window.run("return document.body.scrollWidth <= window.innerWidth")
         ActionChains(driver).move_to_element(canvas).perform()
-        assert "attends to word" in window.find("#detail .reading").text
+        assert "attends to word" in window.text("#detail .reading")
         assert len(many.calls[-1]["heads"]) == 1
-        assert window.find("#detail .legend").text.endswith("colours follow the square root")
+        assert window.text("#detail .legend").endswith("colours follow the square root")
         before = window.run("return arguments[0].toDataURL()", canvas)
         window.run("arguments[0].focus()", canvas)
         window.press("+", "+", "+", Keys.END)
         assert window.run("return arguments[0].toDataURL()", canvas) != before
-        assert window.find("#detail .reading").text.startswith("[SEP] (511) attends to [SEP] (511)")
+        assert window.text("#detail .reading").startswith("[SEP] (511) attends to [SEP] (511)")
         window.press("0", Keys.HOME)
-        assert window.find("#detail .reading").text.startswith("[CLS] (0) attends to [CLS] (0)")
+        assert window.text("#detail .reading").startswith("[CLS] (0) attends to [CLS] (0)")
         assert window.messages() == []
         driver.get("about:blank")
 
@@ -473,7 +477,7 @@ def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeCli
     window.until_idle()
     window.run("document.querySelector('#detail canvas').focus()")
     window.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    reading, address = window.find("#detail .reading").text, window.driver.current_url
+    reading, address = window.text("#detail .reading"), window.driver.current_url
     window.until(lambda: "cell=2.1" in window.driver.current_url)
     address = window.driver.current_url
 
@@ -483,22 +487,22 @@ def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeCli
     window.until(lambda: window.all("#change .strip button") and window.all("#detail canvas"))
     window.until_idle()
     assert window.find("#text").get_attribute("value") == "one & two = three"
-    assert window.find("#detail-title").text == "Layer 1, head 1"
-    assert window.find("#detail .reading").text == reading
+    assert window.text("#detail-title") == "Layer 1, head 1"
+    assert window.text("#detail .reading") == reading
     assert window.find("#score").get_attribute("value") == "confidence"
     assert window.find("[value=weighted]").is_selected()
     assert window.find("#truncate").is_selected()
-    assert window.find("#silenced").text == "Without layer 1 head 1."
+    assert window.text("#silenced") == "Without layer 1 head 1."
     window.run("location.hash = 'text=another&open=rollout'")
-    window.until(lambda: window.find("#detail-title").text == "Rollout")
+    window.until(lambda: window.text("#detail-title") == "Rollout")
     window.until_idle()
-    assert "another" in window.find("figcaption").text
+    assert "another" in window.text("figcaption")
     assert not window.all("#change")
 
 
 def test_what_is_empty_or_not_served_stays_in_the_address(window: Window) -> None:
     window.run("location.hash = 'text=one&score=of_a_later_release'")
-    window.until(lambda: "one" in window.find("figcaption").text)
+    window.until(lambda: "one" in window.text("figcaption"))
     window.run(
         "const [text] = document.querySelectorAll('#text'); text.value = '';"
         "text.dispatchEvent(new Event('input'))"
@@ -506,7 +510,7 @@ def test_what_is_empty_or_not_served_stays_in_the_address(window: Window) -> Non
     window.until(lambda: "text=&" in window.driver.current_url)
     window.driver.refresh()
 
-    window.until(lambda: window.find("#about").text == "Type a sentence.")
+    window.until(lambda: window.text("#about") == "Type a sentence.")
     assert "score=of_a_later_release" in window.driver.current_url
 
 
@@ -516,7 +520,7 @@ def test_a_picture_that_cannot_be_drawn_is_said(window: Window) -> None:
     window.until_idle()
     window.run("HTMLCanvasElement.prototype.toBlob = (done) => done(null)")
     window.find("#detail [aria-label='Save as PNG']").click()
-    window.until(lambda: "save it as SVG" in window.find("#problem").text)
+    window.until(lambda: "save it as SVG" in window.text("#problem"))
     assert all("save it as SVG" in message for message in window.messages())  # nothing else went wrong
 
 
@@ -528,7 +532,7 @@ def test_a_bad_address_does_no_harm(window: Window, address: str) -> None:
     window.run("location.hash = arguments[0]", address)
     window.until_idle()
     window.type("text", "still here")
-    window.until(lambda: "still here" in window.find("figcaption").text)
+    window.until(lambda: "still here" in window.text("figcaption"))
 
 
 def test_one_weight_has_one_colour_in_the_map_and_the_line_of_tokens(window: Window) -> None:
@@ -551,7 +555,7 @@ def test_one_weight_has_one_colour_in_the_map_and_the_line_of_tokens(window: Win
     )
 
     assert token == f"rgba({pixel[0]}, {pixel[1]}, {pixel[2]}, 1)"
-    assert window.find("#detail .legend").text.startswith("0")
+    assert window.text("#detail .legend").startswith("0")
 
 
 @pytest.fixture
@@ -576,7 +580,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_pictures_numbers_and_code_can_be_taken_away(window: Window, downloads: Path) -> None:
     window.type("text", 'a "b,c" <d>')
     window.all("[role=gridcell]")[4].click()
-    window.until(lambda: window.all("#detail canvas") and '"b,c"' in window.find("#detail .caption").text)
+    window.until(lambda: window.all("#detail canvas") and '"b,c"' in window.text("#detail .caption"))
     window.until_idle()
     for ending in ("PNG", "SVG", "CSV", "NPZ"):
         window.find(f"#detail [aria-label='Save as {ending}']").click()
@@ -596,7 +600,7 @@ def test_pictures_numbers_and_code_can_be_taken_away(window: Window, downloads: 
     assert texts[1:6] == texts[6:11] == encoding.tokens
     assert picture.shape[1] == 2 * float(svg.attrib["width"])
     window.find("#code summary").click()
-    window.until(lambda: "attention=[1]" in window.find("#python").text)
+    window.until(lambda: "attention=[1]" in window.text("#python"))
     window.find("#save-scores").click()
     scores = rows_of(downloaded(window, downloads, "words scores.csv"))
     assert [(row["layer"], row["head"]) for row in scores][4] == ("1", "1")
@@ -606,26 +610,26 @@ def test_pictures_numbers_and_code_can_be_taken_away(window: Window, downloads: 
 def test_a_saved_page_works_without_a_server(window: Window, words: FakeClient, downloads: Path) -> None:
     window.type("text", "a </script><b>c</b>")
     window.all("[role=gridcell]")[4].click()
-    window.until(lambda: "</script>" in window.find("#detail .caption").text)
+    window.until(lambda: "</script>" in window.text("#detail .caption"))
     window.until_idle()
     window.find("#save-page").click()
     page = downloaded(window, downloads, "words.html")
 
-    reading = window.find("#detail li").text
+    reading = window.text("#detail li")
     window.driver.get(page.as_uri())
 
     window.until(lambda: window.all("#detail canvas"))
     window.until_idle()
-    assert window.find("#detail-title").text == "Layer 1, head 1"
-    assert window.find("#detail li").text == reading
-    assert window.find("#connection").text == "saved: works without a server"
+    assert window.text("#detail-title") == "Layer 1, head 1"
+    assert window.text("#detail li") == reading
+    assert window.text("#connection") == "saved: works without a server"
     assert len(window.all("[role=gridcell]")) == 6
-    assert "previous token" in window.find("#score").text
+    assert "previous token" in window.text("#score")
     assert not window.all("b, .live")
     window.all("[role=gridcell]")[0].click()
-    window.until(lambda: window.find("#detail-title").text == "Layer 0, head 0")
+    window.until(lambda: window.text("#detail-title") == "Layer 0, head 0")
     window.find("#rollout").click()
-    window.until(lambda: window.find("#detail-title").text == "Rollout")
+    window.until(lambda: window.text("#detail-title") == "Rollout")
     window.find("#detail [aria-label='Save as SVG']").click()
     downloaded(window, downloads, "words Rollout.svg")
     assert window.run("return performance.getEntriesByType('resource').length") == 0
@@ -643,9 +647,9 @@ def test_a_notebook_shows_all_heads(window: Window, words: FakeClient, tmp_path:
     window.until_idle()
     labels = [cell.get_attribute("aria-label") for cell in window.all("[role=gridcell]")]
     assert labels == ["layer 1, head 2", "layer 1, head 0"]
-    assert window.find("#detail-title").text == "Layer 1, head 0"
+    assert window.text("#detail-title") == "Layer 1, head 0"
     weight = encoding.attention[1][1, 0].max()  # type: ignore[index]
-    assert window.find("#detail li").text.endswith(f" {weight:.3f}")
+    assert window.text("#detail li").endswith(f" {weight:.3f}")
     window.driver.switch_to.default_content()
     for wrong in ({"layer": 0}, {"head": 1}):
         with pytest.raises(ValueError, match=r"among layers \[1\] and heads \[2, 0\]"):
