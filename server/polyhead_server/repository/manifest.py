@@ -258,7 +258,7 @@ class Manifest(_Model):
     graphs: Annotated[dict[GraphName, Graph], Field(min_length=1)]
     tokenizer: ManifestTokenizer | None = None
     limits: dict[str, Any] | None = None
-    """An object: of anything else `max_tokens` would be taken for missing."""
+    """Read only to reject what is not an object, in which `max_tokens` would seem to be missing."""
     max_tokens: Size | None = Field(None, validation_alias=AliasPath("limits", "max_tokens"))
     """The largest T that the graphs themselves can take."""
     files: dict[FileName, FileRecord]

@@ -99,7 +99,7 @@ class AcceptQueue:
         # A tag for each outstanding accept, until its call is known. Nothing but gRPC holds it, so that it is
         # gone from here, too, if its event is lost.
         self._tags: weakref.WeakSet[partial[None]] = weakref.WeakSet()
-        self._withheld: deque[str] = deque()  # each method has its turn
+        self._withheld: deque[str] = deque()  # first in, first out, so that no method starves
         """The methods of accepts that wait until calls have ended."""
         self._stopping = False
         self._lock = Lock()

@@ -1,8 +1,7 @@
 """Access control: bearer tokens, and separate ones for management.
 
-Without tokens nothing is checked. With them everything but health checks needs one, management
-where it has tokens of its own one of those: probes must work without
-a secret, and learn no more than the state of a name that they know already.
+Each of the two is checked only where it has tokens. Health checks never need one: probes must work without a
+secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
