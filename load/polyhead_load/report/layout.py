@@ -9,9 +9,10 @@ from typing import Any
 
 import matplotlib as mpl
 
-from polyhead_load.report.findings import Findings, Row
+from polyhead_load.report.findings import Aggregate, Findings, Row
 from polyhead_load.report.formatting import described
-from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
+from polyhead_load.sweep.loads import parse_load
+from polyhead_load.sweep.spec import DIMENSIONS, Dimension
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
@@ -27,9 +28,9 @@ class Facet:
     labels: Mapping[Dimension, str]
     title: str
 
-    def holds(self, row: Row) -> bool:
-        """Return whether a row belongs to the facet."""
-        return all(row.labels[name] == value for name, value in self.labels.items())
+    def holds(self, one: Aggregate) -> bool:
+        """Return whether a configuration belongs to the facet."""
+        return all(one.labels[name] == value for name, value in self.labels.items())
 
 
 class PlotLayout:
@@ -51,9 +52,9 @@ class PlotLayout:
         self.values = [value for value in product(*map(labels_of, self.compared)) if value in measured]
         """What is compared, in the order of the sweep."""
 
-    def value(self, row: Row) -> Value:
-        """Return what is compared, of a row."""
-        return tuple(row.labels[name] for name in self.compared)
+    def value(self, one: Aggregate) -> Value:
+        """Return what is compared, of a configuration."""
+        return tuple(one.labels[name] for name in self.compared)
 
     @cached_property
     def heads(self) -> Mapping[Value, int]:
