@@ -22,7 +22,7 @@ ARROWS = {
 }
 
 MODULES = {
-    ("export", "proto"): {"polyhead_proto.cgroups", "polyhead_proto.locked_folders"},
+    ("export", "proto"): {"polyhead_proto.system.cgroups", "polyhead_proto.system.locked_folders"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
     ("load", "server"): {
         "polyhead_server.scheduling.costs",
