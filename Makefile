@@ -29,7 +29,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -125,9 +125,6 @@ scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost besi
 
 http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside an idle HTTP server
 	$(BIN)/python -m benchmarks.over_http
-
-fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
-	$(BIN)/python -m benchmarks.fleet
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python -m benchmarks.soak
