@@ -117,9 +117,8 @@ class RankingCall(ScoringCall):
 class EvidenceCall(RankingCall):
     """What a call asks for that wants evidence, too.
 
-    The attention graph computes scores and attention in one run, for MiniLM in 1.06 to 1.16 times the fast
-    one's time up to T = 128, and 1.5 times at T = 512 (benchmarks/results/attention-cost.md). Each text has
-    evidence, as its rank is known only at the end.
+    The attention graph computes scores and attention in one run. Each text has evidence, as its rank is known
+    only at the end.
     """
 
     roles: Sequence[str] = (LOGITS, ATTENTION, VALUE_NORMS, SPANS)
