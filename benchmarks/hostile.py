@@ -49,7 +49,7 @@ MANY = Bomb(value_bytes=1, references=16_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class AttackOutcome:
     """What an attack did."""
 
     hostile_calls: int
@@ -127,7 +127,7 @@ async def attack(
     bomb: Bomb,
     seconds: float = 8.0,
     waiting: bool = False,
-) -> Outcome:
+) -> AttackOutcome:
     """Attack a server while an honest caller calls it, and again 50 ms after each answer.
 
     Args:
@@ -173,7 +173,7 @@ async def attack(
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
-    return Outcome(
+    return AttackOutcome(
         hostile_calls=hostile.calls,
         honest_calls=len(taken),
         failed=failed,
