@@ -28,7 +28,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench bench-heads int8 peers natural engines gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,9 +96,6 @@ installed: $(VENV)/dev
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
 	$(BIN)/python -m benchmarks.serving $(if $(BASELINE),--baseline $(BASELINE))
 
-startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
-	$(BIN)/python -m benchmarks.startup
-
 int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
 	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
 
@@ -118,15 +115,6 @@ engines: $(VENV)/dev $(PEER_SENTENCES_VENV)/ready  ## Measure engines and precis
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
-
-scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
-	$(BIN)/python -m benchmarks.scaling
-
-http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside an idle HTTP server
-	$(BIN)/python -m benchmarks.over_http
-
-fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
-	$(BIN)/python -m benchmarks.fleet
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python -m benchmarks.soak
