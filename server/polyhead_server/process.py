@@ -116,7 +116,8 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
         StartError: The server cannot start, or has nothing to serve.
     """
     give_memory_back()
-    flush_denormals()
+    if settings.device != "openvino":  # whose gathers would take small integers, such as token ids, for zero
+        flush_denormals()
     remove_abandoned_copies()
     code = asyncio.run(serve(settings, worker))
     # All work is done. To tear the interpreter down around gRPC's and onnxruntime's threads takes a second,

@@ -50,7 +50,8 @@ class FamilyReplica:
     async def __init__(self, settings: Settings, family: str) -> None:  # type: ignore[misc]
         configure(settings.log_level, settings.log_format)
         give_memory_back()
-        flush_denormals()
+        if settings.device != "openvino":  # see `polyhead_server.process.run`
+            flush_denormals()
         remove_abandoned_copies()
         self._family = family
         self._was_present = False
