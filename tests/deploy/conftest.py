@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.servers import quick_settings, serving
 
 from polyhead_server.errors import UnavailableError
-from polyhead_server.observability.metrics import Metrics
+from polyhead_server.observability import metrics
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +18,10 @@ def exported(repository: Path) -> Iterator[dict[str, set[str]]]:
         one.server.runtime.lifecycle.draining.set()
         with pytest.raises(UnavailableError), one.server.runtime.lifecycle.accept():
             pass  # so that there is a drop
-        one.server.runtime.registry.counters.start()
+        metrics.start()
+        text, _ = metrics.exposition()
         samples: dict[str, set[str]] = {}
-        for family in Metrics(one.server.runtime.registry.counters).collect():
+        for family in text_string_to_metric_families(text.decode()):
             for sample in family.samples:
                 samples.setdefault(sample.name, {f"type={family.type}"}).update(sample.labels)
         yield samples

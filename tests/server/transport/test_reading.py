@@ -18,7 +18,6 @@ from tests.waiting import until
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.transport.reading import BoundedReader
 from polyhead_server.transport.stream_call import StreamCall
@@ -250,16 +249,14 @@ def test_a_request_that_does_not_come_in_time_ends_and_is_counted(silent: Any) -
 
     assert late.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "the request must come within 0.5 s" in late.call.details()
-    totals = server.runtime.registry.counters.total("", 0)
-    assert totals[slots.CODE[slots.GRPC]["DEADLINE_EXCEEDED"]] == 1
+    assert server.counted.codes()["DEADLINE_EXCEEDED"] == 1
 
 
 def test_who_is_refused_is_counted(silent: Any) -> None:
     server, call = silent()
     first_done([call(INFER), call(INFER), call(INFER)])
-    counters = server.runtime.registry.counters
-    until(lambda: counters.total("", 0)[slots.CODE[slots.GRPC]["UNAVAILABLE"]] >= 2)
-    assert counters.total("", 0)[slots.DROP["memory"]] == 2
+    until(lambda: server.counted.codes().get("UNAVAILABLE", 0) >= 2)
+    assert server.counted("polyhead_drops_total", reason="memory") == 2
 
 
 def test_the_rest_of_a_message_is_waited_for_in_the_same_way(silent: Any) -> None:
@@ -284,10 +281,9 @@ def until_reset(connection: Any) -> Iterator[tuple[int, int, bytes]]:
             return
 
 
-def rejected(server: Any) -> dict[str, int]:
+def rejected(server: Any) -> dict[str, float]:
     """How many requests of no known model have been counted, by their status."""
-    totals = server.runtime.registry.counters.total("", 0)
-    return {code: totals[slot] for code, slot in slots.CODE[slots.GRPC].items() if totals[slot]}
+    return dict(server.counted.codes())
 
 
 def logged_once(caplog: pytest.LogCaptureFixture, code: str, reason: str) -> bool:
