@@ -114,7 +114,6 @@ SLOW = (
     "export/test_memory.py",
     "export/test_quantisation.py",
     "interop",
-    "load/fleet/test_model.py",
     "load/test_generate.py",
     "load/test_locust.py",
     "load/test_web_guard.py",

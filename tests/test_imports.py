@@ -17,18 +17,13 @@ ARROWS = {
     "export": {"model", "proto"},
     "server": {"proto"},
     "client": {"proto"},
-    "load": {"client", "model", "proto", "server"},
+    "load": {"client", "model", "proto"},
     "view": {"client", "proto"},
 }
 
 MODULES = {
-    ("export", "proto"): {"polyhead_proto.cgroups", "polyhead_proto.locked_folders"},
+    ("export", "proto"): {"polyhead_proto.system.cgroups", "polyhead_proto.system.locked_folders"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
-    ("load", "server"): {
-        "polyhead_server.scheduling.costs",
-        "polyhead_server.scheduling.dispatch",
-        "polyhead_server.scheduling.planning",
-    },
 }
 """Of some packages only these modules: they need nothing that is heavy."""
 

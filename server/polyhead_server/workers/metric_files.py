@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from polyhead_proto.locked_folders import abandoned_folders, locked_folder
+from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
 from polyhead_server.errors import StartError
 
 _PREFIX = "polyhead-metrics-"

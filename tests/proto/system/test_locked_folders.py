@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_proto import locked_folders
-from polyhead_proto.locked_folders import abandoned_folders, locked_folder
+from polyhead_proto.system import locked_folders
+from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
 
 PREFIX = "locked-"
 
@@ -38,7 +38,8 @@ def test_a_folder_in_use_is_not_abandoned_and_one_that_was_left_is(tmp_path: Pat
 
 def test_another_process_is_seen_too(tmp_path: Path) -> None:
     hold = (
-        "import sys; from pathlib import Path; from polyhead_proto.locked_folders import locked_folder\n"
+        "import sys; from pathlib import Path\n"
+        "from polyhead_proto.system.locked_folders import locked_folder\n"
         f"with locked_folder({PREFIX!r}, Path(sys.argv[1])): print('made', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", hold, str(tmp_path)]

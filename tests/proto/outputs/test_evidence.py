@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyhead_proto.evidence import evidence_layers, evidence_of
+from polyhead_proto.outputs.evidence import evidence_layers, evidence_of
 
 SPECIAL = (-1, -1, -1)
 

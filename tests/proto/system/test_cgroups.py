@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups, MemoryLimit
+from polyhead_proto.system.cgroups import THIS_PROCESS, ControlGroups, MemoryLimit
 
 UNLIMITED = str(2**63 - 4096)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.repeated_fields import CASES, is_varint, message, one, sized
 
 from polyhead_proto import messages as pb
-from polyhead_proto.expansion import (
+from polyhead_server.inference.expansion import (
     MOST_DIMENSIONS,
     MOST_FIELDS,
     MOST_NUMBERS,

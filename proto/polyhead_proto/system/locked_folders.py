@@ -1,7 +1,6 @@
 """Temporary folders of which other processes can tell whether a killed one has left them.
 
-A process locks its folder; the system releases the lock when the process ends. Export and server need such
-folders, and neither may import the other, so this is in the package below both.
+A process locks its folder; the system releases the lock when the process ends.
 """
 
 import errno

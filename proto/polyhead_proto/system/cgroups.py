@@ -1,7 +1,4 @@
-"""Read the CPU and memory limits of Linux control groups.
-
-Server, export and load tests need them, and none may import another, so this is in the package below them.
-"""
+"""Read the CPU and memory limits of Linux control groups."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Pooled vectors of fewer dimensions and fewer bits, for server and client."""
+"""Pooled vectors of fewer dimensions and fewer bits."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

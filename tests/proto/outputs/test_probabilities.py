@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import expit, softmax
 
-from polyhead_proto.probabilities import probabilities
+from polyhead_proto.outputs.probabilities import probabilities
 
 EXTREME = 200.0
 
