@@ -238,14 +238,14 @@ def small(repository: Path) -> Iterator[InThread]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
     container = server(target)
-    served, counters = small.server.runtime.settings, small.server.runtime.registry.counters
+    served = small.server.runtime.settings
 
     with grpc.insecure_channel(small.address) as channel:
         for name in ("startupProbe", "readinessProbe"):
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    with serve_http(Settings(models=served.models, http_port=0), counters) as port:
+    with serve_http(Settings(models=served.models, http_port=0)) as port:
         url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.status == 200
