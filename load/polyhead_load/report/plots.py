@@ -47,8 +47,8 @@ _PARTS = {
     REST: "#CC79A7",
 }
 _QUANTILES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
-_LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
-_MARKERS = "osD^vP*X"
+_BLUE = "#0072B2"
+_MOST_LOADS = 4
 _TRIALS = "runs of the search"
 _FAR_APART = 30
 """Times the least latency in a panel from which on its axis is logarithmic."""
@@ -80,7 +80,7 @@ def draw(findings: Findings, target: ServiceTarget | None = None) -> list[Plot]:
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [_capacity(layout, target), *(make(layout) for make in (_latency, _ratio, _split))]
+        plots = [_capacity(layout, target), *(make(layout) for make in (_latency, _split))]
     return [plot for plot in plots if plot is not None]
 
 
@@ -100,7 +100,12 @@ def _capacity(layout: PlotLayout, target: ServiceTarget | None) -> Plot | None:
                 style = {"color": layout.colour(value), "label": layout.name(value), "linestyle": ""}
                 axis.plot([trial.rate for trial in trials], shares, marker="o", markersize=3.5, **style)
             axis.axhline(100 * LATE_SHARE, color="#555555", linewidth=0.9)
-            axis.set(xscale="log", yscale="symlog", ylim=(0, 100), xlabel="requests/s", ylabel="late, %")
+            axis.set(xlabel="requests/s", ylabel="late, %")
+            axis.set_yscale("symlog", linthresh=0.1)  # none may be late
+            axis.set_yticks([0, 0.1, 1, 10, 100], ["0", "0.1", "1", "10", "100"])
+            axis.yaxis.set_minor_locator(NullLocator())
+            axis.set_ylim(-0.02, 150)
+            _plain_log(axis.xaxis)
             return bool(here)
         known = [
             (layout.places[layout.value(one)], one.interval)
@@ -109,7 +114,7 @@ def _capacity(layout: PlotLayout, target: ServiceTarget | None) -> Plot | None:
         ]
         if known:
             at, intervals = zip(*known, strict=True)
-            _error_bars(axis, at, intervals, markersize=5, capsize=3, color=_LOADS[0], marker="o")
+            _error_bars(axis, at, intervals, markersize=5, capsize=3, color=_BLUE, marker="o")
             if target.rate is not None:
                 axis.axhline(target.rate, color="#555555", linewidth=0.9, label="wanted")
             axis.set(ylabel="requests/s")
@@ -160,7 +165,7 @@ def _latency(layout: PlotLayout) -> Plot | None:
         return bool(rows)
 
     figure = _panels(
-        layout, layout.main_loads, layout.main_loads, panel, x=layout.axis, y="latency, ms", title=load_title
+        layout, _shown(layout), _shown(layout), panel, x=layout.axis, y="latency, ms", title=load_title
     )
     return _plot(
         name="latency",
@@ -171,56 +176,10 @@ def _latency(layout: PlotLayout) -> Plot | None:
     )
 
 
-def _ratio(layout: PlotLayout) -> Plot | None:
-    """Draw ratios to the baseline in the same blocks."""
-    loads = layout.main_loads
-
-    def panel(axis: Axes, facet: Facet, name: str) -> bool:
-        drawn = False
-        for place, load in enumerate(loads):
-            offset = 0.14 * (place - (len(loads) - 1) / 2)
-            rows = layout.rows(facet, load)
-            # Where the server did not keep up, what differs is by how much, which chance decides.
-            behind = any(layout.findings.is_baseline(row.labels) and row.overloaded for row in rows)
-            for fill in (_LOADS[place], "none"):
-                known = [
-                    (layout.places[layout.value(row)] + offset, interval)
-                    for row in rows
-                    if (interval := row.ratios.get(name))
-                    and (fill == "none") is (behind or bool(row.overloaded))
-                ]
-                if known:
-                    drawn = True
-                    style: dict[str, Any] = {
-                        "color": _LOADS[place],
-                        "marker": _MARKERS[place],
-                        "label": load_title(load),
-                        "markerfacecolor": fill,
-                    }
-                    at, intervals = zip(*known, strict=True)
-                    _error_bars(axis, at, intervals, markersize=4, capsize=2, **style)
-        if drawn:
-            axis.axhline(1, color="#555555", linewidth=0.9)
-            _plain_log(axis.yaxis)  # half and twice are equally far from 1
-            _label_values(axis, layout)
-        return drawn
-
-    if not any(row.ratios.get("p50") for row in layout.findings.rows if row.load in loads):
-        return None
-    figure = _panels(layout, loads, ("p50", "p99"), panel, x=layout.axis, y="times the baseline, log")
-    return _plot(
-        name="ratio",
-        title=f"Against {layout.findings.baseline}",
-        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference. "
-        "Hollow: in some of its runs, or the baseline's, the server did not keep up; then chance decides how "
-        "late answers come, not the configuration." + _left_out(layout),
-        figure=figure,
-    )
-
-
 def _split(layout: PlotLayout) -> Plot | None:
     """Draw the parts of the mean latency."""
-    loads, places = layout.extreme_loads, {value: place for place, value in enumerate(layout.values)}
+    loads = list(dict.fromkeys([layout.loads[0], layout.loads[-1]]))
+    places = {value: place for place, value in enumerate(layout.values)}
 
     def panel(axis: Axes, facet: Facet, load: str) -> bool:
         rows = layout.rows(facet, load)
@@ -322,8 +281,13 @@ def _label_values(axis: Axes, layout: PlotLayout) -> None:
     axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
 
 
+def _shown(layout: PlotLayout) -> Sequence[str]:
+    """Return the loads for which there is room."""
+    return layout.loads[:_MOST_LOADS]
+
+
 def _left_out(layout: PlotLayout) -> str:
-    left = [load for load in layout.loads if load not in layout.main_loads]
+    left = layout.loads[_MOST_LOADS:]
     return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
 
 

@@ -102,15 +102,6 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "sweep": findings.sweep.model_dump(mode="json"),
         **findings.facts,
         "rows": [_facts(row, findings) for row in findings.rows],
-        "throughputs": [
-            {
-                "configuration": list(one.labels.values()),
-                "requests_per_second": one.value,
-                "interval": interval_facts(one.interval),
-                "runs": len(one.valid),
-            }
-            for one in findings.throughputs
-        ],
         "searches": [
             {
                 "configuration": list(one.labels.values()),
@@ -140,9 +131,6 @@ def _facts(row: Row, findings: Findings) -> dict[str, Any]:
         "is_baseline": findings.is_baseline(row.labels),
         "offered_per_second": row.mean("rate"),
         "answered_per_second": row.mean("achieved"),
-        "throughput_per_second": next(
-            (one.value for one in findings.throughputs if one.labels == row.labels), None
-        ),
         "ms": {name: interval_facts(interval) for name, interval in row.quantiles.items()},
         "ratio": {name: interval_facts(interval) for name, interval in row.ratios.items()},
         "mean_parts_ms": dict(row.parts),

@@ -19,7 +19,7 @@ _PRESETS = files("polyhead_load.sweep") / "presets"
 _OF_REPOSITORY = """
 title = "All families of a model repository"
 tokens = [32]
-loads = ["single", "50%", "85%", "common"]
+loads = ["single", "50%"]
 [families]
 """
 _TABLES = {"gates": Gates, "target": ServiceTarget, "tokens": Lengths, "outputs": Outputs}

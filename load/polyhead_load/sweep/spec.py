@@ -102,9 +102,7 @@ class Sweep(Table):
     """What is fetched of each reply."""
     loads: Annotated[tuple[Annotated[str, AfterValidator(_check_load)], ...], Field(min_length=1)] = (
         "single",
-        "30%",
         "50%",
-        "70%",
         "85%",
         "common",
     )
