@@ -74,8 +74,8 @@ class GrpcServer:
             interceptors=[] if guard.is_open else [TokenInterceptor(guard, runtime.registry.unattributed)],
             options=server_options(settings, reuse_port=reuse_port),
         )
-        # Recent releases of grpcio have a queue for each registered method: probes do not wait behind
-        # inferences. In older ones this does nothing.
+        # From 1.84 on, grpcio has a queue for each registered method, so that probes do not wait behind
+        # inferences. In older releases this does nothing.
         self._grpc.add_registered_method_handlers(SERVICE, {"ModelInfer": inference["ModelInfer"]})
         self._listen_when_loaded = listen_when_loaded
         self._serving: asyncio.Task[None] | None = None

@@ -25,7 +25,7 @@ class Drop(StrEnum):
     LOADING = "loading"
     """Rejected likewise: the model is being loaded."""
     MEMORY = "memory"
-    """Rejected likewise: too much is held in memory, or too many requests are still arriving."""
+    """Rejected likewise: too much is held in memory."""
 
 
 @dataclass(kw_only=True, slots=True)
