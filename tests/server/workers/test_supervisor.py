@@ -71,7 +71,10 @@ def infer_over_http(workers: Workers) -> None:
         assert reply.status == 200
 
 
-def test_counts_of_all_workers_add_up_and_survive_a_kill(start: Start) -> None:
+def test_counts_of_all_workers_add_up_and_survive_a_kill(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "of another program"))
     workers = start("--http")
     calls = use_both(workers)
     infer_over_http(workers)
@@ -81,6 +84,8 @@ def test_counts_of_all_workers_add_up_and_survive_a_kill(start: Start) -> None:
     assert workers.metric("polyhead_requests_total", model="tiny", protocol="http") == 1
     assert workers.metric("polyhead_requests_total", model="tiny", code="OK") == calls
     assert workers.metric("polyhead_sequences_total", model="tiny") == 2 * calls
+    assert workers.metric("nv_inference_count", model="tiny") == 2 * calls
+    assert workers.metric("polyhead_workers") == 2
     assert workers.metric("polyhead_model_ready", model="tiny") == 2
 
     os.kill(workers.pids(0)[0], signal.SIGKILL)
