@@ -1,14 +1,16 @@
-"""Count what happens to one version of a model. Every request runs this code, so it is written for speed."""
+"""What happens to the requests and the work of one version of a model, and what counts it."""
 
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, lru_cache, partial
+from typing import Protocol
 
 from prometheus_client import Counter
 
 from polyhead_server.errors import status_of
 from polyhead_server.observability import metrics
-from polyhead_server.observability.observer import Drop, Execution
 
 GRPC, HTTP = "grpc", "http"
 PROTOCOL: ContextVar[str] = ContextVar("protocol", default=GRPC)
@@ -21,6 +23,57 @@ _TIMES = (
     *(metrics.REQUEST_SECONDS, metrics.PARSE_SECONDS, metrics.TOKENISE_SECONDS),
     *(metrics.QUEUE_SECONDS, metrics.COMPUTE_SECONDS, metrics.SERIALISE_SECONDS),
 )
+
+
+class Drop(StrEnum):
+    """Why work ended without a result, other than by a failure of the engine."""
+
+    QUEUE_FULL = "queue_full"
+    """Rejected: too many tokens wait."""
+    UNREACHABLE = "unreachable"
+    """Rejected: its deadline would pass before it could run."""
+    STOPPING = "stopping"
+    """Rejected: the model is being closed."""
+    TIMEOUT = "timeout"
+    """It waited longer than its `timeout` or than the server's limit."""
+    EXPIRED = "expired"
+    """The caller's deadline passed, in the queue or during the run."""
+    CANCELLED = "cancelled"
+    """The caller left, in the queue or during the run."""
+    DRAINING = "draining"
+    """Rejected before it was scheduled: the server drains."""
+    LOADING = "loading"
+    """Rejected likewise: the model is being loaded."""
+    MEMORY = "memory"
+    """Rejected likewise: too much is held in memory, or too many requests are still arriving."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Execution:
+    """One run of the engine."""
+
+    sequences: int
+    """B of the run."""
+    requests: int
+    tokens: int
+    """Tokens without padding."""
+    padded_tokens: int
+    """What layers computed: with padding, or in packed graphs without. That of attention does not count."""
+    input_ns: int
+    """The time to join the requests."""
+    compute_ns: int
+    output_ns: int
+    """The time to split the outputs."""
+
+
+class Observer(Protocol):
+    """Count what a scheduler does; `Statistics` does."""
+
+    def on_execution(self, execution: Execution) -> None:
+        """Count a run that did not fail."""
+
+    def on_drop(self, reason: Drop) -> None:
+        """Count work that ended without a result. Results, failures and drops add up to all submitted."""
 
 
 class Statistics:
