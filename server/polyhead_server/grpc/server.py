@@ -16,8 +16,8 @@ from polyhead_server.grpc.options import server_options
 from polyhead_server.grpc.reflection import Reflection
 from polyhead_server.grpc.service import InferenceService, NotOffered
 from polyhead_server.grpc.tls import server_credentials
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
@@ -58,7 +58,7 @@ class GrpcServer:
         self._host = settings.host
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
-        self.request_log = RequestLog(self._tracer)
+        self.request_log = RequestLog(None if self._tracer is None else self._tracer.write)
         guard = guard_of(settings)
         inference = InferenceService(runtime, self.request_log).handlers()
         services = {

@@ -18,7 +18,7 @@ from polyhead_server.grpc.call import (
     unary,
 )
 from polyhead_server.grpc.stream import InferStream
-from polyhead_server.observability.request_log import RequestLog
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.runtime import Runtime
 
 

@@ -43,8 +43,8 @@ from polyhead_server.http.openapi import document, like
 from polyhead_server.http.tensors import REQUEST, SAMPLE
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.inference.wire import LARGE
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.metrics import any_ready, exposition
-from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.settings import Settings
 
 _PLAIN = "text/plain; charset=utf-8"

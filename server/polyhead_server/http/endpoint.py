@@ -21,8 +21,8 @@ from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, send_reply
 from polyhead_server.http.documents import Fields
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
+from polyhead_server.observability.access_log import RequestLog, request_id
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_log import RequestLog, request_id
 from polyhead_server.observability.statistics import HTTP, PROTOCOL
 
 N = TypeVar("N", int, float)

@@ -18,7 +18,7 @@ from polyhead_server.errors import DrainingError, ExpiredError
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.budget import Reservation
 

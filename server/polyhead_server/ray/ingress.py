@@ -28,8 +28,8 @@ from polyhead_server.grpc.access import guard_of
 from polyhead_server.grpc.call import logged_reply
 from polyhead_server.grpc.stream import MAX_IN_PROGRESS, failed_reply
 from polyhead_server.inference.wire import parse_small, split_infer
+from polyhead_server.observability.access_log import request_id
 from polyhead_server.observability.logs import configure
-from polyhead_server.observability.request_log import request_id
 from polyhead_server.ray.merging import merge_indexes, merge_statistics
 from polyhead_server.ray.replica import Answer, broadcast
 from polyhead_server.ray.services import CHECK, RETRY_MS, SECONDS

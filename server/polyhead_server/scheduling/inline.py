@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from polyhead_server.observability.observer import Drop, Observer
+from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch

@@ -8,7 +8,7 @@ import pytest
 from tests.server.scheduling.conftest import TINY, Bench, Prices, VirtualLoop
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Iterations
 
 
