@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyhead_server.doctor.machine import onnxruntime_here, openvino_here, processors
+
 from benchmarks.encoders import MINILM
 from benchmarks.frame import Condition, finish, in_rounds, markdown_table, options
 from benchmarks.peers.contenders import PeerError
@@ -37,7 +39,6 @@ from benchmarks.texts.lineup import (
     engines_in_process,
     start,
 )
-from polyhead_server.doctor.machine import onnxruntime_here, openvino_here, processors
 
 _BATCH_SIZES = (1, 4, PER_LIST)
 _TEXTS = 96
