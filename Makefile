@@ -5,8 +5,6 @@ VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
 HTTP_CLIENTS_VENV ?= .venv-http-clients
-OLDEST_GRPC_VENV ?= .venv-oldest-grpc
-CRD_MODELS ?= .npm-kubernetes
 MPNET ?= .mpnet
 RATED ?= .rated-documents
 INSTALLED := build/installed
@@ -29,7 +27,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench bench-heads int8 peers natural engines gpu-check soak overload images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,7 +38,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready $(MPNET)/ready
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(MPNET)/ready
 
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
@@ -97,9 +95,6 @@ installed: $(VENV)/dev
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
 	$(BIN)/python -m benchmarks.serving $(if $(BASELINE),--baseline $(BASELINE))
 
-startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
-	$(BIN)/python -m benchmarks.startup
-
 int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
 	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
 
@@ -119,15 +114,6 @@ engines: $(VENV)/dev $(PEER_SENTENCES_VENV)/ready  ## Measure engines and precis
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
-
-scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
-	$(BIN)/python -m benchmarks.scaling
-
-http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside an idle HTTP server
-	$(BIN)/python -m benchmarks.over_http
-
-fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
-	$(BIN)/python -m benchmarks.fleet
 
 soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
 	$(BIN)/python -m benchmarks.soak
@@ -157,7 +143,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(CRD_MODELS) $(MPNET) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(MPNET) build dist models
 
 $(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -193,14 +179,6 @@ $(HTTP_CLIENTS_VENV)/ready: $(VENV)/python
 	$(UV) $(HTTP_CLIENTS_VENV) openai langchain-cohere langchain-huggingface langchain-openai \
 		llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-cohere-rerank \
 		llama-index-postprocessor-tei-rerank
-	touch $@
-
-# The schemas of custom resources of Kubernetes that npm packages have; what is checked with them is skipped elsewhere.
-$(CRD_MODELS)/ready: Makefile
-	mkdir -p $(CRD_MODELS)
-	npm install --prefix $(CRD_MODELS) --silent --ignore-scripts --no-audit --no-fund --no-save \
-		@kubernetes-models/gateway-api@2.0.0 @kubernetes-models/keda@2.0.0 \
-		|| echo "the schemas of custom resources are left out: they want npm"
 	touch $@
 
 # Documents and what people think of their similarity, which a package ships as data of its tests.
@@ -247,15 +225,4 @@ $(PEER_SENTENCES_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
 	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
 		ctranslate2==4.8.5 'sentence-transformers[onnx,openvino]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
-	touch $@
-
-# The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.
-OLDEST_GRPC = $(shell sed -n 's/.*"grpcio-health-checking>=\([0-9.]*\)".*/\1/p' pyproject.toml)
-SITE_PACKAGES = import sysconfig; print(sysconfig.get_path("purelib"))
-$(OLDEST_GRPC_VENV)/ready: pyproject.toml $(VENV)/dev
-	$(PYTHON) -m venv --without-pip $(OLDEST_GRPC_VENV)
-	$(UV) $(OLDEST_GRPC_VENV) --no-deps \
-		grpcio==$(OLDEST_GRPC) grpcio-health-checking==$(OLDEST_GRPC) grpcio-reflection==$(OLDEST_GRPC)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE_PACKAGES)')')" \
-		> $$($(OLDEST_GRPC_VENV)/bin/python -c '$(SITE_PACKAGES)')/after.pth
 	touch $@

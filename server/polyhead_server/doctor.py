@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
 
-from polyhead_proto.cgroups import THIS_PROCESS
+from polyhead_proto.system.cgroups import THIS_PROCESS
 from polyhead_server.engine import devices, openvino_session, session
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.device import ComputePrecision, Device
@@ -32,7 +32,7 @@ from polyhead_server.serving.tokeniser import open_tokeniser
 
 RequestedDevice = Literal["auto", "cpu", "openvino", "cuda"]
 
-Graph: TypeAlias = dict[str, Any]
+GraphFacts: TypeAlias = dict[str, Any]
 """A graph of a repository: model, version, precision, provider (None: not served), problem, drift."""
 
 _INSTRUCTIONS = {
@@ -81,7 +81,7 @@ class Report:
     asked: RequestedDevice
     chosen: str | None
     machine: Machine
-    graphs: Sequence[Graph]
+    graphs: Sequence[GraphFacts]
     problems: Sequence[Finding]
     advice: Sequence[Finding]
 
@@ -215,7 +215,7 @@ def examine(
     return Report(asked, device.name, machine, graphs, problems, [*_advice(machine, device)])
 
 
-def inspect(models: Path, name: str | None, device: Device) -> Iterator[Graph]:
+def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphFacts]:
     """Load the graphs of a repository, of one family, or one graph, as a server would; one after the other.
 
     Raises:
@@ -238,7 +238,7 @@ def inspect(models: Path, name: str | None, device: Device) -> Iterator[Graph]:
                 yield _inspect(version, graph, device)
 
 
-def _inspect(version: VersionFolder, graph: GraphName, device: Device) -> Graph:
+def _inspect(version: VersionFolder, graph: GraphName, device: Device) -> GraphFacts:
     manifest, path = version.manifest, version.folder / version.manifest.graphs[graph].file
     problem = provider = drift = None
     try:

@@ -25,6 +25,8 @@ from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import ErrorReply, StartError
+from polyhead_server.grpc.access import guard_of
+from polyhead_server.grpc.call import logged_reply
 from polyhead_server.inference.wire import parse_small, peek, split_infer
 from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.observability.request_log import request_id
@@ -33,8 +35,6 @@ from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.catalogue import server_metadata
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guard_of
-from polyhead_server.transport.call import logged_reply
 
 _STREAM = "ModelStreamInfer"
 _NO_EFFECT = ("grpc_option", "http", "management_token_file", "tls_")
@@ -118,7 +118,7 @@ def run(settings: Settings) -> int:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReplicaAnswer:
     """A message, or the status that ends a call: exceptions would lose their types between processes."""
 
     message: bytes = b""
@@ -139,11 +139,11 @@ class FamilyReplica:
     async def __init__(self, settings: Settings, family: str) -> None:  # type: ignore[misc]  # Serve awaits it
         configure(settings.log_level, settings.log_format)
         give_memory_back()
-        flush_denormals()
         remove_abandoned_copies()
-        resources = ray.get_runtime_context().get_assigned_resources()
-        # An actor without a GPU may see all of them.
+        resources = ray.get_runtime_context().get_assigned_resources()  # without a GPU it may see all
         device = "cpu" if settings.device == "auto" and not resources.get("GPU") else settings.device
+        if device != "openvino":  # see `polyhead_server.process.run`
+            flush_denormals()
         threads = settings.threads or max(1, int(resources.get("CPU", 1)))
         self._family = family
         self._runtime = Runtime(replace(settings, device=device, threads=threads), families=[family])
@@ -166,12 +166,12 @@ class FamilyReplica:
         """Return whether any model of the family is ready."""
         return bool(self._runtime.serving())
 
-    async def answer(self, procedure: str, request: bytes, identifier: str) -> Sequence[Answer]:
+    async def answer(self, procedure: str, request: bytes, identifier: str) -> Sequence[ReplicaAnswer]:
         """Answer a request: with one message, or in the parts that a request of a stream asks for."""
-        answers: list[Answer] = []
+        answers: list[ReplicaAnswer] = []
 
         async def send(message: bytes) -> None:
-            answers.append(Answer(message))
+            answers.append(ReplicaAnswer(message))
 
         try:
             if procedure == _STREAM:
@@ -181,7 +181,7 @@ class FamilyReplica:
             else:
                 await send(await self._runtime.call(procedure, request))
         except Exception as error:
-            answers.append(Answer(error=logged_reply(error, identifier)))
+            answers.append(ReplicaAnswer(error=logged_reply(error, identifier)))
         return answers
 
 
@@ -193,7 +193,7 @@ class Ingress:
         self._families = families
         self._guard = guard_of(settings)
 
-    async def stream(self, requests: AsyncIterator[bytes], grpc_context: Any) -> AsyncIterator[Answer]:
+    async def stream(self, requests: AsyncIterator[bytes], grpc_context: Any) -> AsyncIterator[ReplicaAnswer]:
         """Answer the requests of a stream, one after the other, until one fails."""
         async for request in requests:
             for answer in await self.answer(_STREAM, request, grpc_context):
@@ -201,39 +201,39 @@ class Ingress:
                 if answer.error is not None:
                     return
 
-    async def answer(self, procedure: str, request: bytes, context: Any) -> Sequence[Answer]:
+    async def answer(self, procedure: str, request: bytes, context: Any) -> Sequence[ReplicaAnswer]:
         """Answer a request, and set the status of its call if that has failed."""
         identifier = request_id(context)
-        answers: Sequence[Answer]
+        answers: Sequence[ReplicaAnswer]
         if rejection := self._guard.rejection(RPCS[procedure].path, context.invocation_metadata()):
             code, message = rejection
             reply = ErrorReply(code=code, message=message, trailers=((REQUEST_ID, identifier),))
-            answers = [Answer(error=reply)]
+            answers = [ReplicaAnswer(error=reply)]
         else:
             try:
                 async with asyncio.timeout(self._settings.max_request_seconds):
                     answers = await self._pass_on(procedure, request, identifier)
             except errors.ServingError as error:
-                answers = [Answer(error=logged_reply(error, identifier))]
+                answers = [ReplicaAnswer(error=logged_reply(error, identifier))]
         if (failure := answers[-1].error) is not None:
             context.set_code(failure.code)
             context.set_details(failure.message)
             context.set_trailing_metadata(list(failure.trailers))
         return answers
 
-    async def _pass_on(self, procedure: str, request: bytes, identifier: str) -> Sequence[Answer]:
+    async def _pass_on(self, procedure: str, request: bytes, identifier: str) -> Sequence[ReplicaAnswer]:
         if procedure in {"ModelStatistics", "RepositoryModelLoad", "RepositoryModelUnload"}:
             raise errors.UnsupportedError(f"{procedure} is not served on Ray: it reaches one replica only")
         if procedure == "ServerMetadata":
             metadata = server_metadata(self._settings)
             metadata.extensions.remove("statistics")
-            return [Answer(metadata.SerializeToString())]
+            return [ReplicaAnswer(metadata.SerializeToString())]
         if procedure in {"ServerLive", "ServerReady", "RepositoryIndex"}:
             asked = [each.answer.remote(procedure, request, identifier) for each in self._families.values()]
             within = (asyncio.wait_for(response, _STATE_SECONDS) for response in asked)
             replies = await asyncio.gather(*within, return_exceptions=True)
             # Joined, they are one message: true where one is true, with the lists of all.
-            return [Answer(b"".join(each[0].message for each in replies if isinstance(each, list)))]
+            return [ReplicaAnswer(b"".join(each[0].message for each in replies if isinstance(each, list)))]
         if procedure in {"ModelInfer", _STREAM}:
             if len(request) > (most := self._settings.max_request_bytes):
                 raise errors.TooLargeError(f"a request must have at most {most} bytes, had {len(request)}")
@@ -244,13 +244,13 @@ class Ingress:
         if replicas := self._families.get(name.partition(".")[0]):
             return list(await replicas.answer.remote(procedure, request, identifier))
         if procedure == "ModelReady":  # for Triton no error
-            return [Answer()]
+            return [ReplicaAnswer()]
         known = errors.listed(self._families)
         raise errors.UnknownModelError(f"model {errors.quoted(name)} is not served; families are {known}")
 
 
-def _unary(procedure: str) -> Callable[..., Awaitable[Answer]]:
-    async def call(self: Ingress, request: bytes, grpc_context: Any) -> Answer:
+def _unary(procedure: str) -> Callable[..., Awaitable[ReplicaAnswer]]:
+    async def call(self: Ingress, request: bytes, grpc_context: Any) -> ReplicaAnswer:
         (answer,) = await self.answer(procedure, request, grpc_context)
         return answer
 

@@ -14,7 +14,6 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto.datatypes import unpack_strings
-from polyhead_proto.evidence import DEFAULT_PAIRS, EvidencePair, TextToken, evidence_layers, evidence_of
 from polyhead_proto.names import (
     ATTENTION,
     LENGTHS,
@@ -25,6 +24,13 @@ from polyhead_proto.names import (
     TOKENS,
     TRUNCATE,
     VALUE_NORMS,
+)
+from polyhead_proto.outputs.evidence import (
+    DEFAULT_PAIRS,
+    EvidencePair,
+    TextToken,
+    evidence_layers,
+    evidence_of,
 )
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.calls import (
@@ -111,9 +117,8 @@ class RankingCall(ScoringCall):
 class EvidenceCall(RankingCall):
     """What a call asks for that wants evidence, too.
 
-    The attention graph computes scores and attention in one run, for MiniLM in 1.06 to 1.16 times the fast
-    one's time up to T = 128, and 1.5 times at T = 512 (benchmarks/results/attention-cost.md). Each text has
-    evidence, as its rank is known only at the end.
+    The attention graph computes scores and attention in one run. Each text has evidence, as its rank is known
+    only at the end.
     """
 
     roles: Sequence[str] = (LOGITS, ATTENTION, VALUE_NORMS, SPANS)

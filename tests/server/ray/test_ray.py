@@ -27,7 +27,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyhead[r
 from ray.serve._private.grpc_util import gRPCGenericServer
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from polyhead_server.ray import Answer, FamilyReplica, Ingress, add_services, build, run
+from polyhead_server.ray import FamilyReplica, Ingress, ReplicaAnswer, add_services, build, run
 
 # ---- The application ---------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ async def test_a_replica_whose_device_is_lost_is_replaced(repository: Path, othe
 class Handle:
     """Stands for the handle of a family whose replicas give these answers."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: ReplicaAnswer) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[object, ...]] = []
 
@@ -295,7 +295,7 @@ class Handle:
     def answer(self) -> "Handle":
         return self
 
-    async def remote(self, *asked: object) -> list[Answer]:
+    async def remote(self, *asked: object) -> list[ReplicaAnswer]:
         self.asked.append(asked)
         return self.answers
 
@@ -331,19 +331,19 @@ async def asked(one: Any, procedure: str, request: Any, context: Context | None 
     return bytes(answer.SerializeToString())
 
 
-def index_of(name: str) -> Answer:
+def index_of(name: str) -> ReplicaAnswer:
     models = [{"name": name, "version": "1", "state": "READY"}]
-    return Answer(pb.RepositoryIndexResponse(models=models).SerializeToString())
+    return ReplicaAnswer(pb.RepositoryIndexResponse(models=models).SerializeToString())
 
 
 async def test_the_index_lists_the_families_that_answer() -> None:
     class Waiting(Handle):
-        async def remote(self, *_: object) -> list[Answer]:
+        async def remote(self, *_: object) -> list[ReplicaAnswer]:
             await both.wait()  # all are asked at once
             return self.answers
 
     class Lost(Handle):
-        async def remote(self, *_: object) -> list[Answer]:
+        async def remote(self, *_: object) -> list[ReplicaAnswer]:
             await both.wait()
             raise DeploymentUnavailableError("lost")
 
@@ -360,7 +360,7 @@ async def test_the_index_lists_the_families_that_answer() -> None:
 @pytest.mark.parametrize("ready", [True, False])
 async def test_the_server_is_ready_when_a_family_is(ready: bool) -> None:
     def handle(ready: bool) -> Handle:
-        return Handle(Answer(pb.ServerReadyResponse(ready=ready).SerializeToString()))
+        return Handle(ReplicaAnswer(pb.ServerReadyResponse(ready=ready).SerializeToString()))
 
     one = ingress({"tiny": handle(ready), "other": handle(False)})
 
@@ -385,7 +385,7 @@ async def test_what_one_replica_cannot_answer_for_all_is_unimplemented() -> None
 
 
 async def test_requests_go_to_the_family_of_the_model() -> None:
-    tiny, other = Handle(Answer(b"tiny's")), Handle(Answer(b"other's"))
+    tiny, other = Handle(ReplicaAnswer(b"tiny's")), Handle(ReplicaAnswer(b"other's"))
     one = ingress({"tiny": tiny, "other": other})
 
     request = pb.ModelInferRequest(model_name="other.attention")
@@ -424,7 +424,7 @@ async def test_a_request_that_is_too_large_reaches_no_replica() -> None:
 
 async def test_callers_need_a_token_where_there_are_some(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef")
-    one = ingress({"tiny": Handle(Answer(b"reply"))}, token_file=tmp_path / "token")
+    one = ingress({"tiny": Handle(ReplicaAnswer(b"reply"))}, token_file=tmp_path / "token")
     request, wrong, right = (
         pb.ModelInferRequest(model_name="tiny"),
         Context("no"),
@@ -444,7 +444,9 @@ async def requests(*names: str) -> AsyncIterator[bytes]:
 
 
 async def test_a_stream_is_answered_in_order_until_a_request_fails() -> None:
-    one = ingress({"tiny": Handle(Answer(b"a"), Answer(b"b")), "other": Handle(Answer(b"c"))})
+    one = ingress(
+        {"tiny": Handle(ReplicaAnswer(b"a"), ReplicaAnswer(b"b")), "other": Handle(ReplicaAnswer(b"c"))}
+    )
     context = Context()
 
     stream = one.ModelStreamInfer(requests("tiny", "other", "nothing", "tiny"), context)
