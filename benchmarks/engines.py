@@ -37,7 +37,7 @@ from benchmarks.texts.lineup import (
     engines_in_process,
     start,
 )
-from polyhead_server.doctor.machine import onnxruntime_here, openvino_here, processors
+from polyhead_server.doctor import this_machine
 
 _BATCH_SIZES = (1, 4, PER_LIST)
 _TEXTS = 96
@@ -126,13 +126,13 @@ def main() -> int:
     parser.add_argument("--sentences-venv", type=Path, default=Path(".venv-peer-sentences"))
     chosen = parser.parse_args()
     peers = chosen.sentences_venv.absolute() / "bin" / "python"
-    openvino = openvino_here()
-    bf16 = "bf16" in openvino.computes
-    if openvino.version is None:
-        raise PeerError(openvino.problem)
+    machine = this_machine()
+    bf16 = "BF16" in machine.instructions
+    if machine.versions["openvino"] is None:
+        raise PeerError("OpenVINO must work here, and does not: polyhead doctor --device openvino says why")
     versions = {
-        "onnxruntime": onnxruntime_here().version,
-        "OpenVINO": openvino.version,
+        "onnxruntime": machine.versions["onnxruntime"],
+        "OpenVINO": machine.versions["openvino"],
         "CTranslate2": version_of(peers, "ctranslate2"),
         "sentence-transformers": version_of(peers, "sentence_transformers"),
         "OpenVINO of sentence-transformers": version_of(peers, "openvino"),
@@ -164,7 +164,7 @@ def main() -> int:
                     ),
                 )
             )
-    instructions = [name for name, has in (processors().instructions or {}).items() if has]
+    instructions = machine.instructions
     computes = "OpenVINO computes in bf16 on it." if bf16 else "It lacks bf16 products: bf16 takes no part."
     return finish(
         chosen,
