@@ -25,7 +25,7 @@ from tests.conftest import TAGS
 from tests.pipelines import TEXTS, Labelled, labelled, pipeline, same
 from tokenizers import Tokenizer, processors
 
-from polyhead_proto.tagging import AggregationStrategy, tags_of
+from polyhead_proto.outputs.tagging import AggregationStrategy, tags_of
 from polyhead_server.serving.tokeniser import Tokenised, Tokeniser
 
 TOKENIZERS: Mapping[str, tuple[Tokenizer, Mapping[str, str]]] = {

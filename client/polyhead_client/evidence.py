@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from polyhead_client.encoding import Encoding
-from polyhead_proto.evidence import EvidencePair, TextToken, evidence_layers, evidence_of
+from polyhead_proto.outputs.evidence import EvidencePair, TextToken, evidence_layers, evidence_of
 
 __all__ = ["EvidencePair", "TextToken", "evidence_in"]
 
 
 def evidence_in(encoding: Encoding, count: int) -> tuple[EvidencePair, ...]:
-    """Return the pairs of tokens with the largest weights; see `polyhead_proto.evidence.evidence_of`.
+    """Return the pairs of tokens with the largest weights; see `polyhead_proto.outputs.evidence.evidence_of`.
 
     Args:
         encoding: That of a pair of texts, with norm-weighted attention of all layers, tokens and spans.

@@ -55,7 +55,7 @@ from polyhead_proto.names import (
     Property,
     X,
 )
-from polyhead_proto.vectors import VectorPrecision
+from polyhead_proto.outputs.vectors import VectorPrecision
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""

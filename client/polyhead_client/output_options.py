@@ -17,7 +17,7 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.roles import ROLES, ROWS
 from polyhead_proto.datatypes import Precision
 from polyhead_proto.names import ATTENTION, CROSS_ATTENTION, CROSS_VALUE_NORMS, VALUE_NORMS
-from polyhead_proto.vectors import VectorPrecision
+from polyhead_proto.outputs.vectors import VectorPrecision
 
 MOST_ROWS = 16
 """The number of queries up to which a graph computes only their rows, where the family has one."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from polyhead_client.arguments import check_count, check_flag
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import EvidencePair
-from polyhead_proto.probabilities import probabilities
+from polyhead_proto.outputs.probabilities import probabilities
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from polyhead_proto.names import (
     VALUE_NORMS,
     WEIGHTED_SCORES,
 )
-from polyhead_proto.vectors import DATATYPES, doubt, numbers_of
+from polyhead_proto.outputs.vectors import DATATYPES, doubt, numbers_of
 
 _WEIGHTS = frozenset({*ROWS, *ROWS.values()})
 """The roles of attention weights."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_proto.tagging import AggregationStrategy, tags_of
+from polyhead_proto.outputs.tagging import AggregationStrategy, tags_of
 
 
 @dataclass(frozen=True)

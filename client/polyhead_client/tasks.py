@@ -21,9 +21,9 @@ from polyhead_client.operations import Operations, Progress, Timeout
 from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check_texts, labels_of, ranked
 from polyhead_client.tagging import Entity, check_strategy, entities_of
 from polyhead_client.tracing import By, Metric, Trace
-from polyhead_proto.evidence import DEFAULT_PAIRS
 from polyhead_proto.names import TEXT
-from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy
+from polyhead_proto.outputs.evidence import DEFAULT_PAIRS
+from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy
 
 
 class Tasks(Operations):

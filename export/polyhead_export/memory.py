@@ -4,7 +4,7 @@ import psutil
 
 from polyhead_export.errors import ExportError
 from polyhead_model import EncoderConfig, parameters
-from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
+from polyhead_proto.system.cgroups import THIS_PROCESS, ControlGroups
 
 _PEAK = 3.0
 """The most that an export takes at a time, as a multiple of the weights in fp32."""

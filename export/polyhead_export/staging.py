@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyhead_export.errors import ExportError, FamilyExistsError
-from polyhead_proto.locked_folders import abandoned_folders, locked_folder
+from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
 
 _PREFIX = ".export-"
 """A leading dot hides a folder from servers."""

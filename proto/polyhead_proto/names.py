@@ -156,7 +156,7 @@ DIMENSIONS = "dimensions"
 """The parameter of an output of pooled vectors: how many of their first numbers, normalised again."""
 
 PRECISION = "precision"
-"""The parameter of an output of pooled vectors: one of `vectors.DATATYPES`."""
+"""The parameter of an output of pooled vectors: one of `outputs.vectors.DATATYPES`."""
 
 DTYPE = "dtype"
 """The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for `FRACTIONS`."""

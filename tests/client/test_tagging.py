@@ -15,7 +15,7 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
 from polyhead_client.command import main
-from polyhead_proto.tagging import AggregationStrategy
+from polyhead_proto.outputs.tagging import AggregationStrategy
 
 LONG = "a b c d e f g h " * 4
 

@@ -12,7 +12,7 @@ from polyhead_export import ExportError
 from polyhead_export.memory import check_memory
 from polyhead_export.sources import from_checkpoint
 from polyhead_model import EncoderConfig
-from polyhead_proto.cgroups import ControlGroups
+from polyhead_proto.system.cgroups import ControlGroups
 
 
 @pytest.fixture

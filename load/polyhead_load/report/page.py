@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,9 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from polyhead_load.fleet.recommendation import Option, choose
-from polyhead_load.fleet.sizing import MOST_SHARE
 from polyhead_load.records import REST
+from polyhead_load.report.choice import Option, capacity_cell, choose
 from polyhead_load.report.findings import QUANTILES, Findings, read_findings
 from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
@@ -27,11 +26,9 @@ from polyhead_load.report.formatting import (
     spread,
 )
 from polyhead_load.report.plots import Plot, draw
-from polyhead_load.report.recommendations import choose_lines, headroom_cell, most_cell, p99_cell
 from polyhead_load.report.tables import as_csv, as_json
 from polyhead_load.sweep.folder import RunFolder, cannot_write
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
-from polyhead_load.sweep.spec import ServiceTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,30 +38,17 @@ class SweepReport:
     findings: Findings
     options: Sequence[Option]
     """From which to choose."""
-    target: ServiceTarget | None
-    """What for."""
     page: Path
 
 
-def write_report(
-    folder: RunFolder,
-    target: ServiceTarget | None = None,
-    *,
-    on_step: Callable[[str], None] = lambda _: None,
-) -> SweepReport:
+def write_report(folder: RunFolder) -> SweepReport:
     """Write report.html, report.json, report.csv and the pictures.
-
-    Args:
-        folder: Of the run.
-        target: What configurations are chosen for. Default: as the sweep says.
-        on_step: Called with a few words before what takes seconds.
 
     Raises:
         SweepError: It is no run's folder, or cannot be written.
     """
     findings = read_findings(folder)
-    target = target or findings.sweep.target
-    options = choose(folder, target, on_step=on_step)
+    options = choose(findings)
     pictures = [(plot, plot.svg()) for plot in draw(findings)]
     plots = folder.path / "plots"
     try:
@@ -73,11 +57,8 @@ def write_report(
         raise cannot_write(plots, error) from error
     for plot, svg in pictures:
         folder.write(f"plots/{plot.name}.svg", svg)
-    report = SweepReport(findings=findings, options=options, target=target, page=folder.path / "report.html")
-    chosen = {
-        "target": None if target is None else target.model_dump(mode="json"),
-        "choose": [one.facts() for one in options],
-    }
+    report = SweepReport(findings=findings, options=options, page=folder.path / "report.html")
+    chosen = {"choose": [one.facts() for one in options]}
     folder.write("report.json", json.dumps(as_json(findings) | chosen, indent=1) + "\n")
     folder.write("report.csv", as_csv(findings))
     folder.write("report.html", _page(report, pictures))
@@ -112,13 +93,7 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         ratio_cell=_ratio_cell,
         ratios=any(row.ratios for row in findings.rows),
         options=report.options,
-        target=report.target,
-        choice=list(choose_lines(report.options, findings.varied, report.target)),
-        never=any(one.verdict == "never" for one in report.options),
-        most_share=MOST_SHARE,
-        headroom_cell=headroom_cell,
-        p99_cell=p99_cell,
-        most_cell=most_cell,
+        capacity_cell=capacity_cell,
     )
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from polyhead_load.report.page import SweepReport
-    from polyhead_load.sweep.spec import ServiceTarget
 
 app = App(name="sweep")
 
@@ -41,8 +40,6 @@ def sweep(
     loads: str | None = None,
     tokens: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    rate: float | None = None,
-    p99: str | None = None,
     foreign_cpu: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
@@ -76,10 +73,6 @@ def sweep(
         T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: as the sweep says.
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
-    rate
-        Choose the configurations that hold this many requests a second ...
-    p99
-        ... within this latency for 99 of 100 requests, such as 50ms. The report can be given both later, too.
     foreign_cpu
         Most cores that other processes may use; a run meanwhile is void. Default: as the sweep says, 0.15.
     """
@@ -102,9 +95,7 @@ def sweep(
         "arrivals": arrivals,
         "tokens": None if lengths is None else (lengths,),
     }
-    name, what = read_sweep(
-        sweep, **changes, loads=only, serve=flags, target=_target(rate, p99), foreign_cpu=foreign_cpu
-    )
+    name, what = read_sweep(sweep, **changes, loads=only, serve=flags, foreign_cpu=foreign_cpu)
     path = out or _RUNS / name
     models = Path(sweep) if name == repository_run(Path(sweep)) else models
     # So that the sweep stops its server.
@@ -122,7 +113,7 @@ def sweep(
                 progress=progress,
             )
             progress.step("writing the report")
-            written = write_report(folder, on_step=progress.step)
+            written = write_report(folder)
     except (KeyboardInterrupt, SystemExit):
         sys.stderr.write(f"{_interrupted(path)}\n")
         raise
@@ -135,25 +126,21 @@ def sweep(
 
 
 @app.command
-def report(run: Path, /, *, rate: float | None = None, p99: str | None = None) -> None:
+def report(run: Path, /) -> None:
     """Write the report of a run again, of what was measured so far.
 
     Parameters
     ----------
     run
         The run's folder.
-    rate
-        Choose the configurations that hold this many requests a second ...
-    p99
-        ... within this latency for 99 of 100 requests, such as 50ms. Default: as the sweep says.
     """
     from rich.console import Console
 
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.folder import RunFolder
 
-    with Console(stderr=True).status("reading what was measured") as status:
-        written = write_report(RunFolder(run), _target(rate, p99), on_step=status.update)
+    with Console(stderr=True).status("reading what was measured"):
+        written = write_report(RunFolder(run))
     _show(written)
 
 
@@ -210,32 +197,23 @@ def presets(name: str | None = None, /) -> None:
         console.print(f"  {what.about}", highlight=False, style="dim")
 
 
-def _target(rate: float | None, p99: str | None) -> "ServiceTarget | None":
-    from polyhead_load.errors import SweepError
-    from polyhead_load.sweep.spec import ServiceTarget
-
-    if rate is not None and p99 is not None:
-        return ServiceTarget.of_flags(rate, p99)
-    if rate is not None or p99 is not None:
-        raise SweepError(
-            "--rate and --p99 must be given together: configurations hold a rate within a limit, such as "
-            "--rate 50 --p99 20ms"
-        )
-    return None
-
-
 def _show(report: "SweepReport") -> None:
-    from polyhead_load.report.recommendations import choose_lines, choose_table, next_steps
+    from polyhead_load.report.choice import choose_table
     from polyhead_load.report.tables import remarks, terminal_table
+    from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 
     console, findings = _console(), report.findings
     console.print(terminal_table(findings))
-    console.print(choose_table(report.options, findings.varied, report.target))
-    for line in [*choose_lines(report.options, findings.varied, report.target), *remarks(findings)]:
+    console.print(choose_table(report.options, findings.varied))
+    for line in remarks(findings):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{report.page}, and report.json, report.csv, plots/ beside it", highlight=False)
-    for line in next_steps(findings.sweep, report.target, report.page.parent):
-        console.print(f"next: {line}", highlight=False, markup=False, soft_wrap=True)
+    if findings.sweep.blocks < FEWEST_BLOCKS:
+        line = (
+            f"next: fewer than {FEWEST_BLOCKS} blocks show that measuring works, not what differs; `polyhead "
+            "sweep heads` compares 1 to 24 heads, `polyhead sweep presets` lists more"
+        )
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _interrupted(path: Path) -> str:

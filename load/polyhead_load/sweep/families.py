@@ -15,7 +15,7 @@ from polyhead_load.sweep.spec import Sweep
 from polyhead_model.config import EncoderConfig
 from polyhead_model.describe import parameters
 from polyhead_model.description import REQUIRED, DescriptionError, encoder_config
-from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
+from polyhead_proto.system.cgroups import THIS_PROCESS, ControlGroups
 
 _SERVED = 2.2
 """Memory of a served family, as a multiple of its weights: both of its graphs pack them, and run."""

@@ -176,7 +176,7 @@ class RunFolder:
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> None:
         """Start a run, or resume the one in the folder; the facts of its first session stay.
 
-        Its target may change, and its gates where nothing counts yet.
+        Its gates may change where nothing counts yet.
 
         Raises:
             SweepError: It holds another sweep or one of another server or machine, or cannot be written.
@@ -185,9 +185,8 @@ class RunFolder:
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
         if file.exists():
             before, held = self.read()
-            may_change: dict[str, Any] = {"target": sweep.target}
-            if not any(one.settled for one in self.journal().measurements):
-                may_change["gates"] = sweep.gates
+            unsettled = not any(one.settled for one in self.journal().measurements)
+            may_change = {"gates": sweep.gates} if unsettled else {}
             if before.model_copy(update=may_change) != sweep:
                 raise SweepError(
                     f"{self.path} holds another sweep ({before.title!r}, or with other values): "

@@ -15,9 +15,6 @@ from polyhead_load.records import MALFORMED, OK, SHED, GeneratorRun, Records, st
 from polyhead_load.sweep.intervals import Interval, quantile_interval
 from polyhead_load.sweep.spec import Gates
 
-UNSTABLE = "not stable"
-"""How the reason begins that a run changed, though the server may have kept up."""
-
 _BACKLOG = 10
 _CONFIDENCE = 0.99
 _LATE = 0.01
@@ -104,7 +101,7 @@ def _drift(records: Records, plan: LoadPlan, gates: Gates) -> Iterator[str]:
     if late.low > (1 + gates.drift) * early.high or late.high < (1 - gates.drift) * early.low:
         what = "latency" if plan.mode == "closed" else "computing time"
         yield (
-            f"{UNSTABLE}: the median {what} was {early.value:.2f} ms in the first third "
+            f"not stable: the median {what} was {early.value:.2f} ms in the first third "
             f"and {late.value:.2f} ms in the last"
         )
 

@@ -45,10 +45,6 @@ class Interval:
         """Return this value with an interval that holds both."""
         return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
-    def times(self, number: float) -> "Interval":
-        """Return this value and its interval, multiplied."""
-        return Interval(value=number * self.value, low=number * self.low, high=number * self.high)
-
 
 def quantile_interval(values: Values, share: float, *, confidence: float = CONFIDENCE) -> Interval | None:
     """Return a quantile of independent values, by order statistics.
@@ -85,20 +81,6 @@ def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
     if within is None or len(filled) < FEWEST_BLOCKS:
         return within
     return within.widened(_mean_of_logs([_quantile(block, share) for block in filled]))
-
-
-def typical_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
-    """Return the geometric mean of the blocks' quantiles, and its interval by Student's t.
-
-    It is what a time as long as a block typically shows. Far out, the quantile of all values together is
-    that of the slowest block. Of fewer than three blocks, or blocks with too few values, it is that all the
-    same.
-    """
-    filled = [block for block in blocks if len(block)]
-    if len(filled) < FEWEST_BLOCKS or min(map(len, filled)) < fewest_answers(share):
-        return pooled_quantile(filled, share)
-    # Blocks are short. Another estimate would be as biased as they are.
-    return _mean_of_logs([float(np.quantile(block, share, method="median_unbiased")) for block in filled])
 
 
 def typical_value(values: Sequence[float]) -> Interval | None:

@@ -181,59 +181,6 @@ EncoderFields = Annotated[
 ]
 
 
-_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-LEAST_NUMBER, MOST_NUMBER = 1e-6, 1e12
-"""Beyond them, a rate or a price is a mistake, and takes lines to print."""
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]+)", text.strip())
-    seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"must be a time above 0 with its unit, such as 50ms, 0.2s or 800us, was {text!r}")
-    return seconds
-
-
-def _check_time(text: str) -> str:
-    _seconds(text)
-    return "".join(text.split())
-
-
-def _check_rate(rate: float) -> float:
-    if not LEAST_NUMBER <= rate <= MOST_NUMBER:
-        raise ValueError(f"must be from {LEAST_NUMBER:g} to {MOST_NUMBER:g}, requests a second, was {rate:g}")
-    return rate
-
-
-class ServiceTarget(_Table):
-    """What a configuration must carry to be chosen."""
-
-    rate: Annotated[float, AfterValidator(_check_rate)]
-    """Requests a second of all callers together."""
-    p99: Annotated[str, AfterValidator(_check_time)]
-    """The latency that 99 of 100 requests must keep, such as 50ms or 0.2s."""
-
-    @property
-    def limit(self) -> float:
-        """Return p99 in seconds."""
-        return _seconds(self.p99)
-
-    @classmethod
-    def of_flags(cls, rate: float, p99: str) -> "ServiceTarget":
-        """Return what `--rate` and `--p99` say.
-
-        Raises:
-            SweepError: One is out of range.
-        """
-        try:
-            return cls(rate=rate, p99=p99)
-        except ValidationError as error:
-            raise SweepError(f"--{_in_words(error)}") from error
-
-    def __str__(self) -> str:
-        return f"{self.rate:,g} requests/s with a p99 of {self.p99}"
-
-
 class Gates(_Table):
     """Limits beyond which a run is void, or the server was overloaded."""
 
@@ -312,8 +259,6 @@ class Sweep(_Table):
     serve: tuple[str, ...] = ()
     """More flags for `polyhead serve`."""
     gates: Gates = Gates()
-    target: ServiceTarget | None = None
-    """What the report chooses configurations for; it changes no measurement."""
 
     @model_validator(mode="after")
     def _check(self) -> "Sweep":
@@ -425,7 +370,7 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
         raise SweepError(f"{where}: {_in_words(error)}") from error
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention, "target": ServiceTarget}
+_TABLES: Mapping[str, type[BaseModel]] = {"gates": Gates, "attention": Attention}
 
 
 def _in_words(error: ValidationError) -> str:

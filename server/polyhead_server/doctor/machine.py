@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
+from polyhead_proto.system.cgroups import THIS_PROCESS, ControlGroups
 from polyhead_server.doctor.report import (
     Cuda,
     Gpu,

@@ -2,7 +2,7 @@
 
 import os
 
-from polyhead_proto.cgroups import THIS_PROCESS, ControlGroups
+from polyhead_proto.system.cgroups import THIS_PROCESS, ControlGroups
 
 
 def available_cpus(*, affinity: int | None = None, groups: ControlGroups = THIS_PROCESS) -> int:

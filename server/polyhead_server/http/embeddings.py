@@ -26,7 +26,7 @@ from polyhead_proto.names import (
     TOKENS,
     TRUNCATE,
 )
-from polyhead_proto.vectors import DATATYPES, VectorPrecision
+from polyhead_proto.outputs.vectors import DATATYPES, VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.calls import (
     DIRECTION_FIELD,

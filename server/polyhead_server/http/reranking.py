@@ -14,7 +14,6 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto.datatypes import unpack_strings
-from polyhead_proto.evidence import DEFAULT_PAIRS, EvidencePair, TextToken, evidence_layers, evidence_of
 from polyhead_proto.names import (
     ATTENTION,
     LENGTHS,
@@ -25,6 +24,13 @@ from polyhead_proto.names import (
     TOKENS,
     TRUNCATE,
     VALUE_NORMS,
+)
+from polyhead_proto.outputs.evidence import (
+    DEFAULT_PAIRS,
+    EvidencePair,
+    TextToken,
+    evidence_layers,
+    evidence_of,
 )
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.calls import (

@@ -15,7 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto.names import LOGITS, TEXT, TEXT_PAIR, TRUNCATE
-from polyhead_proto.probabilities import probabilities
+from polyhead_proto.outputs.probabilities import probabilities
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.calls import (
     DIRECTION_FIELD,

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto.names import LOGITS, SPANS, TEXT
-from polyhead_proto.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
+from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.http.calls import ApiCall, InputSize, Kept, request_of_texts, text_bytes, write_array
 from polyhead_server.http.documents import Field, Fields, shown

@@ -13,9 +13,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from polyhead_proto.expansion import SMALL_BYTES
 from polyhead_server.errors import RequestError, UnavailableError
 from polyhead_server.inference.account import RequestAccount
+from polyhead_server.inference.expansion import SMALL_BYTES
 from polyhead_server.inference.parts import make_part
 from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, PRECISION
-from polyhead_proto.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
+from polyhead_proto.outputs.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.inference.vectors import Ranges, normalised, quantised, ranges_of

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from polyhead_proto import messages as pb
-from polyhead_proto.expansion import SMALL_BYTES, ExpansionError, check_expansion
 from polyhead_proto.wire import MOST_FIELDS, fields_of, split
 from polyhead_server.errors import InvalidRequestError, TooLargeError
+from polyhead_server.inference.expansion import SMALL_BYTES, ExpansionError, check_expansion
 
 LARGE = 512 * 1024
 """Bytes from which copying them takes longer than a hop to another thread and back, about 0.1 ms."""

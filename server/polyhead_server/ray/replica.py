@@ -13,11 +13,11 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import DeviceLostError, ErrorReply, StartError
+from polyhead_server.grpc.call import logged_reply
 from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.repository.private import remove_abandoned_copies
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import logged_reply
 
 Answer: TypeAlias = bytes | ErrorReply
 """A message, or the status that ends a call: exceptions would lose their types between processes."""

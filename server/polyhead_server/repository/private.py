@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from threading import Lock
 
-from polyhead_proto.locked_folders import abandoned_folders, locked_folder
+from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
 from polyhead_server.errors import RepositoryError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.integrity import open_listed

@@ -13,7 +13,7 @@ from tests.load.sweep.synthetic import small_sweep
 from polyhead_load.sweep.families import available_bytes, provide, weight_bytes
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_proto.cgroups import ControlGroups
+from polyhead_proto.system.cgroups import ControlGroups
 
 PLENTY = 2**40
 DESCRIBED = {"d_model": 16, "heads": 2, "layers": 1}

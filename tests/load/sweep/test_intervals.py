@@ -16,7 +16,6 @@ from polyhead_load.sweep.intervals import (
     paired_ratio,
     pooled_quantile,
     quantile_interval,
-    typical_quantile,
 )
 
 
@@ -171,34 +170,3 @@ def test_too_little_is_no_ratio() -> None:
     assert blocks_ratio(blocks[:2], blocks[:2], 0.5) is None
     with pytest.raises(ValueError, match="as many blocks, were 5 and 4"):
         blocks_ratio(blocks, blocks[:4], 0.5)
-
-
-def test_a_typical_quantile_is_not_that_of_the_slowest_block() -> None:
-    random = np.random.default_rng(7)
-    blocks = [np.exp(0.2 * random.standard_normal(2000)) for _ in range(8)]
-    truth = float(np.exp(0.2 * stats.norm.ppf(0.99)))
-    slow = [*blocks[1:], 3 * blocks[0]]
-
-    usual, one_slow, pooled = (
-        typical_quantile(blocks, 0.99),
-        typical_quantile(slow, 0.99),
-        pooled_quantile(slow, 0.99),
-    )
-
-    assert usual is not None
-    assert one_slow is not None
-    assert pooled is not None
-    assert usual.value == pytest.approx(truth, rel=0.03)
-    assert truth in usual
-    assert one_slow.value == pytest.approx(3 ** (1 / 8) * truth, rel=0.03)
-    assert pooled.value > 2 * truth
-
-
-def test_a_typical_quantile_of_few_blocks_or_values_is_that_of_all() -> None:
-    random = np.random.default_rng(8)
-    blocks = [random.standard_normal(400) for _ in range(8)]
-
-    assert typical_quantile(blocks[:2], 0.99) == pooled_quantile(blocks[:2], 0.99)
-    short = [*blocks, blocks[0][:99]]
-    assert typical_quantile(short, 0.99) == pooled_quantile(short, 0.99)
-    assert typical_quantile([blocks[0][:0]], 0.99) is None

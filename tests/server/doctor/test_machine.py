@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead_proto.cgroups import ControlGroups
+from polyhead_proto.system.cgroups import ControlGroups
 from polyhead_server.doctor import machine
 
 MEMINFO = (

@@ -10,7 +10,7 @@ from tests.pipelines import TEXTS
 from tests.server.http.conftest import OverHttp, over_http
 
 from polyhead_client import Client
-from polyhead_proto.tagging import AggregationStrategy
+from polyhead_proto.outputs.tagging import AggregationStrategy
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from polyhead_proto.vectors import VectorPrecision
+from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.inference.vectors import normalised, quantised
 
 RANDOM = np.random.default_rng(3)

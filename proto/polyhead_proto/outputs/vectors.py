@@ -1,0 +1,38 @@
+"""Pooled vectors of fewer dimensions and fewer bits."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+VectorPrecision: TypeAlias = Literal["int8", "uint8", "binary", "ubinary"]
+"""What sentence-transformers calls the precisions of its `quantize_embeddings`."""
+
+DATATYPES: Mapping[VectorPrecision, str] = MappingProxyType(
+    {"int8": "INT8", "uint8": "UINT8", "binary": "INT8", "ubinary": "UINT8"}
+)
+"""The datatype of each."""
+
+
+def numbers_of(precision: VectorPrecision, dimensions: int) -> int:
+    """Return how many numbers a vector has: one for each dimension, or for eight."""
+    return dimensions if precision in {"int8", "uint8"} else -(-dimensions // 8)
+
+
+def doubt(model: str, dimensions: int, width: int | None, trained: Sequence[int] | None) -> str | None:
+    """Return why vectors may lose more by a cut than numbers, in words; None if they were trained for it.
+
+    Args:
+        model: The model that gives them.
+        dimensions: How many of their numbers are kept.
+        width: How many they have, if that is known.
+        trained: The numbers of dimensions to which they were trained to be cut; empty: to any; None: to none.
+    """
+    if dimensions == width or (trained is not None and (not trained or dimensions in trained)):
+        return None
+    known = (
+        "does not say that it was" if trained is None else f"was, to {', '.join(map(str, trained))} alone,"
+    )
+    return (
+        f"{model} {known} trained to have its vectors cut (Matryoshka): {dimensions} dimensions may compare "
+        "much worse"
+    )
