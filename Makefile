@@ -5,7 +5,6 @@ VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
 HTTP_CLIENTS_VENV ?= .venv-http-clients
-OLDEST_GRPC_VENV ?= .venv-oldest-grpc
 MPNET ?= .mpnet
 RATED ?= .rated-documents
 INSTALLED := build/installed
@@ -39,7 +38,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(MPNET)/ready
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(MPNET)/ready
 
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
@@ -144,7 +143,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(MPNET) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(MPNET) build dist models
 
 $(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -226,15 +225,4 @@ $(PEER_SENTENCES_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
 	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
 		ctranslate2==4.8.5 'sentence-transformers[onnx,openvino]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
-	touch $@
-
-# The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.
-OLDEST_GRPC = $(shell sed -n 's/.*"grpcio-health-checking>=\([0-9.]*\)".*/\1/p' pyproject.toml)
-SITE_PACKAGES = import sysconfig; print(sysconfig.get_path("purelib"))
-$(OLDEST_GRPC_VENV)/ready: pyproject.toml $(VENV)/dev
-	$(PYTHON) -m venv --without-pip $(OLDEST_GRPC_VENV)
-	$(UV) $(OLDEST_GRPC_VENV) --no-deps \
-		grpcio==$(OLDEST_GRPC) grpcio-health-checking==$(OLDEST_GRPC) grpcio-reflection==$(OLDEST_GRPC)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE_PACKAGES)')')" \
-		> $$($(OLDEST_GRPC_VENV)/bin/python -c '$(SITE_PACKAGES)')/after.pth
 	touch $@

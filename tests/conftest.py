@@ -145,7 +145,7 @@ ON_OPENVINO_TOO = (
     "server/test_rows_and_head_masks.py",
     "server/test_split_requests.py",
     "server/test_stream.py",
-    "server/transport/test_server.py",
+    "server/grpc/test_server.py",
     "test_checkpoints_served.py",
     "test_cross_attention_served.py",
     "test_pruned_served.py",

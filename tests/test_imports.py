@@ -48,11 +48,11 @@ SUBPACKAGES = {
     "serving": {"scheduling", "engine", "repository", "observability"},
     "inference": {"serving", "scheduling", "engine", "repository", "observability"},
     "runtime": {"inference", "serving", "scheduling", "engine", "repository", "observability"},
-    "transport": {"runtime", "inference", "repository", "observability"},
-    "http": {"transport", "runtime", "inference", "serving", "repository", "observability"},
-    "process": {"http", "transport", "engine", "repository", "observability"},
+    "grpc": {"runtime", "inference", "repository", "observability"},
+    "http": {"grpc", "runtime", "inference", "serving", "repository", "observability"},
+    "process": {"http", "grpc", "engine", "repository", "observability"},
     "workers": {"process", "http", "engine", "observability"},
-    "ray": {"runtime", "transport", "inference", "serving", "engine", "repository", "observability"},
+    "ray": {"runtime", "grpc", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
 """The server's subpackages, and modules at its top, and what each may import. All may log and count."""

@@ -13,13 +13,13 @@ from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
+from polyhead_server.grpc.server import GrpcServer, create_server
 from polyhead_server.http.server import announce, serve_http
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
-from polyhead_server.transport.server import GrpcServer, create_server
 
 LOST = 75
 """The exit code if the device failed for good: start the process again (`EX_TEMPFAIL` of sysexits.h)."""
@@ -116,7 +116,8 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
         StartError: The server cannot start, or has nothing to serve.
     """
     give_memory_back()
-    flush_denormals()
+    if settings.device != "openvino":  # whose gathers would take small integers, such as token ids, for zero
+        flush_denormals()
     remove_abandoned_copies()
     code = asyncio.run(serve(settings, worker))
     # All work is done. To tear the interpreter down around gRPC's and onnxruntime's threads takes a second,

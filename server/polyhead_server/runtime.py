@@ -12,7 +12,7 @@ from typing import TypeVar
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import choose_device, in_precision
-from polyhead_server.errors import RequestError, StartError
+from polyhead_server.errors import RequestError, StalledError, StartError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import InferReply, write_reply
 from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
@@ -48,7 +48,7 @@ class Runtime:
         reply = await runtime.infer(request)  # bytes of a ModelInferRequest, of a ModelInferResponse
     ```
 
-    Nothing here knows a port: `polyhead_server.transport` puts a gRPC server in front. Settings that concern
+    Nothing here knows a port: `polyhead_server.grpc` puts a gRPC server in front. Settings that concern
     connections, tokens, workers, metrics and traces have no effect here.
 
     Args:
@@ -219,14 +219,22 @@ class Runtime:
             return reply
 
     async def stream(
-        self, request: bytes, send: Callable[[bytes], Awaitable[None]], *, deadline: float = math.inf
+        self,
+        request: bytes,
+        send: Callable[[bytes], Awaitable[None]],
+        *,
+        deadline: float = math.inf,
+        until_sent: UntilSent | None = None,
     ) -> None:
         """Answer an inference request with one message, or in parts if it asks for them.
 
         Args:
             request: A `ModelInferRequest`.
-            send: Sends a `ModelStreamInferResponse`. The next part is made when it returns.
+            send: Sends a `ModelStreamInferResponse`. The next part is made when it returns. It may raise
+                `StalledError`.
             deadline: When the caller stops waiting, in the event loop's time.
+            until_sent: Where a reader has stalled, called with a function that the caller must call once
+                the message is gone: its memory counts as held until then.
 
         Raises:
             RequestError: The caller gets the reason.
@@ -234,11 +242,17 @@ class Runtime:
         """
         write = partial(write_reply, streamed=True)
         with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
-            await send(
-                await self._inference.answer(
-                    self._split(request), write, deadline=self.deadline(deadline), held=held, send=send
+            try:
+                await send(
+                    await self._inference.answer(
+                        self._split(request), write, deadline=self.deadline(deadline), held=held, send=send
+                    )
                 )
-            )
+            except StalledError as error:
+                if until_sent is not None:
+                    held.add(min(0, error.size - held.bytes))
+                    held.keep(until_sent)
+                raise
 
     async def answer(
         self,

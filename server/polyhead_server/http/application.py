@@ -23,6 +23,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
+from polyhead_server.grpc.access import Guard, guard_of
 from polyhead_server.http import embeddings as embed
 from polyhead_server.http import errors, reranking, scoring
 from polyhead_server.http.bodies import Bodies, Reply
@@ -49,7 +50,6 @@ from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import Guard, guard_of
 
 _PLAIN = "text/plain; charset=utf-8"
 _INDEX = Fields({"ready": Field("Whether to leave out what is not ready", [bool])}, example={"ready": True})

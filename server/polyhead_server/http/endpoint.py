@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import InvalidRequestError, quoted, shorten
+from polyhead_server.grpc.access import Guard, Rejection
 from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, send_reply
 from polyhead_server.http.documents import Fields
@@ -24,7 +25,6 @@ from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog, request_id
 from polyhead_server.observability.statistics import PROTOCOL
-from polyhead_server.transport.access import Guard, Rejection
 
 N = TypeVar("N", int, float)
 

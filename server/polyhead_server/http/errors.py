@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 
 from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, exhausted
+from polyhead_server.grpc.call import logged_reply
 from polyhead_server.http.bodies import Reply
 from polyhead_server.observability.request_record import CURRENT
-from polyhead_server.transport.call import logged_reply
 
 STATUS: Mapping[StatusCode, int] = MappingProxyType(
     {

@@ -61,7 +61,7 @@ def serve_http(
     Raises:
         StartError: The port or the certificates cannot be used, or settings contradict each other.
     """
-    from polyhead_server.transport.tls import tls_context
+    from polyhead_server.grpc.tls import tls_context
 
     listening = open_port(settings, partial(listen, reuse_port=reuse_port))
     if listening is None:

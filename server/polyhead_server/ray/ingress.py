@@ -24,6 +24,9 @@ from polyhead_server.errors import (
     listed,
     quoted,
 )
+from polyhead_server.grpc.access import guard_of
+from polyhead_server.grpc.call import logged_reply
+from polyhead_server.grpc.stream import MAX_IN_PROGRESS, failed_reply
 from polyhead_server.inference.wire import parse_small, split_infer
 from polyhead_server.observability.logs import configure
 from polyhead_server.observability.request_log import request_id
@@ -32,10 +35,6 @@ from polyhead_server.ray.replica import Answer, broadcast
 from polyhead_server.ray.services import CHECK, RETRY_MS, SECONDS
 from polyhead_server.serving.catalogue import server_metadata
 from polyhead_server.settings import Settings
-from polyhead_server.transport.access import guard_of
-from polyhead_server.transport.call import logged_reply
-from polyhead_server.transport.reading import MAX_IN_PROGRESS
-from polyhead_server.transport.streaming import failed_reply
 
 _PATHS = {name: rpc.path for name, rpc in RPCS.items()} | {CHECK.rpartition("/")[2]: CHECK}
 _STREAM = "ModelStreamInfer"

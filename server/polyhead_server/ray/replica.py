@@ -13,11 +13,11 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import DeviceLostError, ErrorReply, StartError
+from polyhead_server.grpc.call import logged_reply
 from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.repository.private import remove_abandoned_copies
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import logged_reply
 
 Answer: TypeAlias = bytes | ErrorReply
 """A message, or the status that ends a call: exceptions would lose their types between processes."""
@@ -50,7 +50,8 @@ class FamilyReplica:
     async def __init__(self, settings: Settings, family: str) -> None:  # type: ignore[misc]
         configure(settings.log_level, settings.log_format)
         give_memory_back()
-        flush_denormals()
+        if settings.device != "openvino":  # see `polyhead_server.process.run`
+            flush_denormals()
         remove_abandoned_copies()
         self._family = family
         self._was_present = False

@@ -15,7 +15,7 @@ import grpc
 
 from polyhead_proto import RPCS
 from polyhead_proto.names import PUSHBACK, REQUEST_ID
-from polyhead_server.transport.call import HEALTH, STREAM_INFER
+from polyhead_server.grpc.call import HEALTH, STREAM_INFER
 
 SECONDS = "polyhead-seconds-left"
 """The metadata key of the time that the caller still waits, for the replica."""

@@ -28,7 +28,7 @@ _OLDEST_EVERY = 8
 class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
-    Small work runs on the event loop itself, together with all that came in the same iteration; everything
+    Small work runs on the event loop itself, together with all that came in a few iterations; everything
     else runs in the engine's threads. There, until its answer is on its way, each request is in one place:
 
     | it is              | event                                 | thread     | then

@@ -128,7 +128,7 @@ def test_connections_that_fail_to_open_are_closed_and_leave_room(
 
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, FEW)
     monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", 3600.0)  # none makes room
-    monkeypatch.setattr("polyhead_server.transport.tls.tls_context", lambda _: context)
+    monkeypatch.setattr("polyhead_server.grpc.tls.tls_context", lambda _: context)
     web = serve_over_http()
 
     for _ in range(2 * FEW):

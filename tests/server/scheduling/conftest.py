@@ -56,6 +56,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now
 
+    def skip(self, seconds: float) -> None:
+        """Puts the clock forward while something happens."""
+        self._clock.now += seconds
+
 
 class Prices(CostModel):
     """Prices that no run changes: a virtual run takes no real time."""

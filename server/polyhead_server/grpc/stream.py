@@ -9,15 +9,29 @@ from contextlib import suppress
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import FINAL, WANTS_STATUS
-from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestError
+from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestError, StalledError
+from polyhead_server.grpc.call import Call, deadline_of, end, logged_reply, write
 from polyhead_server.inference.wire import split_infer
 from polyhead_server.observability.request_log import RequestLog, request_id
 from polyhead_server.runtime import Runtime
-from polyhead_server.transport.call import logged_reply
-from polyhead_server.transport.stream_call import StreamCall
+
+MAX_IN_PROGRESS = 32
+"""Requests of one stream that are worked on at once."""
 
 # Late work is rejected wherever it waits. Only a reader that stands still has to be cut off, and that later.
 _GRACE_SECONDS = 1.0
+
+
+class StreamEndedError(Exception):
+    """The stream must end with a status.
+
+    Args:
+        reply: The status.
+    """
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
 
 
 class InferStream:
@@ -32,33 +46,57 @@ class InferStream:
         call: The call.
     """
 
-    def __init__(self, runtime: Runtime, log: RequestLog, call: StreamCall) -> None:
+    def __init__(self, runtime: Runtime, log: RequestLog, call: Call) -> None:
         self._runtime = runtime
         self._log = log
         self._call = call
+        self._deadline = deadline_of(call)
+        self._room = asyncio.Semaphore(MAX_IN_PROGRESS)
         # An error is to end the stream with a status, as Triton's clients may ask.
         self._wants_status = WANTS_STATUS in (call.invocation_metadata() or ())
 
     async def run(self) -> None:
-        """Answer requests until the caller sends no more.
+        """Answer requests until the caller sends no more, or the server drains.
 
         Raises:
-            DrainingError: The server drains. Every request accepted before is answered.
-            ExceptionGroup: An error is to end the stream.
+            grpc.aio.AbortError: The stream has ended with a status.
         """
+        await self._call.send_initial_metadata(())  # so that a status can follow a reply that is not read
+        if (status := await self._answer_all()) is not None:
+            await end(self._call, status)
+
+    async def _answer_all(self) -> ErrorReply | None:
+        """Answer requests, and return the status that the stream is to end with, if it is not OK.
+
+        The errors are gone then: they hold the arrays of replies, and a status waits behind what is not read.
+        """
+        status = None
+        try:
+            await self._answer_each()
+        except* StreamEndedError as group:
+            (ended, *_) = group.exceptions
+            assert isinstance(ended, StreamEndedError)  # noqa: S101 - no task raises a group
+            status = ended.reply
+        return status
+
+    async def _answer_each(self) -> None:
         draining = asyncio.ensure_future(self._runtime.lifecycle.draining.wait())
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(self._read(tasks))
             draining.add_done_callback(lambda _: reading.cancel())
             reading.add_done_callback(lambda _: draining.cancel())
-        if reading.cancelled():
-            raise DrainingError
+        if reading.cancelled():  # and every request accepted before is answered
+            raise StreamEndedError(logged_reply(DrainingError(), request_id(self._call)))
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to answer one request after the other."""
         turn = asyncio.Event()
         turn.set()
-        async for payload in self._call:
+        while True:
+            await self._room.acquire()
+            payload = await self._call.read()
+            if not isinstance(payload, bytes):  # there are no more
+                return
             following = asyncio.Event()
             tasks.create_task(self._answer(payload, turn, following))
             del payload  # it belongs to the task: the next request may be long in coming
@@ -66,23 +104,32 @@ class InferStream:
 
     async def _answer(self, payload: bytes, turn: asyncio.Event, following: asyncio.Event) -> None:
         """Answer one request in its turn; then the following has its own."""
-        deadline = self._runtime.deadline(self._call.deadline)
+        deadline = self._runtime.deadline(self._deadline)
 
-        async def write(reply: bytes) -> None:
+        async def send(reply: bytes) -> None:
             await turn.wait()
-            await self._call.write(reply, until=deadline + _GRACE_SECONDS)
+            try:
+                async with asyncio.timeout_at(deadline + _GRACE_SECONDS):
+                    await write(self._call, reply)
+            except TimeoutError as error:
+                raise StalledError(len(reply)) from error
 
         with self._log.request(self._call):
             try:
-                await self._runtime.stream(payload, write, deadline=deadline)
+                await self._runtime.stream(
+                    payload,
+                    send,
+                    deadline=deadline,
+                    until_sent=self._call.add_done_callback,  # type: ignore[arg-type]
+                )
             except Exception as error:
-                if isinstance(error, DrainingError) or self._wants_status:
-                    await turn.wait()
-                    self._call.abort(error)
                 reply = logged_reply(error, request_id(self._call))
-                await write(failed_reply(reply, payload))
+                if self._wants_status or isinstance(error, DrainingError | StalledError):
+                    await turn.wait()
+                    raise StreamEndedError(reply) from error
+                await send(failed_reply(reply, payload))
         following.set()
-        self._call.answered()
+        self._room.release()
 
 
 def failed_reply(error: ErrorReply, payload: bytes) -> bytes:

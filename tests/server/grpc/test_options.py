@@ -14,9 +14,9 @@ from tests.waiting import PATIENCE
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.transport.accepted_call import AcceptedCall
-from polyhead_server.transport.handlers import InferenceService
-from polyhead_server.transport.options import DEFAULTS, server_options
+from polyhead_server.grpc.call import Call
+from polyhead_server.grpc.options import DEFAULTS, server_options
+from polyhead_server.grpc.service import InferenceService
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 X = np.ones((1, 3, 16), np.float32)
@@ -33,7 +33,6 @@ def test_defaults_are_safe_and_an_option_replaces_its_own() -> None:
     plain, changed = options(), options("grpc.max_connection_age_ms=1500", "grpc.keepalive_time_ms=7")
 
     assert plain.items() >= DEFAULTS.items()
-    assert "grpc.max_connection_age_ms" not in plain
     assert changed == plain | {"grpc.max_connection_age_ms": 1500, "grpc.keepalive_time_ms": 7}
 
 
@@ -45,6 +44,15 @@ def test_an_option_that_belongs_to_another_follows_it_unless_it_is_given() -> No
     assert options(f"{names[0]}=2147483647")[names[1]] == 2147483647
     assert options("grpc.max_metadata_size=4096")["grpc.absolute_max_metadata_size"] == 4096
     assert options("grpc.server.max_pending_requests=5")["grpc.server.max_pending_requests_hard_limit"] == 5
+
+
+def test_the_grace_of_an_old_connection_is_as_long_as_a_request_may_take() -> None:
+    name = "grpc.max_connection_age_grace_ms"
+
+    assert DEFAULTS[name] > 1000 * Settings(models=Path()).max_request_seconds
+    assert options(max_request_seconds=7200.5)[name] == 7_200_500
+    assert options(max_request_seconds=1e9)[name] == 2147483647
+    assert options(f"{name}=7")[name] == 7
 
 
 def test_no_limit_on_connections_is_no_option_for_grpc_aborts_on_one() -> None:
@@ -123,9 +131,9 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     seen: set[str] = set()
     real = InferenceService._infer
 
-    async def infer(self: InferenceService, payload: bytes, call: AcceptedCall) -> bytes:
-        seen.add(str(call._call.peer()))
-        return await real(self, payload, call)
+    async def infer(self: InferenceService, requests: object, call: Call) -> bytes:
+        seen.add(call.peer())
+        return await real(self, requests, call)
 
     monkeypatch.setattr(InferenceService, "_infer", infer)
     return seen

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +15,11 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.server import h2
 from tests.server.conftest import fails
 from tests.waiting import until
 
+from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
@@ -299,10 +302,27 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
     next(replies)
     server.loop.call_soon_threadsafe(server.loop.skip, server.runtime.settings.max_request_seconds)
 
-    until(lambda: server.runtime.lifecycle.accepted == 0 and server.held == 0)
+    # gRPC keeps what it has begun to send: one part.
+    until(lambda: server.runtime.lifecycle.accepted == 0 and server.runtime.budget.bytes <= PART)
 
     until(lambda: produced.alive() == 0)
     totals = server.runtime.registry.counters.total("tiny.attention", 1)
     assert totals[slots.CODE[slots.GRPC]["DEADLINE_EXCEEDED"]] == 1
     assert totals[slots.CODE[slots.GRPC]["CANCELLED"]] == 0
-    replies.cancel()
+    with fails(grpc.StatusCode.DEADLINE_EXCEEDED, "the reply must be read before the deadline, and was not"):
+        list(replies)
+    until(lambda: server.runtime.budget.bytes == 0)
+
+
+def test_what_grpc_keeps_for_a_reader_that_was_cut_off_counts_until_they_leave(
+    serve: Any, produced: Produced
+) -> None:
+    server = serve(max_reply_bytes=PART)
+    with closing(h2.connect(server.address)) as connection:
+        message = h2.message(in_parts(server, LONG).SerializeToString())
+        connection.sendall(h2.call(server.address, RPCS["ModelStreamInfer"].path, 1) + message)
+        until(lambda: produced.parts)
+        server.loop.call_soon_threadsafe(server.loop.skip, server.runtime.settings.max_request_seconds)
+        until(lambda: not server.runtime.lifecycle.accepted)
+        assert 0 < server.runtime.budget.bytes <= PART
+    until(lambda: server.runtime.budget.bytes == 0)

@@ -14,8 +14,8 @@ from tests.server.conftest import fails
 from polyhead_proto import FILE, SERVICE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
+from polyhead_server.grpc.access import MANAGEMENT, guard_of, read_tokens
 from polyhead_server.observability import counter_slots as slots
-from polyhead_server.transport.access import MANAGEMENT, guard_of, read_tokens
 
 X = np.ones((1, 3, 16), np.float32)
 TOKEN, SECOND, ADMIN = (secrets.token_hex(16) for _ in range(3))

@@ -2,26 +2,26 @@
 
 import asyncio
 from threading import Thread
+from typing import Protocol
 
 import grpc
+from grpc_reflection.v1alpha import reflection
 
+from polyhead_proto import SERVICE
 from polyhead_server.address import bind, format_address
+from polyhead_server.grpc.access import TokenInterceptor, guard_of
+from polyhead_server.grpc.call import HEALTH
+from polyhead_server.grpc.health import Health
+from polyhead_server.grpc.options import server_options
+from polyhead_server.grpc.reflection import Reflection
+from polyhead_server.grpc.service import InferenceService, NotOffered
+from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
-from polyhead_server.transport.accept_queue import AcceptQueue
-from polyhead_server.transport.access import guard_of
-from polyhead_server.transport.call import INFERENCE
-from polyhead_server.transport.grpcio_check import check_grpcio
-from polyhead_server.transport.handlers import InferenceService, NotOffered
-from polyhead_server.transport.health import Health
-from polyhead_server.transport.options import server_options
-from polyhead_server.transport.reading import request_reader, stream_reader
-from polyhead_server.transport.reflection import Reflection
-from polyhead_server.transport.tls import server_credentials
 
 # Calls that arrive while gRPC closes are cut off without a status of ours, so callers that have just been
 # answered get a moment to learn that the server drains.
@@ -29,6 +29,13 @@ _FAREWELL_SECONDS = 0.25
 _LOOK_SECONDS = 0.05
 _LAST_REPLIES_SECONDS = 1.0
 _LAST_TRACES_SECONDS = 1.0
+
+
+class Front(Protocol):
+    """What answers requests to a runtime."""
+
+    async def stop(self, seconds: float) -> None:
+        """Finish what is in progress within so many seconds, then end."""
 
 
 class GrpcServer:
@@ -53,18 +60,25 @@ class GrpcServer:
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
         self.request_log = RequestLog(self._tracer)
-        self._guard = guard_of(settings)
-        requests, streams = request_reader(settings), stream_reader(settings)
-        self._methods = {
-            **InferenceService(runtime, self.request_log).methods(requests, streams),
-            **Health(runtime).methods(requests),
-            **Reflection().methods(streams),
+        guard = guard_of(settings)
+        inference = InferenceService(runtime, self.request_log).handlers()
+        services = {
+            SERVICE: inference,
+            HEALTH: Health(runtime).handlers(),
+            reflection.SERVICE_NAME: Reflection().handlers(),
         }
         self._grpc = grpc.aio.server(
-            handlers=[NotOffered()], options=server_options(settings, reuse_port=reuse_port)
+            handlers=[
+                *(grpc.method_handlers_generic_handler(*service) for service in services.items()),
+                NotOffered(),
+            ],
+            interceptors=[] if guard.is_open else [TokenInterceptor(guard, runtime.registry.unattributed)],
+            options=server_options(settings, reuse_port=reuse_port),
         )
+        # Recent releases of grpcio have a queue for each registered method: probes do not wait behind
+        # inferences. In older ones this does nothing.
+        self._grpc.add_registered_method_handlers(SERVICE, {"ModelInfer": inference["ModelInfer"]})
         self._listen_when_loaded = listen_when_loaded
-        self._queues: list[AcceptQueue] = []
         self._serving: asyncio.Task[None] | None = None
         if not listen_when_loaded:
             self._bind()
@@ -73,11 +87,11 @@ class GrpcServer:
         """Start to load the models, and listen.
 
         Raises:
-            StartError: The repository is missing or empty, or calls cannot be accepted with this grpcio.
+            StartError: The repository is missing or empty.
         """
         await self.runtime.start()
         if not self._listen_when_loaded:
-            await self._listen()
+            await self._grpc.start()
             LOGGER.info("listening on %s; loading models", format_address(self._host, self.port))
         self._serving = asyncio.ensure_future(self._serve())
         self._serving.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
@@ -92,11 +106,12 @@ class GrpcServer:
             raise RuntimeError("a server must be started before its models can be loaded")
         await asyncio.shield(self._serving)
 
-    async def drain(self, seconds: float) -> bool:
+    async def drain(self, seconds: float, *others: Front) -> bool:
         """Reject new requests, finish the accepted ones, and stop. What is not done in time is rejected.
 
         Args:
             seconds: How long accepted requests may take.
+            others: Answer requests to the same runtime, and are to stop with this server.
 
         Returns:
             Whether every accepted request was finished.
@@ -105,15 +120,11 @@ class GrpcServer:
         deadline = loop.time() + seconds
         finished = await self.runtime.drain(seconds)
         await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
-        # The last replies may still be on their way to their readers. Unused streams are not waited for.
-        left = deadline - loop.time() if self.runtime.budget.answering else 0.0
-        for queue in self._queues:
-            queue.stop_accepting()
-        grace = max(left, _LAST_REPLIES_SECONDS)
-        await asyncio.gather(self._grpc.stop(grace), *(queue.stop(grace) for queue in self._queues))
-        # Replies over HTTP; nothing says when the last of them is gone.
+        # Large replies may be on their way to their readers; nothing says when the last of them is gone.
         while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
+        # So may small ones. Unused streams are not waited for.
+        await asyncio.gather(*(front.stop(_LAST_REPLIES_SECONDS) for front in (self._grpc, *others)))
         await self.runtime.close()
         if self._tracer is not None:  # whose collector may be gone
             sending = Thread(target=self._tracer.close, name="traces", daemon=True)
@@ -124,22 +135,11 @@ class GrpcServer:
     def _bind(self) -> None:
         self.port = bind(self._grpc, self._host, self.port, self._credentials)
 
-    async def _listen(self) -> None:
-        """Accept calls: those of inference by themselves, so that probes do not wait behind them."""
-        await check_grpcio()
-        for inference in (True, False):
-            methods = {name: call for name, call in self._methods.items() if (name in INFERENCE) == inference}
-            statistics = self.runtime.registry.unattributed
-            self._queues.append(AcceptQueue(self._grpc, methods, guard=self._guard, statistics=statistics))
-        await self._grpc.start()
-        for queue in self._queues:
-            queue.start()
-
     async def _serve(self) -> None:
         await self.runtime.loaded()
         if self._listen_when_loaded:
             self._bind()
-            await self._listen()
+            await self._grpc.start()
         models = [model.signature for model in self.runtime.registry.models()]
         if not models:
             LOGGER.warning(

@@ -1,5 +1,6 @@
 """The options of the gRPC server: safe defaults, changed by `--grpc-option`."""
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -9,15 +10,20 @@ from polyhead_server.settings import Settings, parse_grpc_option
 DEFAULTS: Mapping[str, int] = MappingProxyType(
     {
         "grpc.max_allowed_incoming_connections": 1000,
-        "grpc.max_concurrent_streams": 128,
+        # Of calls whose metadata are too large, gRPC makes Python objects before it rejects them, up to 12 MB
+        # each: this bounds them for each connection. More in flight would only wait for the event loop.
+        "grpc.max_concurrent_streams": 32,
         "grpc.max_metadata_size": 16 * 2**10,
         "grpc.keepalive_time_ms": 60_000,
         "grpc.keepalive_timeout_ms": 20_000,
         "grpc.http2.min_ping_interval_without_data_ms": 10_000,
         # A client may ping while it has no call, too: that is when it needs to know.
         "grpc.keepalive_permit_without_calls": 1,
-        # Only counts once `grpc.max_connection_age_ms` is set.
-        "grpc.max_connection_age_grace_ms": 30_000,
+        # gRPC does not say what has come of a message that is not complete, and keeps what it has begun to
+        # send: the connection's end bounds how long. Between calls, clients connect again without an error.
+        "grpc.max_connection_age_ms": 1_800_000,
+        # For calls in progress then: at least as long as any request may take.
+        "grpc.max_connection_age_grace_ms": 1_800_000,
         # A connection on which nothing is said takes one of those that are allowed.
         "grpc.server_handshake_timeout_ms": 5_000,
         # So does one without calls, and gRPC cannot be told to close the one that is idle the longest. Its
@@ -49,6 +55,10 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
         if isinstance(given[name], str):
             raise StartError(f"--grpc-option {name} must be a whole number, was {given[name]!r}")
     options: dict[str, int | str] = {**DEFAULTS, **given}
+    longest_ms = math.ceil(1000 * settings.max_request_seconds)
+    options["grpc.max_connection_age_grace_ms"] = min(
+        max(DEFAULTS["grpc.max_connection_age_grace_ms"], longest_ms), _INT_MAX
+    )
     # Between the two, gRPC rejects calls at random.
     options["grpc.absolute_max_metadata_size"] = options["grpc.max_metadata_size"]
     options["grpc.server.max_pending_requests_hard_limit"] = options["grpc.server.max_pending_requests"]

@@ -5,17 +5,19 @@ secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 
 from polyhead_proto import RPCS
-from polyhead_server.errors import StartError
+from polyhead_server.errors import StartError, shorten
+from polyhead_server.grpc.call import HEALTH, INFERENCE, MethodHandler, rejecting
+from polyhead_server.grpc.tls import read_file
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
-from polyhead_server.transport.call import HEALTH
-from polyhead_server.transport.tls import read_file
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
 """Procedures that need no token. `List` names every model, so it needs one."""
@@ -53,7 +55,7 @@ def read_tokens(flag: str, path: Path | None) -> tuple[bytes, ...]:
 
 
 class Guard:
-    """Reject calls without the right token before their requests are read.
+    """Reject calls without the right token.
 
     Args:
         tokens: Open everything but management. If there are none, no token is needed for that.
@@ -64,12 +66,17 @@ class Guard:
         self._tokens = tuple(tokens)
         self._management = tuple(management)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing needs a token."""
+        return not (self._tokens or self._management)
+
     def closes(self, method: str) -> bool:
         """Return whether a call of a method, by its full name, needs a token."""
         return bool(self._management if method in MANAGEMENT else self._tokens) and method not in OPEN
 
     def rejection(self, method: str, metadata: Any) -> Rejection | None:
-        """Return why a call is rejected, or None if it is not. May be called in any thread.
+        """Return why a call is rejected, or None if it is not.
 
         Args:
             method: The full name of what is called.
@@ -91,6 +98,36 @@ class Guard:
             "one that the server has for management" if manages else "one that the server has"
         )
         return grpc.StatusCode.PERMISSION_DENIED, wrong
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Reject calls without the right token before their requests are read. Every call passes through it.
+
+    Args:
+        guard: Rejects them.
+        statistics: Counts inferences that are rejected.
+    """
+
+    def __init__(self, guard: Guard, statistics: Statistics) -> None:
+        self._guard = guard
+        self._statistics = statistics
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler | None]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "MethodHandler | None":
+        """Return what answers a call; None if there is no such method."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        rejection = self._guard.rejection(method, handler_call_details.invocation_metadata)
+        if rejection is None or handler is None:
+            return handler
+        code, message = rejection
+        if method in INFERENCE:
+            self._statistics.rejected(code.name)
+        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
+        return rejecting(code, message)
 
 
 def guard_of(settings: Settings) -> Guard:

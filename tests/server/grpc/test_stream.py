@@ -1,7 +1,9 @@
 """Requests of one stream."""
 
 import queue
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -11,7 +13,7 @@ from tests.numerics import close
 from tests.server.conftest import Gate, fails
 from tests.waiting import until
 
-from polyhead_server.transport.reading import MAX_IN_PROGRESS
+from polyhead_server.grpc.stream import MAX_IN_PROGRESS
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -126,3 +128,65 @@ def test_a_clock_that_is_set_moves_no_deadline(
     assert next(replies).error_message == ""
     requests.put(None)
     assert list(replies) == []
+
+
+# ---- Readers that are slow, and callers who leave --------------------------------------------------
+
+LONG = np.ones((1, 700, 16), np.float32)
+
+
+def long_request(server: Any) -> Any:
+    """Asks for two megabytes."""
+    return server.request("tiny.attention", {"x": LONG}, outputs={"attention.0": {"heads": "0"}})
+
+
+def test_a_slow_reader_holds_up_its_own_stream_only(serve: Any) -> None:
+    server = serve()
+    slow = server.stream(iter([long_request(server)] * 40))
+    until(lambda: server.runtime.lifecycle.accepted == MAX_IN_PROGRESS)
+    for _ in range(3):
+        requests = [server.request("tiny", {"x": X}, id=str(number)) for number in range(50)]
+        replies = server.stream(iter(requests))
+        assert [reply.infer_response.id for reply in replies] == [str(number) for number in range(50)]
+    assert server.runtime.lifecycle.accepted == MAX_IN_PROGRESS
+
+    assert sum(1 for _ in slow) == 40
+
+
+def test_who_leaves_a_stream_ends_the_work_for_it(serve: Any, gate: Gate) -> None:
+    server = serve()
+    request = server.request("tiny", {"x": X})
+    with gate.closed():
+        streams = [server.stream(iter([request] * 5), timeout=60) for _ in range(10)]
+        until(lambda: server.runtime.lifecycle.accepted == 50)
+        for replies in streams:
+            replies.cancel()
+        until(lambda: not server.runtime.lifecycle.accepted)
+    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
+
+
+def test_a_stop_ends_streams_whatever_they_wait_for(
+    serve: Any, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve()
+    ended = threading.Event()
+
+    def requests(*first: Any) -> Iterator[Any]:
+        yield from first
+        ended.wait(240)
+
+    unread = server.stream(requests(*[long_request(server)] * 40))
+    idle = [server.stream(requests()) for _ in range(5)]
+    until(lambda: server.runtime.lifecycle.accepted == MAX_IN_PROGRESS)
+    with gate.closed():
+        waiting = [server.stream(requests(server.request("tiny", {"x": X}))) for _ in range(5)]
+        until(lambda: server.runtime.lifecycle.accepted == MAX_IN_PROGRESS + 5)
+        caplog.clear()
+
+        assert not server.drain(0)
+
+        for replies in (unread, *idle, *waiting):
+            with pytest.raises(grpc.RpcError):
+                list(replies)
+    ended.set()
+    assert [message for message in caplog.messages if "were not finished" not in message] == []
