@@ -13,27 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks import encoders as benches
 from benchmarks.contenders import POLYHEAD, Contender, echo_server, export_by, polyhead, python_of
-from benchmarks.encoders import (
-    ENCODERS,
-    MINILM,
-    TINY_ENCODERS,
-    TINY_TEXTS,
-    BenchEncoder,
-    embeddings_body,
-    export_missing,
-    mixed_lengths,
-    request_bytes,
-    sequences,
-    text_request,
-)
-from benchmarks.engines.kinds import EngineModel
-from benchmarks.engines.plans import BatchPlan
-from benchmarks.engines.processes import WAYS, EngineWorker, engine_worker, plans_of, search
+from benchmarks.encoders import BenchEncoder, mixed_lengths, request_bytes
+from benchmarks.engines.limit import ALONE, LIMIT, EncoderLimit, limit_of
 from benchmarks.generator import (
-    client_calls,
+    Connect,
     closed_loop,
     http_calls,
     http_request,
@@ -55,20 +41,30 @@ from benchmarks.rounds import (
 )
 from benchmarks.sentences import natural_texts
 
-BASELINE, LIMIT, FLOOR, PLAIN, GRPC = "baseline", "onnxruntime", "`grpc.aio` echo", "no attention", "gRPC"
+BASELINE, FLOOR, PLAIN, GRPC = "baseline", "`grpc.aio` echo", "no attention", "gRPC"
 _COLUMNS = {LIMIT: "limit", FLOOR: "floor", PLAIN: "without attention", GRPC: "gRPC", BASELINE: "baseline"}
-_OPEN = "Poisson arrivals"
 _SHARE = 0.6
 """Of the rate with most in flight: what an open loop sends."""
 _OPEN_FACTOR = 4.0
 """So much longer are open loops: their tails need many calls."""
 _ATTENTION_TOKENS = 256
-_PER_LIST = 32
-_SLOWER = 0.97
-"""The least of the baseline's rate where runs cost more than requests."""
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+_NO_SLOWER = Want(of=BASELINE, least=0.97)
+"""Where runs cost more than requests."""
 
-Measures = Mapping[str, Callable[[], Sample]]
+
+def calls(contender: Contender, connections: int = 1) -> Connect:
+    """Return what connects to a server for calls."""
+    return partial(unary_calls, contender.address, connections)
+
+
+def streams(contender: Contender, number: int = 1) -> Connect:
+    """Return what opens streams to a server."""
+    return partial(stream_calls, contender.address, number)
+
+
+def posts(contender: Contender, connections: int = 1) -> Connect:
+    """Return what connects to a server over HTTP."""
+    return partial(http_calls, contender.http, connections)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +73,12 @@ class Traffic:
 
     encoder: BenchEncoder
     what: str
-    requests: Sequence[Any]
-    connect: Callable[[Contender], Callable[[], Any]]
-    """Returns what opens the connections to a server."""
+    requests: Sequence[bytes]
     in_flight: int
     per_call: int = 1
-    beside: Measures = field(default_factory=dict)
+    """Sequences of each request."""
+    connect: Callable[[Contender], Connect] = calls
+    beside: Mapping[str, Callable[[], Sample]] = field(default_factory=dict)
     """What else takes turns."""
     wanted: Sequence[Want] = ()
     rate: float = 0.0
@@ -108,6 +104,103 @@ class Traffic:
         return contender.load(send, seconds, self.per_call)
 
 
+# ---- What is sent --------------------------------------------------------------------------------------
+
+
+def tiny(encoder: BenchEncoder, floor: Contender, seconds: float) -> Iterator[Traffic]:
+    """Yield the traffic of an encoder whose requests cost more than its runs; the floor counts."""
+    lengths = [encoder.tokens] * 64
+    equal, eight = request_bytes(encoder, lengths[:8]), request_bytes(encoder, lengths, batch=8)
+    mixed = request_bytes(encoder, mixed_lengths(encoder.mixed))
+    loads: list[tuple[str, list[bytes], Callable[[Contender], Connect], int, float]] = [
+        *(("equal", equal, calls, in_flight, least) for in_flight, least in ((1, 0.4), (8, 0.5), (32, 0.6))),
+        *(("mixed", mixed, calls, in_flight, 0.0) for in_flight in (8, 32)),
+        ("equal, lists of 8", eight, calls, 8, 0.0),
+        ("equal, a stream", equal, streams, 8, 0.0),
+        ("equal, 4 streams", equal, partial(streams, number=4), 32, 0.0),
+    ]
+    for what, requests, connect, in_flight, least in loads:
+        traffic = Traffic(
+            encoder=encoder,
+            what=what,
+            requests=requests,
+            in_flight=in_flight,
+            per_call=8 if requests is eight else 1,
+            connect=connect,
+            wanted=[Want(of=FLOOR, least=least)],
+        )
+        yield replace(traffic, beside={FLOOR: partial(traffic.measure, floor, seconds)})
+
+
+def blocks(encoder: BenchEncoder, limit: EncoderLimit) -> Iterator[Traffic]:
+    """Yield the traffic of an encoder whose runs cost more than its requests; the limit counts."""
+    equal, mixed = [encoder.tokens] * 8, mixed_lengths(encoder.mixed)
+    best, best_of_mixed = limit.search(equal), limit.search(mixed)
+    for what, lengths, in_flight, plans, least in (
+        ("equal", equal, 1, ALONE, 0.87),
+        ("equal", equal, 8, best, 0.87),
+        ("equal", equal, 32, best, 0.92),
+        ("mixed", mixed, 8, best_of_mixed, 0.75),
+        ("mixed", mixed, 32, best_of_mixed, 0.85),
+    ):
+        yield Traffic(
+            encoder=encoder,
+            what=what,
+            requests=request_bytes(encoder, lengths),
+            in_flight=in_flight,
+            beside=limit.measures(lengths, plans),
+            wanted=[Want(of=LIMIT, least=least), _NO_SLOWER],
+            expected=max(plans.values()),
+        )
+
+
+def attention(encoder: BenchEncoder, server: Contender, seconds: float) -> Traffic:
+    """Return the traffic with a layer's attention in the reply."""
+    lengths = [_ATTENTION_TOKENS] * 8
+    plain = Traffic(
+        encoder=encoder,
+        what=f"a layer's attention, T = {_ATTENTION_TOKENS}",
+        requests=request_bytes(encoder, lengths),
+        in_flight=1,
+        wanted=[Want(of=PLAIN, least=0.87), _NO_SLOWER],
+    )
+    return replace(
+        plain,
+        requests=request_bytes(encoder, lengths, attention=[encoder.config.layers - 1]),
+        beside={PLAIN: partial(plain.measure, server, seconds)},
+    )
+
+
+def texts(encoder: BenchEncoder, server: Contender, seconds: float) -> Iterator[Traffic]:
+    """Yield the traffic of texts, over gRPC and over HTTP."""
+    every = natural_texts(96)
+    for per_call, in_flight in ((1, 1), (1, 8), (32, 1)):
+        lists = [every[at : at + per_call] for at in range(0, len(every), per_call)]
+        by_grpc = Traffic(
+            encoder=encoder,
+            what=f"lists of {per_call} texts" if per_call > 1 else "texts",
+            requests=[benches.text_request(encoder.name, each) for each in lists],
+            in_flight=in_flight,
+            per_call=per_call,
+            wanted=[_NO_SLOWER],
+        )
+        yield by_grpc
+        bodies = (benches.embeddings_body(encoder.name, each) for each in lists)
+        yield replace(
+            by_grpc,
+            what=f"{by_grpc.what}, `POST /v1/embeddings`",
+            requests=[
+                http_request("/v1/embeddings", body, Content_Type="application/json") for body in bodies
+            ],
+            connect=partial(posts, connections=in_flight),
+            beside={GRPC: partial(by_grpc.measure, server, seconds)},
+            wanted=[Want(of=GRPC, least=0.85), _NO_SLOWER],
+        )
+
+
+# ---- What is measured ----------------------------------------------------------------------------------
+
+
 class Bench:
     """One run.
 
@@ -120,7 +213,6 @@ class Bench:
         self.comparisons: list[tuple[Traffic, Comparison]] = []
         self._served = served
         self._chosen = chosen
-        self._seconds: float = chosen.seconds
 
     def run(self, traffics: Iterable[Traffic]) -> None:
         """Measure each traffic, and at last an open loop at a share of the rate with most in flight."""
@@ -131,175 +223,18 @@ class Bench:
                 last = traffic, min(comparison.median(each.name) for each in self._served)
         if last:
             traffic, rate = last
-            self._compare(
-                Traffic(
-                    encoder=traffic.encoder,
-                    what=_OPEN,
-                    requests=traffic.requests,
-                    connect=_calls(4),
-                    in_flight=0,
-                    rate=_SHARE * rate,
-                    wanted=[Want(of=BASELINE, most=1 / _SLOWER, field="p50_ms")] if traffic.wanted else [],
-                )
-            )
+            four = partial(calls, connections=4)
+            arriving = replace(traffic, what="Poisson arrivals", connect=four, rate=_SHARE * rate)
+            self._compare(replace(arriving, beside={}, wanted=[]))
 
     def _compare(self, traffic: Traffic) -> Comparison:
         measures: dict[str, Callable[[], Sample]] = {
-            each.name: partial(traffic.measure, each, self._seconds) for each in self._served
+            each.name: partial(traffic.measure, each, self._chosen.seconds) for each in self._served
         }
-        comparison = compare(
-            traffic.title, {**measures, **traffic.beside}, self._chosen.rounds, spare=self._chosen.spare
-        )
+        rounds, spare = self._chosen.rounds, self._chosen.spare
+        comparison = compare(traffic.title, {**measures, **traffic.beside}, rounds, spare=spare)
         self.comparisons.append((traffic, comparison))
         return comparison
-
-    def tiny(self, encoder: BenchEncoder, floor: Contender) -> Iterator[Traffic]:
-        """Yield the traffic of an encoder whose requests cost more than its runs; the floor counts."""
-        lengths = [encoder.tokens] * 64
-        requests = request_bytes(encoder, lengths[:8])
-        eight = request_bytes(encoder, lengths, batch=8)
-        mixed = request_bytes(encoder, mixed_lengths(encoder.mixed))
-        loads: list[tuple[str, Sequence[Any], Any, int, int, float]] = [
-            *(
-                ("equal", requests, _calls(), in_flight, 1, least)
-                for in_flight, least in ((1, 0.4), (8, 0.5), (32, 0.6))
-            ),
-            *(("mixed", mixed, _calls(), in_flight, 1, 0.0) for in_flight in (8, 32)),
-            ("equal, lists of 8", eight, _calls(), 8, 8, 0.0),
-            ("equal, a stream", requests, _streams(1), 8, 1, 0.0),
-            ("equal, 4 streams", requests, _streams(4), 32, 1, 0.0),
-        ]
-        for what, sent, connect, in_flight, per_call, least in loads:
-            traffic = Traffic(
-                encoder=encoder,
-                what=what,
-                requests=sent,
-                connect=connect,
-                in_flight=in_flight,
-                per_call=per_call,
-                wanted=[Want(of=FLOOR, least=least)] if least else [],
-            )
-            yield replace(traffic, beside={FLOOR: partial(traffic.measure, floor, self._seconds)})
-        yield Traffic(
-            encoder=encoder,
-            what="equal, `AsyncClient.encode`",
-            requests=sequences(encoder, lengths),
-            connect=lambda contender: partial(client_calls, contender.address, encoder.name),
-            in_flight=32,
-        )
-
-    def blocks(self, encoder: BenchEncoder, limit: EngineWorker) -> Iterator[Traffic]:
-        """Yield the traffic of an encoder whose runs cost more than its requests; the limit counts."""
-        tokens, mixed = encoder.tokens, mixed_lengths(encoder.mixed)
-        alone = [BatchPlan(batch=1, threads=threads) for _, threads in WAYS]
-        equal, unequal = (self._search(encoder, limit, lengths) for lengths in ([tokens], mixed))
-        loads = [
-            ("equal", [tokens] * 8, 1, dict.fromkeys(alone, 0.0), 0.87),
-            *(("equal", [tokens] * 8, each, equal, least) for each, least in ((8, 0.87), (32, 0.92))),
-            *(("mixed", mixed, each, unequal, least) for each, least in ((8, 0.75), (32, 0.85))),
-        ]
-        for what, lengths, in_flight, plans, least in loads:
-            beside = {f"{LIMIT}, {plan}": partial(self._run, encoder, limit, lengths, plan) for plan in plans}
-            yield Traffic(
-                encoder=encoder,
-                what=what,
-                requests=request_bytes(encoder, lengths),
-                connect=_calls(),
-                in_flight=in_flight,
-                beside=beside,
-                wanted=[Want(of=LIMIT, least=least), Want(of=BASELINE, least=_SLOWER)],
-                expected=max(plans.values()),
-            )
-
-    def attention(self, encoder: BenchEncoder) -> Iterator[Traffic]:
-        """Yield the traffic with a layer's attention in the reply."""
-        lengths = [_ATTENTION_TOKENS] * 8
-        what = f"a layer's attention, T = {_ATTENTION_TOKENS}"
-        plain, traffic = (
-            Traffic(
-                encoder=encoder,
-                what=what,
-                requests=request_bytes(encoder, lengths, attention=layers),
-                connect=_calls(),
-                in_flight=1,
-                wanted=[Want(of=PLAIN, least=0.87), Want(of=BASELINE, least=_SLOWER)],
-            )
-            for layers in ([], [encoder.config.layers - 1])
-        )
-        seconds = 2 * self._seconds
-        yield replace(traffic, beside={PLAIN: partial(plain.measure, self._served[0], seconds)})
-
-    def texts(self, encoder: BenchEncoder) -> Iterator[Traffic]:
-        """Yield the traffic of texts, over gRPC and over HTTP."""
-        texts = natural_texts(96)
-        for per_call, in_flight, least in ((1, 1, 0.85), (1, 8, 0.85), (_PER_LIST, 1, 0.85)):
-            lists = [texts[at : at + per_call] for at in range(0, len(texts), per_call)]
-            name = f"lists of {per_call} texts" if per_call > 1 else "texts"
-            by_grpc = Traffic(
-                encoder=encoder,
-                what=name,
-                requests=[text_request(encoder.name, each) for each in lists],
-                connect=_calls(),
-                in_flight=in_flight,
-                per_call=per_call,
-                wanted=[Want(of=BASELINE, least=_SLOWER)],
-            )
-            yield by_grpc
-            yield Traffic(
-                encoder=encoder,
-                what=f"{name}, `POST /v1/embeddings`",
-                requests=[_embeddings(encoder, each) for each in lists],
-                connect=_posts(in_flight),
-                in_flight=in_flight,
-                per_call=per_call,
-                beside={GRPC: partial(by_grpc.measure, self._served[0], self._seconds)},
-                wanted=[Want(of=GRPC, least=least), Want(of=BASELINE, least=_SLOWER)],
-            )
-
-    def _search(
-        self, encoder: BenchEncoder, limit: EngineWorker, lengths: Sequence[int]
-    ) -> dict[BatchPlan, float]:
-        """Search for the fastest plan of each way to use the processors."""
-        sorted_too = len(set(lengths)) > 1
-        with console.status(f"{encoder}: limits"):
-            return dict(
-                search(
-                    plans_of(way, _BATCH_SIZES, sorted_too=sorted_too),
-                    lambda plan: self._run(encoder, limit, lengths, plan, self._seconds / 4),
-                )
-                for way in WAYS
-            )
-
-    def _run(
-        self,
-        encoder: BenchEncoder,
-        limit: EngineWorker,
-        lengths: Sequence[int],
-        plan: BatchPlan,
-        seconds: float | None = None,
-    ) -> Sample:
-        """Run the limit; half as long as a server if not said."""
-        if len(set(lengths)) == 1:
-            lengths = [lengths[0]] * plan.batch  # one run is a round
-        seconds = self._seconds / 2 if seconds is None else seconds
-        return limit.measure_vectors(lengths, encoder.config.d_model, plan, seconds=seconds)
-
-
-def _calls(connections: int = 1) -> Callable[[Contender], Callable[[], Any]]:
-    return lambda contender: partial(unary_calls, contender.address, connections)
-
-
-def _streams(streams: int) -> Callable[[Contender], Callable[[], Any]]:
-    return lambda contender: partial(stream_calls, contender.address, streams)
-
-
-def _posts(connections: int) -> Callable[[Contender], Callable[[], Any]]:
-    return lambda contender: partial(http_calls, contender.http, connections)
-
-
-def _embeddings(encoder: BenchEncoder, texts: Sequence[str]) -> bytes:
-    body = embeddings_body(encoder.name, texts)
-    return http_request("/v1/embeddings", body, Content_Type="application/json")
 
 
 def sections(comparisons: Sequence[tuple[Traffic, Comparison]]) -> list[str]:
@@ -310,17 +245,12 @@ def sections(comparisons: Sequence[tuple[Traffic, Comparison]]) -> list[str]:
 
 def _row(traffic: Traffic, comparison: Comparison, used: Sequence[str]) -> dict[str, str]:
     def ratio(of: str, field: str = "rate") -> str:
-        """Of an open loop the rate is given, and its p50 is compared."""
         other = comparison.strongest(of)
         return str(comparison.ratio(POLYHEAD, other, field)) if other else ""
 
     own = partial(comparison.median, POLYHEAD)
     limit = comparison.strongest(LIMIT)
-    beside_baseline = {
-        f"{what} × baseline": ratio(BASELINE, field)
-        for what, field in (("p50", "p50_ms"), ("p99", "p99_ms"), ("CPU", "server_ms"))
-        if BASELINE in used
-    }
+    of_baseline = {"p50": "p50_ms", "p99": "p99_ms", "CPU": "server_ms"} if BASELINE in used else {}
     return {
         "encoder": str(traffic.encoder),
         "traffic": traffic.what,
@@ -329,7 +259,7 @@ def _row(traffic: Traffic, comparison: Comparison, used: Sequence[str]) -> dict[
         "p50 / p99 ms": f"{spell_number(own('p50_ms'))} / {spell_number(own('p99_ms'))}",
         "server's CPU ms": spell_number(own("server_ms")),
         **{f"× {_COLUMNS[of]}": ratio(of) for of in used},
-        **beside_baseline,
+        **{f"{what} × baseline": ratio(BASELINE, field) for what, field in of_baseline.items()},
         "limit": f"{spell_number(comparison.median(limit))}: {limit}" if limit else "",
         "cores: client / server": f"{own('client_cores'):.2f} / {own('server_cores'):.2f}",
         "errors": str(comparison.errors(POLYHEAD)),
@@ -352,44 +282,42 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--encoders", nargs="+", metavar="NAME", help="some of them")
     parser.add_argument(
-        "--baseline", type=Path, metavar="PATH", help="another checkout, whose server takes part"
+        "--baseline", type=Path, metavar="PATH", help="another checkout, which is also served"
     )
     chosen = begun(parser.parse_args(), seconds=1.2, rounds=6)
-    encoders = (*TINY_ENCODERS, TINY_TEXTS) if chosen.tiny else (*ENCODERS, MINILM)
-    small, *large, texts = encoders
-    names = chosen.encoders or [each.name for each in encoders]
-    taking_part = [each for each in encoders if each.name in names]
+    encoders: tuple[BenchEncoder, ...] = (*benches.ENCODERS, benches.MINILM)
+    if chosen.tiny:
+        encoders = (*benches.TINY_ENCODERS, benches.TINY_TEXTS)
+    every = [each for each in encoders if each.name in (chosen.encoders or [each.name])]
+    small, *_, large, sentences = encoders
     with ExitStack() as stack:
         with console.status("exporting"):
-            export_missing(taking_part, chosen.models)
+            benches.export_missing(every, chosen.models)
         served = [stack.enter_context(polyhead(chosen.models, http=True))]
         if chosen.baseline:
             python, models = python_of(chosen.baseline), chosen.models.with_name("baseline-models")
             with console.status("exporting by the baseline"):
-                export_by(python, models, [each.name for each in taking_part])
+                export_by(python, models, [each.name for each in every])
             served.append(stack.enter_context(polyhead(models, name=BASELINE, python=python, http=True)))
-        for contender in served:
-            for encoder in taking_part:
-                if not encoder.tokenizer:
-                    contender.check(encoder, encoder.graph(chosen.models))
-        bench = Bench(served, chosen)
-        if small in taking_part:
-            with echo_server() as floor:
-                bench.run(bench.tiny(small, floor))
-        for encoder in large:
-            if encoder in taking_part:
-                model = EngineModel(kind="onnxruntime", path=str(encoder.graph(chosen.models)))
-                with engine_worker(LIMIT, model, chosen.out) as limit:
-                    bench.run(bench.blocks(encoder, limit))
-        if large[-1] in taking_part:
-            bench.run(bench.attention(large[-1]))
-        if texts in taking_part:
-            bench.run(bench.texts(texts))
-    command = "make bench" + (" BASELINE=PATH" if chosen.baseline else "")
+        bench, seconds = Bench(served, chosen), chosen.seconds
+        for encoder in every:
+            if encoder is sentences:
+                bench.run(texts(encoder, served[0], seconds))
+                continue
+            for contender in served:
+                contender.check(encoder, encoder.graph(chosen.models))
+            if encoder is small:
+                with echo_server() as floor:
+                    bench.run(tiny(encoder, floor, seconds))
+            else:
+                with limit_of(encoder, chosen.models, logs=chosen.out, seconds=seconds) as limit:
+                    bench.run(blocks(encoder, limit))
+            if encoder is large:
+                bench.run([attention(encoder, served[0], seconds)])
     return finish(
         chosen,
         "serving",
-        command,
+        "make bench" + (" BASELINE=PATH" if chosen.baseline else ""),
         "What serving costs on top of onnxruntime",
         sections(bench.comparisons),
         conditions=judge(bench.comparisons),

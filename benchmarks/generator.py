@@ -1,8 +1,8 @@
 """Asyncio load generator of the benchmarks: raw bytes in, raw bytes out.
 
 Requests are built before the clock starts and replies are not decoded, so that the numbers are those of the
-server and the transport, with as little of a client as possible. Only `client_calls` are those of the client
-library. For users, rates and records over time, there is `polyhead_load`.
+server and the transport, with as little of a client as possible. For users, rates and records over time,
+there is `polyhead_load`.
 """
 
 import asyncio
@@ -13,14 +13,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
 
 from benchmarks.rounds import Sample
-from polyhead_client import AsyncClient, PolyheadError
 from polyhead_load.schedule import poisson
 from polyhead_proto import RPCS
 
@@ -117,7 +115,7 @@ class _CallRecorder:
         """Wait for a call that was due at `since`, and record how it ends."""
         try:
             await call
-        except (grpc.aio.AioRpcError, PolyheadError, BadReplyError, TimeoutError):
+        except (grpc.aio.AioRpcError, BadReplyError, TimeoutError):
             self._errors += 1
         else:
             self._latencies_ms.append(1e3 * (time.perf_counter() - since))
@@ -334,13 +332,6 @@ async def http_calls(address: str, connections: int = 1) -> AsyncIterator[Call]:
             return body
 
         yield call
-
-
-@asynccontextmanager
-async def client_calls(address: str, model: str) -> AsyncIterator[Call]:
-    """Call `AsyncClient.encode`, which decodes the replies."""
-    async with AsyncClient(address) as client:
-        yield partial(client.encode, model=model)
 
 
 def http_request(path: str, body: bytes, **headers: str) -> bytes:

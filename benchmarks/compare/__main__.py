@@ -14,7 +14,7 @@ _PARTS = {
     "peers": ("peers", 1.5, 3),
     "natural": ("texts", 1.5, 3),
     "engines": ("texts", 0.5, 3),
-    "int8": ("int8", 1.0, 5),
+    "int8": ("int8", 0.0, 1),
     "heads": ("heads", 12.0, 1),
 }
 """Of each part its module, and the seconds and the number of samples."""

@@ -1,4 +1,4 @@
-"""What engines open of an encoder of texts: what is exported, quantised and converted of its checkpoint."""
+"""What engines open of an encoder of texts: what is exported and converted of its checkpoint."""
 
 import json
 import os
@@ -41,11 +41,6 @@ class EngineFiles:
         return self.folder / "fp32-padded" / self.encoder / "1" / GRAPH
 
     @property
-    def dynamic_int8(self) -> Path:
-        """The same as onnxruntime quantises it."""
-        return self.folder / "dynamic-int8.onnx"
-
-    @property
     def tokenizer(self) -> Path:
         """A `tokenizer.json`."""
         return self.graph("tokenizer.json")
@@ -56,12 +51,13 @@ class EngineFiles:
 
 
 def prepare(encoder: BenchEncoder, models: Path, peers: Path | None) -> EngineFiles:
-    """Export, quantise and convert what is missing.
+    """Export and convert what is missing.
 
     Args:
         encoder: Takes texts.
         models: A model repository, beside which they lie.
-        peers: The Python of the environment that has CTranslate2 and sentence-transformers, if there is one.
+        peers: The Python of the environment that has CTranslate2 and sentence-transformers, if there is one;
+            they need a checkpoint.
 
     Raises:
         ContenderError: That environment is damaged.
@@ -73,10 +69,6 @@ def prepare(encoder: BenchEncoder, models: Path, peers: Path | None) -> EngineFi
         export_missing([encoder], files.repository(precision), precision=precision)
     if not files.padded.exists():
         export_padded(encoder.build().encoder, encoder.name, files.repository("fp32"))
-    if not files.dynamic_int8.exists():
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantize_dynamic(files.padded, files.dynamic_int8, weight_type=QuantType.QInt8)
     if peers and encoder.checkpoint:
         _convert(peers, encoder.checkpoint(), files.converted(""))
     return files

@@ -43,7 +43,6 @@ SERVED: Mapping[str, tuple[str, Sequence[str]]] = {
 _LEAST_COSINE = {
     "bf16": 0.999,
     f"{SENTENCE_TRANSFORMERS}, OpenVINO": 0.999,  # it computes in bf16 where it can
-    "dynamic int8": 0.8,
     "int8": 0.97,
 }
 """By what names hold: the first one counts."""
@@ -113,7 +112,7 @@ def engines_in_process(files: EngineFiles, peers: Path | None) -> dict[str, tupl
     table: dict[str, tuple[str, Path, str]] = {
         PADDED: ("onnxruntime", files.padded, "padded"),
         PACKED: ("onnxruntime", files.graph(), "packed"),
-        "onnxruntime in process, its dynamic int8": ("onnxruntime", files.dynamic_int8, "int8"),
+        f"{PACKED}, int8": ("onnxruntime", files.graph(precision="int8"), "int8"),
         ALONE: ("openvino", files.padded, "fp32"),
         ALONE_BF16: ("openvino", files.padded, "bf16"),
         CTRANSLATE2: ("ctranslate2", ctranslate2, "float32"),

@@ -17,9 +17,8 @@ from benchmarks.compare.files import computes_padding, export_padded
 from benchmarks.compare.peer_servers import TritonVariant, environment_of, kserve, tritonserver
 from benchmarks.contenders import AT_ONCE, POLYHEAD, Contender, echo_server, polyhead
 from benchmarks.encoders import ENCODERS, TINY_ENCODERS, BenchEncoder, export_missing, mixed_lengths
-from benchmarks.engines.kinds import EngineModel
-from benchmarks.engines.plans import BatchPlan
-from benchmarks.engines.processes import CORES, WAYS, EngineWorker, engine_worker, plans_of, search
+from benchmarks.engines.limit import ALONE, EncoderLimit, limit_of
+from benchmarks.engines.processes import CORES
 from benchmarks.generator import closed_loop, unary_calls
 from benchmarks.page import finish, in_rounds
 from benchmarks.rounds import Comparison, Sample, Want, compare, console, markdown_table, undisturbed
@@ -30,7 +29,6 @@ TRITON, PADDED = "Triton", "Triton, padded graph"
 _IN_FLIGHT = (1, 8, 32)
 _MIXED_FACTOR = 2.0
 """So much longer are loads of mixed lengths: each should send most of them."""
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 
 
 def run(chosen: Namespace) -> int:
@@ -67,8 +65,9 @@ def run(chosen: Namespace) -> int:
                 taking_part = list(plain)
                 if encoder == encoders[0]:
                     taking_part.append(own.enter_context(echo_server()))
-                model = EngineModel(kind="onnxruntime", path=str(graphs[encoder.name]))
-                limit = own.enter_context(engine_worker("onnxruntime in process", model, chosen.out))
+                limit = own.enter_context(
+                    limit_of(encoder, chosen.models, logs=chosen.out, seconds=chosen.seconds)
+                )
                 comparisons += _equal(encoder, taking_part, limit, chosen)
             if encoder != encoders[0]:
                 able = contenders if encoder.name in padded else plain
@@ -138,31 +137,16 @@ def _triton(
 
 
 def _equal(
-    encoder: BenchEncoder, contenders: Sequence[Contender], limit: EngineWorker, chosen: Namespace
+    encoder: BenchEncoder, contenders: Sequence[Contender], limit: EncoderLimit, chosen: Namespace
 ) -> Iterator[Comparison]:
     """Measure one encoder behind all servers, on sequences of equal length."""
-
-    def run(plan: BatchPlan, seconds: float) -> Sample:
-        lengths = [encoder.tokens] * plan.batch
-        return limit.measure_vectors(lengths, encoder.config.d_model, plan, seconds=seconds)
-
-    with console.status(f"{encoder}: limits"):
-        best = [
-            search(plans_of(way, _BATCH_SIZES, sorted_too=False), lambda plan: run(plan, chosen.seconds / 4))
-            for way in WAYS
-        ]
-    alone = [BatchPlan(batch=1, threads=threads) for _, threads in WAYS]
+    best = limit.search([encoder.tokens])
     for in_flight in _IN_FLIGHT:
-        plans = alone if in_flight == 1 else [plan for plan, _ in best]
-        long = max(chosen.seconds, 2 * in_flight / max(rate for _, rate in best))
+        long = max(chosen.seconds, 2 * in_flight / max(best.values()))
         measures = _loads(contenders, encoder, [encoder.tokens] * 8, in_flight, long)
-        measures |= {f"{limit.name}, {plan}": partial(run, plan, chosen.seconds) for plan in plans}
-        yield compare(
-            f"{encoder}, T = {encoder.tokens}, {in_flight} in flight",
-            measures,
-            chosen.rounds,
-            spare=chosen.spare,
-        )
+        measures |= limit.measures([encoder.tokens], ALONE if in_flight == 1 else best)
+        title = f"{encoder}, T = {encoder.tokens}, {in_flight} in flight"
+        yield compare(title, measures, chosen.rounds, spare=chosen.spare)
 
 
 def _mixed(encoder: BenchEncoder, contenders: Sequence[Contender], chosen: Namespace) -> Iterator[Comparison]:

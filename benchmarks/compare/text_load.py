@@ -56,15 +56,15 @@ class TextTraffic:
         Of equal lengths, calls run as a whole, unless lanes would idle. sentence-transformers sorts by
         itself, and runs one batch at a time.
         """
-        alone = model.kind == "sentence-transformers"
-        ways = WAYS[:1] if alone else WAYS
         if self.tokens is None:
+            alone = model.kind == "sentence-transformers"
             sizes = [size for size in _BATCH_SIZES if size <= at_once]
+            ways = WAYS[:1] if alone else WAYS
             return [group for way in ways for group in plans_of(way, sizes, sorted_too=not alone)]
         return [
             [
                 BatchPlan(batch=min(self.per_call, -(-self.at_once // lanes)), lanes=lanes, threads=threads)
-                for lanes, threads in ways
+                for lanes, threads in WAYS
             ]
         ]
 
@@ -93,6 +93,7 @@ def measure(
         ways = {
             worker.name: (worker, _search(worker, traffic, sequences, at_once, chosen.seconds / 4))
             for worker in lineup.workers
+            if traffic.tokens is None or worker.model.kind != "sentence-transformers"
         }
     if traffic.tokens is None:
         ways[AS_THEY_COME] = (ways[PADDED][0], BatchPlan(batch=PER_LIST, threads=CORES))

@@ -132,10 +132,11 @@ def run(chosen: Namespace) -> int:
     conditions: list[Condition] = []
     lines, facts = [], []
     for encoder, wanted in study.encoders.items():
-        files = prepare(encoder, chosen.models, peers)
+        python = peers if encoder.checkpoint else None  # which others convert
+        files = prepare(encoder, chosen.models, python)
         engines = {
             name: engine
-            for name, engine in engines_in_process(files, peers).items()
+            for name, engine in engines_in_process(files, python).items()
             if name.startswith(study.engines) and (bf16 or name != ALONE_BF16)
         }
         served = [name for name in study.served if bf16 or name != BF16]

@@ -124,21 +124,8 @@ def _sentence_transformers(model: EngineModel, _lanes: int, threads: int) -> Emb
         local_files_only=True,
     )
 
-    def run(ids: Sequence[Ids]) -> Vectors:
-        """Run token ids, which it takes as the inputs of its modules only."""
-        feeds = pad(ids)
-        lengths = feeds.pop("lengths")
-        feeds["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-        with torch.inference_mode():
-            found = encoder({name: torch.from_numpy(array) for name, array in feeds.items()})
-        vectors: Vectors = found["sentence_embedding"].numpy()
-        return vectors
-
-    def embed(sequences: Sequences, plan: BatchPlan) -> Vectors:
-        ids = [each for each in sequences if not isinstance(each, str)]
-        if ids:
-            return np.concatenate([run(ids[at : at + plan.batch]) for at in range(0, len(ids), plan.batch)])
-        vectors: Vectors = encoder.encode(list(sequences), batch_size=plan.batch, show_progress_bar=False)
+    def embed(texts: Sequences, plan: BatchPlan) -> Vectors:
+        vectors: Vectors = encoder.encode(list(texts), batch_size=plan.batch, show_progress_bar=False)
         return vectors
 
     return embed

@@ -1,23 +1,19 @@
-"""What a server counts, samples of its process, and whether its memory grows."""
+"""What a server counts, and samples of its process."""
 
 import asyncio
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import grpc
-import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
-from scipy import stats
 
 from benchmarks.contenders import Contender
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-
-_BLOCKS = 16
 
 
 class ScrapedMetrics:
@@ -137,37 +133,3 @@ class ServerMonitor:
             for model in reply.model_stats
         }
         return ServerCounters(metrics=self._metrics(), statistics=statistics)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """A line through values over time, with its 95 % interval."""
-
-    per_hour: float
-    low: float
-    high: float
-    seconds: float
-    """Length of the observation."""
-
-    @property
-    def certain_growth(self) -> float:
-        """Growth over the observation by the interval's lower end."""
-        return self.low * self.seconds / 3600
-
-
-def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend:
-    """Fit a line.
-
-    Neighbouring samples are alike, which would make a plain interval far too narrow. So the line goes through
-    the means of 16 blocks.
-    """
-    times = np.array([block.mean() for block in np.array_split(np.asarray(seconds), _BLOCKS)])
-    means = np.array([block.mean() for block in np.array_split(np.asarray(values), _BLOCKS)])
-    line = stats.linregress(times, means)
-    reach = stats.t.ppf(0.975, _BLOCKS - 2) * line.stderr
-    return Trend(
-        per_hour=float(3600 * line.slope),
-        low=float(3600 * (line.slope - reach)),
-        high=float(3600 * (line.slope + reach)),
-        seconds=seconds[-1] - seconds[0],
-    )

@@ -107,8 +107,13 @@ def judge(crowds: Sequence[Mapping[str, Any]]) -> list[Condition]:
     return [
         Condition(
             name="crowds: every call was answered, with OK or UNAVAILABLE",
-            holds=all(set(each) == {"OK", "UNAVAILABLE"} for each in answers),
+            holds=all("OK" in each and set(each) <= {"OK", "UNAVAILABLE"} for each in answers),
             seen=", ".join(f"{code} {number:,}" for code, number in total.items()),
+        ),
+        Condition(
+            name="crowds: the queue was full",
+            holds=all(each["UNAVAILABLE"] for each in answers),
+            seen=f"{total['UNAVAILABLE']:,} rejected",
         ),
         Condition(
             name=f"crowds: every rejection says when to retry ({PUSHBACK})",

@@ -17,7 +17,7 @@ from benchmarks.encoders import export_missing
 from benchmarks.generator import background, send_at
 from benchmarks.rounds import console, markdown_table
 from benchmarks.soak.checks import SoakRun, judge
-from benchmarks.soak.counters import ServerMonitor, trend
+from benchmarks.soak.counters import ServerMonitor
 from benchmarks.soak.findings import Findings
 from benchmarks.soak.requests import SoakEncoders
 from benchmarks.soak.traffic import CALL_SECONDS, KINDS, Traffic
@@ -26,8 +26,6 @@ from polyhead_load.schedule import poisson
 _MAX_REPLY_BYTES = 2**20
 """The server's limit, so that each output of long attention leaves in several parts."""
 _CALIBRATION_CALLS = 300
-_WARM_UP = 1 / 3
-"""Share of the run after which memory is judged."""
 
 
 def run(chosen: Namespace, encoders: SoakEncoders) -> Findings:
@@ -52,7 +50,7 @@ def run(chosen: Namespace, encoders: SoakEncoders) -> Findings:
             f"Work that the server dropped: {dropped or 'none'}.",
             "",
         ],
-        facts={"rate": run.rate, "memory": run.memory, "samples": run.samples},
+        facts={"rate": run.rate, "samples": run.samples},
     )
 
 
@@ -70,7 +68,6 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
         elapsed, cpu_after = time.perf_counter() - start, (server.cpu_seconds(), time.process_time())
     await traffic.close()
     after = await monitor.settled(CALL_SECONDS)
-    late = [sample for sample in monitor.samples if sample.seconds >= _WARM_UP * elapsed]
     return SoakRun(
         traffic=traffic,
         samples=monitor.samples,
@@ -82,7 +79,6 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
         seconds=elapsed,
         server_cores=(cpu_after[0] - cpu[0]) / elapsed,
         client_cores=(cpu_after[1] - cpu[1]) / elapsed,
-        memory=trend([sample.seconds for sample in late], [sample.rss_mib for sample in late]),
     )
 
 

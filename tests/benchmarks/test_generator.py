@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from benchmarks import generator
@@ -18,7 +17,6 @@ from benchmarks.generator import (
     BadReplyError,
     Call,
     LoadResult,
-    client_calls,
     closed_loop,
     http_calls,
     http_request,
@@ -27,7 +25,6 @@ from benchmarks.generator import (
     unary_calls,
     warm_up,
 )
-from polyhead_client import Unavailable
 from polyhead_proto import SERVICE
 from polyhead_proto import messages as pb
 
@@ -253,37 +250,6 @@ def test_an_error_in_a_stream_and_its_end_are_no_replies() -> None:
                 await call(b"2")
 
     served(use, ModelStreamInfer=grpc.stream_stream_rpc_method_handler(fail))
-
-
-def test_the_clients_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    class FakeClient:
-        def __init__(self, address: str) -> None:
-            seen.append(address)
-
-        async def __aenter__(self) -> "FakeClient":
-            return self
-
-        async def __aexit__(self, *_error: object) -> None:
-            pass
-
-        async def encode(self, x: object, *, model: str) -> None:
-            seen.append(model)
-            if len(seen) > 2:
-                raise Unavailable("full")
-
-    monkeypatch.setattr(generator, "AsyncClient", FakeClient)
-
-    async def run() -> None:
-        async with client_calls("a", "m") as call:
-            await call(np.zeros((8, 4), np.float32))
-            with pytest.raises(Unavailable):
-                await call(np.zeros((8, 4), np.float32))
-
-    asyncio.run(run())
-
-    assert seen == ["a", "m", "m"]
 
 
 def test_http_has_a_connection_for_each_request_in_flight() -> None:

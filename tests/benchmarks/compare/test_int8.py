@@ -49,8 +49,8 @@ def test_only_the_order_of_pairs_counts() -> None:
 def test_int8_ranks_as_fp32_does(people: float, cosine: float) -> None:
     conditions = judge_rankings(
         {
-            "fp32": Ranking(with_people=0.5, with_fp32=1.0, least_cosine=1.0),
-            "int8": Ranking(with_people=people, with_fp32=0.99, least_cosine=cosine),
+            "fp32": Ranking(with_people=0.5, with_fp32=1.0, least_cosine=1.0, mean_cosine=1.0),
+            "int8": Ranking(with_people=people, with_fp32=0.99, least_cosine=cosine, mean_cosine=cosine),
         }
     )
 

@@ -40,4 +40,3 @@ def test_what_sorts_by_itself_is_not_sorted_and_runs_one_batch_at_a_time() -> No
     assert {plan.by_length for group in own for plan in group} == {False, True}
     assert {(plan.by_length, plan.threads) for group in sorts for plan in group} == {(False, CORES)}
     assert max(plan.batch for group in (*own, *sorts) for plan in group) == 32
-    assert [len(group) for group in FULL.plans(SORTS, 32)] == [1]
