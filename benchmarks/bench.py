@@ -47,6 +47,7 @@ _SHARE = 0.6
 """Of the rate with most in flight: what an open loop sends."""
 _OPEN_FACTOR = 4.0
 """So much longer are open loops: their tails need many calls."""
+_FEWEST_ARRIVALS = 20
 _ATTENTION_TOKENS = 256
 _NO_SLOWER = Want(of=BASELINE, least=0.97)
 """Where runs cost more than requests."""
@@ -97,7 +98,7 @@ class Traffic:
         connect = self.connect(contender)
         if self.rate:
             send = partial(open_loop, connect, self.requests, rate=self.rate)
-            return contender.load(send, _OPEN_FACTOR * seconds)
+            return contender.load(send, max(_OPEN_FACTOR * seconds, _FEWEST_ARRIVALS / self.rate))
         if self.expected:
             seconds = max(seconds, 2 * self.in_flight * self.per_call / self.expected)
         send = partial(closed_loop, connect, self.requests, in_flight=self.in_flight)

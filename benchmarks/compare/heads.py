@@ -187,7 +187,7 @@ def run(chosen: Namespace) -> int:
         )
     return finish(
         chosen,
-        "heads",
+        "head-costs",
         "make compare PARTS=heads",
         "What heads cost",
         [
