@@ -19,8 +19,8 @@ from polyhead_proto import RPCS, SERVICE
 from polyhead_server.errors import ErrorReply, InvalidRequestError
 from polyhead_server.grpc.call import INFERENCE, Call, deadline_of, end, one_reply, read, unary
 from polyhead_server.grpc.service import InferenceService
-from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.access_log import RequestLog
+from polyhead_server.observability.logs import LOGGER
 
 INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 UNARY = [INFER, RPCS["ServerLive"].path, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"]
