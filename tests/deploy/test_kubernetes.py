@@ -31,11 +31,11 @@ from tests.deploy.kubernetes_objects import (
     server,
 )
 from tests.interop.test_kserve import ENVIRONMENT as KSERVE
-from tests.servers import InThread, quick_settings, serving
+from tests.servers import InThread, quick_settings, serving, serving_metrics
 
 from polyhead_server import Settings
 from polyhead_server.command import app
-from polyhead_server.http.server import DEFAULT_PORT, serve_http
+from polyhead_server.http.server import DEFAULT_PORT
 from polyhead_server.repository.manifest import FORMAT
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
@@ -245,7 +245,7 @@ def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    with serve_http(Settings(models=served.models, http_port=0)) as port:
+    with serving_metrics(Settings(models=served.models, http_port=0)) as port:
         url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.status == 200
