@@ -62,6 +62,9 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
     from polyhead_server.errors import StartError
     from polyhead_server.observability.logs import LOGGER, configure
 
+    # It would make this process one of those that share the folder; workers get a folder of ours.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    os.environ.pop("prometheus_multiproc_dir", None)
     configure(settings.log_level, settings.log_format)
     try:
         if engine == "ray":

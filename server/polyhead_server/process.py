@@ -16,8 +16,8 @@ from polyhead_server.errors import StartError
 from polyhead_server.grpc.server import GrpcServer, create_server
 from polyhead_server.http.server import announce, serve_http
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
+from polyhead_server.observability import metrics
 from polyhead_server.observability.logs import LOGGER, flush
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 
@@ -32,8 +32,8 @@ _LONGEST_END_SECONDS = 10.0
 class WorkerContext:
     """What ties a worker to its supervisor and to the other workers on its port."""
 
-    counters: SharedCounters
-    """Where all workers count."""
+    number: int
+    """Its own, from 0."""
     restarts: int
     """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
     lifeline: int
@@ -65,25 +65,19 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         # In a thread, because the last requests over HTTP are answered on this event loop.
         stack.push_async_callback(asyncio.to_thread, http.close)
         replaces = worker is not None and worker.restarts > 0
-        server, _ = await create_server(
-            settings,
-            counters=None if worker is None else worker.counters,
-            reuse_port=worker is not None,
-            listen_when_loaded=replaces,
-        )
+        server, _ = await create_server(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
+            metrics.start()
             warn_if_exposed(settings)
         else:
+            metrics.start(worker.number, worker.restarts)
             loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.
             stack.callback(asyncio.ensure_future(worker.keep_reporting()).cancel)
-        counters = server.runtime.registry.counters
-        counters.start(0 if worker is None else worker.restarts)
         runtime = ThreadsafeRuntime(server.runtime, loop) if settings.http else None
         serving_http = serve_http(
             settings,
-            counters,
             runtime,
             server.request_log,
             reuse_port=worker is not None,

@@ -17,7 +17,6 @@ from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import InferReply, write_reply
 from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
@@ -54,26 +53,19 @@ class Runtime:
     Args:
         settings: The repository, the device and the limits.
         families: Serve only these families of the repository; none is all.
-        counters: Where statistics are counted; None makes new ones.
 
     Raises:
         DeviceError: The requested device does not work.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        families: Sequence[str] = (),
-        counters: SharedCounters | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, *, families: Sequence[str] = ()) -> None:
         self.settings = settings
         self.device = replace(
             in_precision(choose_device(settings.device), settings.compute_precision),
             packed=settings.weights == "packed",
             memory_limit=settings.gpu_memory,
         )
-        self.registry = Registry(self._changed, counters=counters)
+        self.registry = Registry(self._changed)
         self.lifecycle = Lifecycle(self.registry, self._changed)
         self.budget = Budget(settings.max_held_bytes, self.registry.unattributed)
         self._gauges = Gauges(self.registry, self.budget, self.lifecycle)
@@ -147,7 +139,7 @@ class Runtime:
     def _build(self, loaded: Loaded) -> Model:
         """Build a model that can answer requests."""
         signature = loaded.signature
-        statistics = Statistics(self.registry.counters, signature.name, signature.version)
+        statistics = Statistics(signature.name, signature.version)
         scheduler = Scheduler(
             Dispatch(
                 loaded.lanes,

@@ -260,14 +260,14 @@ def small(repository: Path) -> Iterator[InThread]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
     container = server(target)
-    served, counters = small.server.runtime.settings, small.server.runtime.registry.counters
+    served = small.server.runtime.settings
 
     with grpc.insecure_channel(small.address) as channel:
         for name in ("startupProbe", "readinessProbe"):
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    with serve_http(Settings(models=served.models, http_port=0), counters) as port:
+    with serve_http(Settings(models=served.models, http_port=0)) as port:
         if target == OWN:
             script = container["livenessProbe"]["exec"]["command"][-1]
             run(sys.executable, "-c", script.replace(f":{settings(target).http_port}", f":{port}"))

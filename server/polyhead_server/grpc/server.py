@@ -18,7 +18,6 @@ from polyhead_server.grpc.service import InferenceService, NotOffered
 from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
@@ -158,7 +157,6 @@ class GrpcServer:
 async def create_server(
     settings: Settings,
     *,
-    counters: SharedCounters | None = None,
     reuse_port: bool = False,
     listen_when_loaded: bool = False,
 ) -> tuple[GrpcServer, int]:
@@ -166,7 +164,6 @@ async def create_server(
 
     Args:
         settings: How the server runs.
-        counters: Where statistics are counted; None makes new ones.
         reuse_port: Share the port with other processes.
         listen_when_loaded: Bind the port only when the models are loaded.
 
@@ -177,6 +174,6 @@ async def create_server(
         StartError: The port is taken, or settings contradict each other.
         DeviceError: The requested device does not work.
     """
-    runtime = Runtime(settings, counters=counters)
+    runtime = Runtime(settings)
     server = GrpcServer(runtime, reuse_port=reuse_port, listen_when_loaded=listen_when_loaded)
     return server, server.port

@@ -7,8 +7,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import orjson
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -45,10 +43,8 @@ from polyhead_server.http.openapi import document, like
 from polyhead_server.http.tensors import REQUEST, SAMPLE
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
 from polyhead_server.inference.wire import LARGE
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.metrics import Metrics
+from polyhead_server.observability.metrics import any_ready, exposition
 from polyhead_server.observability.request_log import RequestLog
-from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
 from polyhead_server.settings import Settings
 
 _PLAIN = "text/plain; charset=utf-8"
@@ -123,25 +119,18 @@ class Observations:
     """Answer metrics and probes, and describe all paths.
 
     Args:
-        counters: The counters of all workers.
         bodies: Has threads.
         routes: All routes, for the OpenAPI document.
     """
 
-    def __init__(self, counters: SharedCounters, bodies: Bodies, routes: Sequence[Route]) -> None:
-        self._counters = counters
+    def __init__(self, bodies: Bodies, routes: Sequence[Route]) -> None:
         self._routes = routes
         self._bodies = bodies
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(Metrics(counters))
 
     async def metrics(self, caller: Caller) -> Reply:
         """Answer `/metrics`."""
-        try:
-            encoder, media_type = choose_encoder(caller.request.headers.get("accept", ""))
-        except TypeError:  # the version that is asked for is none
-            encoder, media_type = choose_encoder("")
-        text: bytes = await self._bodies.run(LARGE, encoder, self._registry)
+        accept = caller.request.headers.get("accept", "")
+        text, media_type = await self._bodies.run(LARGE, exposition, accept)
         return Reply.of(text, media_type=media_type)
 
     async def live(self, _: Caller) -> Reply:
@@ -150,7 +139,7 @@ class Observations:
 
     async def ready(self, _: Caller) -> Reply:
         """Answer `/readyz`."""
-        if self._counters.total(*NO_MODEL)[slots.SERVING] > 0:
+        if any_ready():
             return Reply.of(b"ok\n", media_type=_PLAIN)
         text = b"not ready: loading, draining, or without a model\n"
         return Reply.of(text, status=503, media_type=_PLAIN)
@@ -170,7 +159,6 @@ _MakeRoute = Callable[..., Route]
 
 def create_application(
     settings: Settings,
-    counters: SharedCounters,
     workers: Executor,
     *,
     runtime: ThreadsafeRuntime | None = None,
@@ -180,7 +168,6 @@ def create_application(
 
     Args:
         settings: The limits, tokens and origins.
-        counters: The counters of all workers.
         workers: Runs work on large bodies.
         runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
@@ -209,7 +196,7 @@ def create_application(
         procedures, inferences = HttpProcedures(runtime, bodies), Inferences(runtime, bodies)
         routes += _open_inference_routes(route, procedures, inferences)
         routes += _call_routes(route, procedures, inferences)
-    routes += _observation_routes(route, Observations(counters, bodies, routes))
+    routes += _observation_routes(route, Observations(bodies, routes))
     cors = Middleware(
         _CrossOrigin,
         allow_origins=settings.http_origin,

@@ -21,10 +21,9 @@ from polyhead_server.http import errors
 from polyhead_server.http.bodies import Bodies, Reply, send_reply
 from polyhead_server.http.documents import Fields
 from polyhead_server.http.threadsafe import ThreadsafeRuntime
-from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.request_log import RequestLog, request_id
-from polyhead_server.observability.statistics import PROTOCOL
+from polyhead_server.observability.statistics import HTTP, PROTOCOL
 
 N = TypeVar("N", int, float)
 
@@ -163,7 +162,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        PROTOCOL.set(slots.HTTP)
+        PROTOCOL.set(HTTP)
         caller = Caller(Request(scope, receive, send))
         try:
             async with caller.until_sent:

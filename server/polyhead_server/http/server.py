@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from polyhead_server.address import explain, format_address, listen
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
@@ -35,7 +34,6 @@ _THREADS = 2
 @contextmanager
 def serve_http(
     settings: Settings,
-    counters: SharedCounters,
     runtime: "ThreadsafeRuntime | None" = None,
     log: "RequestLog | None" = None,
     *,
@@ -49,7 +47,6 @@ def serve_http(
 
     Args:
         settings: Say where, and whether at all.
-        counters: The counters of all workers.
         runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
         reuse_port: Share the port with other processes.
@@ -73,7 +70,7 @@ def serve_http(
 
         def run() -> None:
             try:
-                _serve(settings, counters, runtime, log, listening, context=context, stopping=stopping)
+                _serve(settings, runtime, log, listening, context=context, stopping=stopping)
             except BaseException:  # SystemExit, too, which would end a thread without a word
                 LOGGER.exception("HTTP has failed")
             if not stopping.is_set():
@@ -90,7 +87,6 @@ def serve_http(
 
 def _serve(
     settings: Settings,
-    counters: SharedCounters,
     runtime: "ThreadsafeRuntime | None",
     log: "RequestLog | None",
     listening: socket.socket,
@@ -106,7 +102,7 @@ def _serve(
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
         config = uvicorn.Config(
-            create_application(settings, counters, workers, runtime=runtime, log=log),
+            create_application(settings, workers, runtime=runtime, log=log),
             http=partial(HttpProtocol, stall_seconds=settings.max_request_seconds),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",

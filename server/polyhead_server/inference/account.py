@@ -57,7 +57,6 @@ class RequestAccount:
                 total_ns=total_ns,
                 parse_ns=self.parse_ns,
                 tokenise_ns=self.tokenise_ns,
-                input_ns=self.input_ns,
                 queue_ns=self.queue_ns,
                 compute_ns=self.compute_ns,
                 serialise_ns=self.write_ns,

@@ -133,6 +133,11 @@ class Inline:
         self.tokens = 0
         """N of all that wait."""
 
+    @property
+    def requests(self) -> int:
+        """The number of those that wait."""
+        return len(self._waiting)
+
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
         seconds = self._lanes.costs.price(work.size)

@@ -142,6 +142,11 @@ class Scheduler:
         """Tokens that wait."""
         return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
 
+    @property
+    def queued_requests(self) -> int:
+        """Requests, and pieces of larger ones, that wait."""
+        return len(self._queue) + (self._inline.requests if self._inline is not None else 0)
+
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
         if not self._started:

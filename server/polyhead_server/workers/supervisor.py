@@ -11,14 +11,17 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prometheus_client.multiprocess import mark_process_dead
 
 from polyhead_server.address import format_address, reserve_port, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.http.server import announce, open_port
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
+from polyhead_server.workers.metric_files import add_files, metric_files
 from polyhead_server.workers.worker import READY, REPORT_SECONDS, Assignment
 
 _FIRST_PAUSE_SECONDS = 0.25
@@ -56,7 +59,7 @@ class Supervisor:
 
     Args:
         settings: How they run; the port is reserved.
-        counters: Where they count.
+        metrics: The folder in which they count; see `metric_files`.
         gpus: The GPUs that they spread over; none lets each worker choose its device.
         tick: Waits for as long as workers take from one report to the next.
     """
@@ -64,14 +67,14 @@ class Supervisor:
     def __init__(
         self,
         settings: Settings,
-        counters: SharedCounters,
+        metrics: Path,
         gpus: Sequence[int] = (),
         *,
         tick: Callable[[], Awaitable[object]] = _tick,
     ) -> None:
         self.restarts = [0] * settings.workers
         self._settings = settings
-        self._counters = counters
+        self._metrics = metrics
         self._gpus = gpus
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
@@ -170,11 +173,12 @@ class Supervisor:
         )
 
     async def _start(self, worker: int) -> Process:
+        add_files(self._metrics, worker)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyhead_server.workers.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=self._counters.files,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._metrics)},
             # Ctrl-C goes to all processes of a terminal's session; the supervisor passes it on.
             start_new_session=True,
         )
@@ -184,7 +188,6 @@ class Supervisor:
         assignment = Assignment(
             settings=settings_of(worker, self._settings, self._gpus),
             worker=worker,
-            files=self._counters.files,
             restarts=self.restarts[worker],
         )
         assert process.stdin is not None  # noqa: S101 - a pipe
@@ -224,7 +227,7 @@ class Supervisor:
         self._ready.discard(worker)
         self._silent.pop(worker, None)
         del self._running[worker]
-        self._counters.clear_gauges(worker)
+        mark_process_dead(worker, str(self._metrics))
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -270,9 +273,7 @@ async def _supervise(settings: Settings, gpus: Sequence[int]) -> int:
         reserved = open_port(settings, reserve_port)
         http_port = None if reserved is None else stack.enter_context(reserved).getsockname()[1]
         settings = replace(settings, http_port=http_port or "off")
-        counters = SharedCounters.create(settings.workers, worker=None)
-        stack.callback(counters.close)
-        supervisor = Supervisor(settings, counters, gpus)
+        supervisor = Supervisor(settings, stack.enter_context(metric_files(settings.workers)), gpus)
         announce(settings, http_port)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

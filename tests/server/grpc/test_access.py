@@ -15,7 +15,6 @@ from polyhead_proto import FILE, SERVICE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.grpc.access import MANAGEMENT, guard_of, read_tokens
-from polyhead_server.observability import counter_slots as slots
 
 X = np.ones((1, 3, 16), np.float32)
 TOKEN, SECOND, ADMIN = (secrets.token_hex(16) for _ in range(3))
@@ -101,7 +100,7 @@ def test_no_method_is_open_but_those_for_probes(locked: Any) -> None:
     probes = {path for path in every_method() if path.endswith(("Health/Check", "Health/Watch"))}
     assert open_without == open_with_wrong == probes
     assert f"/{SERVICE}/ModelInfer" in every_method()
-    assert locked.runtime.registry.counters.total("tiny", 1)[slots.CODE[slots.GRPC]["OK"]] == 0
+    assert locked.counted.codes("tiny") == {}
 
 
 def test_management_has_a_token_of_its_own(locked: Any) -> None:
@@ -161,10 +160,4 @@ def test_a_refused_inference_is_counted(locked: Any) -> None:
     with pytest.raises(grpc.RpcError):
         locked.call("ServerLive")
 
-    counted = locked.runtime.registry.unattributed.page
-    assert (
-        counted[slots.CODE[slots.GRPC]["UNAUTHENTICATED"]]
-        == counted[slots.CODE[slots.GRPC]["PERMISSION_DENIED"]]
-        == 1
-    )
-    assert counted[slots.FAILED] == 2
+    assert locked.counted.codes() == {"UNAUTHENTICATED": 1, "PERMISSION_DENIED": 1}

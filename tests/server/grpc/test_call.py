@@ -17,7 +17,6 @@ from tests.waiting import reached, until
 from polyhead_proto import RPCS
 from polyhead_server.errors import ErrorReply, InvalidRequestError
 from polyhead_server.grpc.call import Call, deadline_of, end, one_reply, read, unary
-from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 
 INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
@@ -182,12 +181,6 @@ async def test_who_has_left_before_the_status_gets_none() -> None:
 # ---- In a server -----------------------------------------------------------------------------------
 
 
-def rejected(server: Any) -> dict[str, int]:
-    """How many requests of no known model have been counted, by their status."""
-    totals = server.runtime.registry.counters.total("", 0)
-    return {code: totals[slot] for code, slot in slots.CODE[slots.GRPC].items() if totals[slot]}
-
-
 @pytest.fixture
 def debug(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level("DEBUG", logger=LOGGER.name)
@@ -203,7 +196,7 @@ def test_a_call_that_ends_without_a_request_is_answered(
     with fails(grpc.StatusCode.INVALID_ARGUMENT, "a call must bring a request, this one ended without"):
         list(server.channel.stream_stream(path)(iter(()), timeout=60))
 
-    assert rejected(server) == ({"INVALID_ARGUMENT": 1} if path == INFER else {})
+    assert server.counted.codes() == ({"INVALID_ARGUMENT": 1} if path == INFER else {})
     (line,) = [line for line in debug.messages if line.startswith("request ")]
     assert " rejected: INVALID_ARGUMENT: a call must bring a request" in line
 
@@ -221,7 +214,7 @@ def test_a_caller_who_leaves_before_the_request_has_come_sent_no_wrong_one(
         h2.round_trip(connection)
         time.sleep(0.3)
 
-    assert "INVALID_ARGUMENT" not in rejected(server)
+    assert "INVALID_ARGUMENT" not in server.counted.codes()
     assert not any("must bring a request" in line for line in debug.messages)
 
 
@@ -268,5 +261,5 @@ def test_grpc_itself_refuses_what_is_above_the_size_limit(serve: Any, path: str,
         list(method(iter([bytes(MIB + 1)]), timeout=60, compression=compression))
 
     assert server.infer("tiny", X)["output"].shape == (1, 3, 16)
-    assert "INVALID_ARGUMENT" not in rejected(server)
+    assert "INVALID_ARGUMENT" not in server.counted.codes()
     until(lambda: not server.runtime.lifecycle.accepted and not server.runtime.budget.bytes)

@@ -20,12 +20,10 @@ from tests.server.conftest import fails
 from tests.waiting import until
 
 from polyhead_proto import RPCS
-from polyhead_proto import messages as pb
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference import account, inference
 from polyhead_server.inference.parts import make_part
-from polyhead_server.observability import counter_slots as slots
 
 LIMIT = 8 * 1024
 X = np.random.default_rng(3).normal(size=(2, 40, 16)).astype(np.float32)
@@ -179,9 +177,7 @@ def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     assert list(together(got[:-1])) == ["output", "attention.0"]
     assert {reply.infer_response.id for reply in rest} == {"b"}
     assert list(together(rest)) == ["output", "attention.0", "attention.1", "value_norms"]
-    statistics = small.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny.attention"))
-    counted = statistics.model_stats[0].inference_stats
-    assert (counted.success.count, counted.fail.count) == (1, 1)
+    assert small.counted.codes("tiny.attention") == {"OK": 1, "RESOURCE_EXHAUSTED": 1}
 
 
 def test_an_error_is_the_streams_status_where_the_caller_wants_that(server: Any) -> None:
@@ -258,8 +254,7 @@ def test_what_a_cancelled_reader_has_not_taken_is_dropped(serve: Any, produced: 
     until(lambda: not server.runtime.lifecycle.accepted)
     assert produced.parts < math.ceil(LONG_BYTES / PART)
     until(lambda: produced.alive() == 0)
-    statistics = server.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny.attention"))
-    assert statistics.model_stats[0].inference_stats.fail.count == 1
+    assert server.counted.codes("tiny.attention") == {"CANCELLED": 1}
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
 
 
@@ -282,8 +277,8 @@ def test_readers_that_stand_still_are_bounded_for_all_together(serve: Any, produ
     error: Any = caught.value
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) >= 500
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
-    totals = server.runtime.registry.counters.total("tiny.attention", 1)
-    assert totals[slots.DROP["memory"]] == totals[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == 4
+    assert server.counted("polyhead_drops_total", "tiny.attention", reason="memory") == 4
+    assert server.counted.codes("tiny.attention")["UNAVAILABLE"] == 4
 
     for replies in standing:
         replies.cancel()
@@ -306,9 +301,7 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
     until(lambda: server.runtime.lifecycle.accepted == 0 and server.runtime.budget.bytes <= PART)
 
     until(lambda: produced.alive() == 0)
-    totals = server.runtime.registry.counters.total("tiny.attention", 1)
-    assert totals[slots.CODE[slots.GRPC]["DEADLINE_EXCEEDED"]] == 1
-    assert totals[slots.CODE[slots.GRPC]["CANCELLED"]] == 0
+    assert server.counted.codes("tiny.attention") == {"DEADLINE_EXCEEDED": 1}
     with fails(grpc.StatusCode.DEADLINE_EXCEEDED, "the reply must be read before the deadline, and was not"):
         list(replies)
     until(lambda: server.runtime.budget.bytes == 0)

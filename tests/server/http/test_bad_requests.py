@@ -14,7 +14,6 @@ from tests.waiting import until
 
 from polyhead_server.http.bodies import PIECE
 from polyhead_server.http.documents import MAX_JSON_BYTES
-from polyhead_server.observability import counter_slots as slots
 
 INFER = "/v2/models/tiny/infer"
 X = {"name": "x", "datatype": "FP32", "shape": [1, 2, 16], "data": [0.5] * 32}
@@ -279,9 +278,9 @@ def test_head_is_get_without_a_body(web: OverHttp) -> None:
 
 
 def test_what_is_rejected_here_is_counted(web: OverHttp) -> None:
-    def counts() -> tuple[int, int]:
-        values = web.counted()
-        return values[slots.FAILED], values[slots.CODE[slots.HTTP]["INVALID_ARGUMENT"]]
+    def counts() -> tuple[float, float]:
+        codes = web.codes()
+        return sum(codes.values()), codes.get("INVALID_ARGUMENT", 0)
 
     failed, invalid = counts()
     web.post(INFER, b"{")
@@ -352,12 +351,12 @@ def test_what_is_not_http_ends_the_connection(web: OverHttp, said: bytes) -> Non
     ],
 )
 def test_half_a_request_needs_no_answer(web: OverHttp, said: bytes) -> None:
-    before = web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]]
+    before = web.codes().get("CANCELLED", 0)
 
     assert web.say(said, end=True) == b""
 
     if said != HEAD:
-        until(lambda: web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]] != before)
+        until(lambda: web.codes().get("CANCELLED", 0) != before)
 
 
 def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:

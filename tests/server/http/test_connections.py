@@ -23,6 +23,7 @@ import psutil
 import pytest
 import uvicorn
 from tests.server.conftest import Gate, fails
+from tests.server.counting import Counts
 from tests.server.http.conftest import OverHttp, StartHttp, read_all, with_tensor
 from tests.servers import ServerProcess
 from tests.waiting import until
@@ -31,8 +32,6 @@ from polyhead_server import Settings
 from polyhead_server.http import connections
 from polyhead_server.http import server as http_server
 from polyhead_server.http.server import serve_http
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.shared_counters import SharedCounters
 
 FEW = 8
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -42,7 +41,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def metrics(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The port of a server of metrics and probes with room for few connections."""
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
-    with serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()) as port:
+    with serve_http(Settings(models=Path("models"), http_port=0)) as port:
         yield port
 
 
@@ -91,7 +90,7 @@ def test_requests_that_have_come_are_read_before_room_is_made(monkeypatch: pytes
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
     with (
         ExitStack() as stack,
-        serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()),
+        serve_http(Settings(models=Path("models"), http_port=0)),
     ):
         assert started.wait(120)
         for one in slow:
@@ -143,7 +142,7 @@ def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
     settings = Settings(models=Path("models"), http_host="::1", http_port=0)
     try:
         with (
-            serve_http(settings, SharedCounters.create()) as port,
+            serve_http(settings) as port,
             urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=120) as reply,
         ):
             assert reply.status == 200
@@ -184,7 +183,6 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
 ) -> None:
     web = serve_over_http(max_request_bytes=2**17, max_held_bytes=2**17)
     x = {"x": np.ones((1, 1000, 16), np.float32)}
-    counted = slots.DROP["memory"], slots.CODE["http"]["UNAVAILABLE"]
     with unfinished(web, 2**17 - 2**10), fails(grpc.StatusCode.UNAVAILABLE):
         web.running.infer("tiny", x)
     nothing_held(web)
@@ -193,10 +191,11 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
         with gate.closed():
             answer = pool.submit(web.running.infer, "tiny", x)
             gate.until_held()
-            dropped, refused = (web.counted()[slot] for slot in counted)
+            counted = Counts()
             assert web.post("/v2/models/tiny/infer", bytes(2**16)).status == 503
-            until(lambda: web.counted()[counted[1]] > refused)
-            assert [web.counted()[slot] for slot in counted] == [dropped + 1, refused + 1]
+            until(lambda: counted.codes(protocol="http"))
+            assert counted.codes(protocol="http") == {"UNAVAILABLE": 1}
+            assert counted("polyhead_drops_total", reason="memory") == 1
         assert answer.result()["output"].shape == (1, 1000, 16)
     nothing_held(web)
 
@@ -259,7 +258,7 @@ def reader_of(web: OverHttp) -> socket.socket:
 
 def nothing_held(web: OverHttp) -> None:
     """Returns when the server holds nothing for a reply, and answers no request."""
-    until(lambda: not web.running.runtime.budget.bytes and not web.counted()[slots.IN_FLIGHT])
+    until(lambda: not web.running.held and not web.accepted)
 
 
 @pytest.fixture

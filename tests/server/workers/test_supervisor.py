@@ -29,7 +29,7 @@ from tests.waiting import until
 from polyhead_client import Client, Unavailable
 from polyhead_server import Settings
 from polyhead_server.address import reserve_port
-from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.workers.metric_files import metric_files
 from polyhead_server.workers.supervisor import Supervisor, settings_of
 from polyhead_server.workers.worker import LOADING, READY, Assignment
 
@@ -322,10 +322,8 @@ async def let_all_run() -> None:
 def one_worker(models: Path, tick: Ticks) -> Iterator[Supervisor]:
     with ExitStack() as stack:
         port = stack.enter_context(reserve_port("127.0.0.1", 0)).getsockname()[1]
-        counters = SharedCounters.create(1, worker=None)
-        stack.callback(counters.close)
         settings = replace(quick_settings(models), port=port, workers=1)
-        yield Supervisor(settings, counters, tick=tick)
+        yield Supervisor(settings, stack.enter_context(metric_files(1)), tick=tick)
 
 
 class FakeWorkers:
@@ -427,6 +425,6 @@ def test_without_gpus_each_worker_decides() -> None:
 def test_nothing_else_changes_on_the_way_to_a_worker() -> None:
     mine = settings_of(1, SETTINGS, (4, 5))
     assert mine == replace(SETTINGS, device="cuda:5", workers=3)  # that share this GPU
-    assignment = Assignment(settings=mine, worker=1, files=(3, 4), restarts=0)
+    assignment = Assignment(settings=mine, worker=1, restarts=0)
 
     assert Assignment.from_line(assignment.to_line()).settings == mine
