@@ -122,7 +122,7 @@ overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
 	$(BIN)/python -m benchmarks.overload
 
 # Tags are the version's. The image for GPUs is large: IMAGES=server-gpu builds it.
-IMAGES ?= server export
+IMAGES ?= server proxy export
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 images:  ## Build the images for Kubernetes, with Docker; REGISTRY=registry.example.com also pushes them there
 	set -e; for image in $(IMAGES); do \

@@ -314,6 +314,22 @@ def test_images_are_of_this_version() -> None:
     assert server("overlays/gpu")["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
+def test_components_go_together(tmp_path: Path) -> None:
+    folder = copy_with_own(tmp_path)
+    file = folder / OWN / "kustomization.yaml"
+    components = ", ".join(f"../../components/{one.name}" for one in (folder / "components").iterdir())
+    file.write_text(re.sub(r"components: \[.*\]", f"components: [{components}]", file.read_text()))
+
+    done = kustomize(file.parent)
+
+    assert done.returncode == 0, done.stderr
+    images = {
+        image.partition(":")[0].rpartition("/")[2] for image in re.findall(r"image: (\S+)", done.stdout)
+    }
+    assert images == {"polyhead-server-gpu", "polyhead-proxy", "polyhead-export"}
+    assert "- --http\n" in done.stdout
+
+
 @pytest.mark.parametrize("target", [*(target for target in PLAIN if target != OWN), MODELS])
 def test_lines_to_change_are_in_one_file(target: str, tmp_path: Path) -> None:
     """And one of these, the name of each image, is enough: nothing else needs a registry."""
