@@ -23,7 +23,7 @@ import psutil
 import pytest
 import trustme
 from tests.deploy.compose_file import ROOT, services
-from tests.deploy.kubernetes_objects import KUBECTL, pod
+from tests.deploy.kubernetes_objects import KUBECTL, OWN, pod
 from tests.deploy.stack import Stack, can_be_had, run, volumes
 from tests.deploy.traffic import TEXTS, Hurried, Persistent, UntilRefused
 
@@ -428,31 +428,41 @@ def test_a_full_disk_is_said_and_starts_nothing(images: None, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
-def test_a_pod_runs_with_what_its_manifest_gives_it(images: None) -> None:
-    """The containers of deploy/kubernetes/overlays/try, one after the other, on this engine."""
-    spec = pod("overlays/try")
-    (export,), (server,) = spec["initContainers"], spec["containers"]
+@pytest.mark.parametrize("target", ["overlays/try", OWN])
+def test_a_pod_runs_with_what_its_manifest_gives_it(images: None, target: str) -> None:
+    """The containers of an overlay of deploy/kubernetes, on this engine."""
+    spec, of_models = pod(target), pod("overlays/try")
+    (export,), (server,) = of_models["initContainers"], spec["containers"]
+    sidecars = [one for one in spec["initContainers"] if one.get("restartPolicy") == "Always"]
     name = f"polyhead-pod-{TAG}"
+    names = [name, *(f"{name}-{sidecar['name']}" for sidecar in sidecars)]
     try:
-        run(*_as_container(export, spec, volume=name))
+        run(*_as_container(export, of_models, volume=name))
         run(*_as_container(server, spec, volume=name, more=("--detach", "--name", name, "--publish-all")))
+        for sidecar, its_name in zip(sidecars, names[1:], strict=True):
+            options = ("--detach", "--name", its_name, f"--network=container:{name}")
+            run(*_as_container(sidecar, spec, volume=name, more=options))
         (state,) = json.loads(run("docker", "inspect", name))
         published = {
             int(port.partition("/")[0]): f"127.0.0.1:{bound[0]['HostPort']}"
             for port, bound in state["NetworkSettings"]["Ports"].items()
         }
-        startup, live = server["startupProbe"], server["livenessProbe"]["httpGet"]
+        startup, live = server["startupProbe"], server["livenessProbe"]
         with Client(published[startup["grpc"]["port"]], timeout=60) as client:
             client.wait_until_ready(timeout=startup["periodSeconds"] * startup["failureThreshold"])
             assert client.encode(TEXTS, model="minilm").pooled is not None
-        for path in (live["path"], "/v2/models/minilm/ready"):
-            with urllib.request.urlopen(f"http://{published[live['port']]}{path}", timeout=120) as reply:
-                assert reply.status == 200
-        run("docker", "stop", "--time", str(spec["terminationGracePeriodSeconds"]), name)
-        (state,) = json.loads(run("docker", "inspect", name))
-        assert state["State"]["ExitCode"] == 0
+        if target == OWN:
+            run("docker", "exec", name, *live["exec"]["command"])
+        else:
+            _get(published[live["httpGet"]["port"]], live["httpGet"]["path"])
+            _get(published[8002], "/v2/models/minilm/ready")
+        _get(published[8002], "/metrics")
+        for one in names:
+            run("docker", "stop", "--time", str(spec["terminationGracePeriodSeconds"]), one)
+            (state,) = json.loads(run("docker", "inspect", one))
+            assert state["State"]["ExitCode"] == 0
     finally:
-        run("docker", "rm", "--force", name, check=False)
+        run("docker", "rm", "--force", *reversed(names), check=False)
         run("docker", "volume", "rm", "--force", name)
 
 
@@ -493,11 +503,18 @@ def _as_container(
     words += [f"--cap-drop={name}" for name in security["capabilities"]["drop"]]
     words += [] if security["allowPrivilegeEscalation"] else ["--security-opt=no-new-privileges"]
     words += [f"--memory={limits['memory'].lower().removesuffix('i')}", f"--cpus={limits.get('cpu', 2)}"]
-    for mount in container["volumeMounts"]:
+    words += [f"--env={one['name']}={one['value']}" for one in container.get("env", ())]
+    for mount in container.get("volumeMounts", ()):
         flag, value = mounts[mount["name"]]
         words += [flag, value + mount["mountPath"] + ",readonly" * mount.get("readOnly", False)]
-    image = container["image"].partition(":")[0]
+    image = container["image"].rpartition("/")[2].partition(":")[0]
     return [*words, *(() if more else ("--rm",)), f"{image}:{TAG}", *container.get("args", ())]
+
+
+def _get(address: str, path: str) -> None:
+    """Has a server answer over HTTP."""
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as reply:
+        assert reply.status == 200
 
 
 def _normal(pinned: str) -> str:
