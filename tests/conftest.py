@@ -120,6 +120,7 @@ SLOW = (
     "load/test_web_guard.py",
     "server/engine/test_openvino_graphs.py",
     "server/engine/test_openvino_session.py",
+    "server/http/test_described.py",
     "server/ray",
     "server/test_hostile_connections.py",
     "server/test_overload.py",

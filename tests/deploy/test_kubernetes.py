@@ -34,11 +34,11 @@ from tests.deploy.kubernetes_objects import (
 from tests.deploy.proxy import CONFIGURATION
 from tests.deploy.stack import run
 from tests.interop.test_kserve import ENVIRONMENT as KSERVE
-from tests.servers import InThread, quick_settings, serving
+from tests.servers import InThread, quick_settings, serving, serving_metrics
 
 from polyhead_server import Settings
 from polyhead_server.command import app
-from polyhead_server.http.server import DEFAULT_PORT, serve_http
+from polyhead_server.http.server import DEFAULT_PORT
 from polyhead_server.repository.manifest import FORMAT
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
@@ -267,7 +267,7 @@ def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    with serve_http(Settings(models=served.models, http_port=0)) as port:
+    with serving_metrics(Settings(models=served.models, http_port=0)) as port:
         if target == OWN:
             script = container["livenessProbe"]["exec"]["command"][-1]
             run(sys.executable, "-c", script.replace(f":{settings(target).http_port}", f":{port}"))

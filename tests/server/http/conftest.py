@@ -13,10 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.server.conftest import Running, running
 from tests.server.counting import Counts
-from tests.servers import quick_settings
-
-from polyhead_server.http.server import serve_http
-from polyhead_server.http.threadsafe import ThreadsafeRuntime
+from tests.servers import quick_settings, serving_http
 
 
 @dataclass(frozen=True)
@@ -130,8 +127,7 @@ def over_http(models: Path, *, wait: bool = True, **overrides: Any) -> Iterator[
     settings = quick_settings(models, **({"http": True, "http_port": 0} | overrides))
     with running(settings, wait=wait) as one:
         server = one.server
-        runtime = ThreadsafeRuntime(server.runtime, one.loop)
-        with serve_http(settings, runtime, server.request_log) as port:
+        with serving_http(one.loop, settings, server.runtime, server.request_log) as port:
             assert port is not None
             yield OverHttp(one, port)
 

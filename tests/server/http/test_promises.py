@@ -15,12 +15,12 @@ import pytest
 import trustme
 from tests.server.conftest import Gate
 from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all, with_tensor
+from tests.servers import serving_metrics
 from tests.waiting import until
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.http import server as http_server
-from polyhead_server.http.server import serve_http
 from polyhead_server.http.tensors import Written
 from polyhead_server.scheduling import Scheduler, Work
 
@@ -143,7 +143,7 @@ def test_metrics_without_inference_have_no_other_name_though_it_needs_a_token(tm
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     settings = Settings(models=Path("models"), http_port=0, token_file=tokens)
-    with serve_http(settings) as port:
+    with serving_metrics(settings) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/metrics", headers={"Host": "example.org"})
         assert connection.getresponse().status == 403
@@ -234,7 +234,7 @@ def test_handshakes_half_done_stop_no_others(
         for oldest in slow[: -2 * 8]:
             read_all(oldest)
 
-    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
+    monkeypatch.setattr("polyhead_server.http.guard.HEAD_SECONDS", 0.05)
     with web.connect(said[:-1]) as silent:
         assert read_all(silent) == b""
 
@@ -363,8 +363,12 @@ def test_limits_are_said_before_anything_is_computed(serve_over_http: StartHttp)
     assert web.counted("polyhead_batch_sequences_count", "tiny") == 0
 
 
-def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Gate) -> None:
+def test_a_drain_finishes_what_was_accepted(
+    serve_over_http: StartHttp, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     web = serve_over_http()
+    # Another server of this process is ready.
+    monkeypatch.setattr("polyhead_server.http.observations.any_ready", web.running.runtime.serving)
     with gate.closed():
         asked = Asking(web)
         wait_for(web, 1)
@@ -390,7 +394,7 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", fail)
+    monkeypatch.setattr("polyhead_server.http.oip.write_reply", fail)
 
     answered = web.post(INFER, GOOD, {"x-request-id": "abc-7"})
 
@@ -408,7 +412,7 @@ def test_a_reply_that_fails_on_the_way_is_cut_short_and_logged(
         raise ZeroDivisionError("a fault")
 
     failing = Written(json=pieces(), elements=10**6, raw=())
-    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", lambda *_: failing)
+    monkeypatch.setattr("polyhead_server.http.oip.write_reply", lambda *_: failing)
 
     with pytest.raises(http.client.IncompleteRead):
         web.post(INFER, GOOD, {"x-request-id": "abc-8"})
@@ -450,26 +454,15 @@ def test_inferences_are_logged_as_those_of_grpc(
 # ---- Settings ----------------------------------------------------------------------------------
 
 
-def serve_nothing(settings: Settings) -> None:
-    with serve_http(settings):
-        pass
-
-
 def test_inference_needs_a_port() -> None:
     off = Settings(models=Path("models"), http=True, http_port="off")
-    with (
-        pytest.raises(StartError, match="--http must come with a port"),
-        serve_http(off),
-    ):
+    with pytest.raises(StartError, match="--http must come with a port"), serving_metrics(off):
         pass
 
 
 def test_inference_is_not_left_out_because_the_usual_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(models=Path("models"), http=True)
-    with serve_http(Settings(models=Path("models"), http_port=0)) as port:
+    with serving_metrics(Settings(models=Path("models"), http_port=0)) as port:
         monkeypatch.setattr("polyhead_server.http.server.DEFAULT_PORT", port)
-        with (
-            pytest.raises(StartError, match="cannot serve HTTP"),
-            serve_http(settings),
-        ):
+        with pytest.raises(StartError, match="cannot serve HTTP"), serving_metrics(settings):
             pass

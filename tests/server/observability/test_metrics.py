@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import Gate, Running, fails
+from tests.servers import serving_metrics
 from tests.waiting import until
 
 from polyhead_proto import messages as pb
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.http.server import serve_http
 from polyhead_server.observability import metrics
 
 Ask = Callable[[str], int]
@@ -39,7 +39,7 @@ class Metrics:
     def __init__(self, before: "Metrics | None" = None) -> None:
         metrics.start(restarts=2)
         with (
-            serve_http(settings()) as port,
+            serving_metrics(settings()) as port,
             urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as reply,
         ):
             text = reply.read().decode()
@@ -122,6 +122,7 @@ def test_triton_has_names_for_the_same(serve: Any) -> None:
     assert triton("request_duration_us") >= sum(times) + triton("compute_input_duration_us")
     named = [family for family in counted.families if family.startswith("nv_")]
     assert len(named) == 10
+    assert {*named} == {*re.findall(r"`(nv_\w+)`", OPERATIONS.read_text())}
     for name in named:
         assert {frozenset(sample.labels) for sample in counted.families[name].samples} == {
             frozenset({"model", "version"})
@@ -208,7 +209,7 @@ def test_a_scraper_gets_the_format_that_it_accepts(accept: str, media_type: str)
 
 def serve_nothing(settings: Settings) -> int | None:
     """Serves the metrics of no worker for a moment; returns the port."""
-    with serve_http(settings) as port:
+    with serving_metrics(settings) as port:
         return port
 
 
@@ -252,7 +253,7 @@ def ask(serve: Any) -> Iterator[tuple[Any, Ask]]:
         except urllib.error.HTTPError as error:
             return error.code
 
-    with serve_http(settings()) as port:
+    with serving_metrics(settings()) as port:
         yield server, status
 
 
