@@ -79,7 +79,7 @@ def test_a_proxy_is_in_front_of_each_server(name: str, behind: str) -> None:
     assert proxy["depends_on"] == [behind]
     assert proxy.get("profiles") == services()[behind].get("profiles")
     for protocol, port in (("GRPC", 8001), ("HTTP", 8002)):
-        (default,) = re.findall(rf"POLYHEAD_PROXY_{protocol}_SERVER-([\w:]+)", CONFIGURATION.read_text())
+        (default,) = set(re.findall(rf"POLYHEAD_PROXY_{protocol}_SERVER-([\w:]+)", CONFIGURATION.read_text()))
         assert settings.get(f"POLYHEAD_PROXY_{protocol}_SERVER", default) == f"{behind}:{port}"
     assert {port.rsplit(":", 1)[1] for port in proxy["ports"]} == {"8001", "8002"}
     assert settings["POLYHEAD_PROXY_SECONDS"] == Settings(models=ROOT).max_request_seconds

@@ -158,16 +158,15 @@ def test_containers_are_locked_and_on_loopback(stack: Stack) -> None:
         host = stack.container(service)["HostConfig"]
         assert host["ReadonlyRootfs"] is True
         assert host["CapDrop"] == ["ALL"]
-        assert {binding["HostIp"] for port in host["PortBindings"].values() for binding in port} == {
-            "127.0.0.1"
-        }
+        open_on = {binding["HostIp"] for port in (host["PortBindings"] or {}).values() for binding in port}
+        # Callers reach the proxy.
+        assert open_on == (set() if service == "server" else {"127.0.0.1"})
     tries = "for f in /x /opt/polyhead/x /models/x; do touch $f && echo wrote $f; done"
     said = stack("exec", "--no-TTY", "server", "sh", "-c", tries, check=False)
     assert "wrote" not in said
     assert said.count("Read-only file system") == 3
     for service in ("server", "proxy"):
         assert stack("exec", "--no-TTY", service, "id", "-u") == "10001\n"
-    assert not stack.container("server")["HostConfig"]["PortBindings"], "callers reach the proxy"
 
 
 def test_the_export_does_nothing_when_all_is_there(stack: Stack, report: Report) -> None:
