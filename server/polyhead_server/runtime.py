@@ -12,12 +12,11 @@ from typing import TypeVar
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import choose_device, in_precision
-from polyhead_server.errors import RequestError, StartError
+from polyhead_server.errors import RequestError, StalledError, StartError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import InferReply, write_reply
 from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
@@ -48,32 +47,25 @@ class Runtime:
         reply = await runtime.infer(request)  # bytes of a ModelInferRequest, of a ModelInferResponse
     ```
 
-    Nothing here knows a port: `polyhead_server.transport` puts a gRPC server in front. Settings that concern
+    Nothing here knows a port: `polyhead_server.grpc` puts a gRPC server in front. Settings that concern
     connections, tokens, workers, metrics and traces have no effect here.
 
     Args:
         settings: The repository, the device and the limits.
         families: Serve only these families of the repository; none is all.
-        counters: Where statistics are counted; None makes new ones.
 
     Raises:
         DeviceError: The requested device does not work.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        families: Sequence[str] = (),
-        counters: SharedCounters | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, *, families: Sequence[str] = ()) -> None:
         self.settings = settings
         self.device = replace(
             in_precision(choose_device(settings.device), settings.compute_precision),
             packed=settings.weights == "packed",
             memory_limit=settings.gpu_memory,
         )
-        self.registry = Registry(self._changed, counters=counters)
+        self.registry = Registry(self._changed)
         self.lifecycle = Lifecycle(self.registry, self._changed)
         self.budget = Budget(settings.max_held_bytes, self.registry.unattributed)
         self._gauges = Gauges(self.registry, self.budget, self.lifecycle)
@@ -147,7 +139,7 @@ class Runtime:
     def _build(self, loaded: Loaded) -> Model:
         """Build a model that can answer requests."""
         signature = loaded.signature
-        statistics = Statistics(self.registry.counters, signature.name, signature.version)
+        statistics = Statistics(signature.name, signature.version)
         scheduler = Scheduler(
             Dispatch(
                 loaded.lanes,
@@ -219,14 +211,22 @@ class Runtime:
             return reply
 
     async def stream(
-        self, request: bytes, send: Callable[[bytes], Awaitable[None]], *, deadline: float = math.inf
+        self,
+        request: bytes,
+        send: Callable[[bytes], Awaitable[None]],
+        *,
+        deadline: float = math.inf,
+        until_sent: UntilSent | None = None,
     ) -> None:
         """Answer an inference request with one message, or in parts if it asks for them.
 
         Args:
             request: A `ModelInferRequest`.
-            send: Sends a `ModelStreamInferResponse`. The next part is made when it returns.
+            send: Sends a `ModelStreamInferResponse`. The next part is made when it returns. It may raise
+                `StalledError`.
             deadline: When the caller stops waiting, in the event loop's time.
+            until_sent: Where a reader has stalled, called with a function that the caller must call once
+                the message is gone: its memory counts as held until then.
 
         Raises:
             RequestError: The caller gets the reason.
@@ -234,11 +234,17 @@ class Runtime:
         """
         write = partial(write_reply, streamed=True)
         with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
-            await send(
-                await self._inference.answer(
-                    self._split(request), write, deadline=self.deadline(deadline), held=held, send=send
+            try:
+                await send(
+                    await self._inference.answer(
+                        self._split(request), write, deadline=self.deadline(deadline), held=held, send=send
+                    )
                 )
-            )
+            except StalledError as error:
+                if until_sent is not None:
+                    held.add(min(0, error.size - held.bytes))
+                    held.keep(until_sent)
+                raise
 
     async def answer(
         self,

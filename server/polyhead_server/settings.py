@@ -203,8 +203,8 @@ class Settings:
     """Longest time in the queue, unless the request sets a shorter timeout."""
 
     max_request_seconds: Annotated[float, _Positive] = 300.0
-    """Longest time for a request to arrive, and again from then to the end of its reply, whatever its
-    deadline."""
+    """Longest time from a request's arrival to the end of its reply, whatever its deadline; over HTTP also
+    for it to arrive."""
 
     max_working_bytes: Annotated[int, _Size] = 2 * 2**30
     """Most memory that the attention of one request may need while it is computed, by estimate."""

@@ -21,7 +21,7 @@ from tests.servers import ServerProcess, quick_settings, serving
 from polyhead_client import Client, PolyheadError, Unavailable
 from polyhead_client.channel import OPTIONS
 from polyhead_load.sweep.server import free_port
-from polyhead_server.transport.options import DEFAULTS
+from polyhead_server.grpc.options import DEFAULTS
 
 if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer

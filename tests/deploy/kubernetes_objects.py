@@ -5,13 +5,17 @@ import importlib
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.deploy.compose_file import ROOT
+from tests.pages import block
 
 FOLDER = ROOT / "deploy" / "kubernetes"
-TARGETS = ("overlays/try", "overlays/cpu", "overlays/gpu", "overlays/full", "kserve")
+OWN = "overlays/own"
+"""What docs/deploy.md shows as an overlay of one's own: it has the components that no other overlay has."""
+TARGETS = ("overlays/try", "overlays/cpu", "overlays/gpu", OWN, "kserve")
 """What there is to apply, of servers."""
 MODELS = "models"
 """The claim that they serve, and what fills it."""
@@ -22,10 +26,19 @@ KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shut
 @functools.cache
 def render(target: str) -> list[dict[str, Any]]:
     """The objects of a target."""
-    done = kustomize(FOLDER / target)
+    with tempfile.TemporaryDirectory() as folder:
+        done = kustomize(copy_with_own(Path(folder)) / target)
     assert done.returncode == 0, done.stderr
     yaml: Any = importlib.import_module("yaml")
     return list(yaml.safe_load_all(done.stdout))
+
+
+def copy_with_own(folder: Path) -> Path:
+    """Copies deploy/kubernetes into a folder, and adds `OWN`; where it is."""
+    copy = shutil.copytree(FOLDER, folder / "kubernetes")
+    (copy / OWN).mkdir()
+    (copy / OWN / "kustomization.yaml").write_text(block("docs/deploy.md", "kind: Kustomization"))
+    return copy
 
 
 def kustomize(folder: Path) -> "subprocess.CompletedProcess[str]":

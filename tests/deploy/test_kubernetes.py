@@ -21,7 +21,9 @@ from tests.deploy.kubernetes_objects import (
     FOLDER,
     KUBECTL,
     MODELS,
+    OWN,
     TARGETS,
+    copy_with_own,
     kustomize,
     of_kind,
     pod,
@@ -29,26 +31,23 @@ from tests.deploy.kubernetes_objects import (
     server,
 )
 from tests.interop.test_kserve import ENVIRONMENT as KSERVE
-from tests.pages import block
-from tests.servers import InThread, quick_settings, serving
+from tests.servers import InThread, quick_settings, serving, serving_metrics
 
 from polyhead_server import Settings
 from polyhead_server.command import app
-from polyhead_server.http.server import DEFAULT_PORT, serve_http
+from polyhead_server.http.server import DEFAULT_PORT
 from polyhead_server.repository.manifest import FORMAT
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
 
 PLAIN = [target for target in TARGETS if target != "kserve"]
-NODE_MODULES = ROOT / ".npm-kubernetes" / "node_modules"
 VERSIONS = ("1.30", "1.37")
 """The oldest Kubernetes that has all that is used, and the newest whose schemas are installed."""
 
 CORE = {"Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service"}
 OF_MODELS = {"Job", "PersistentVolumeClaim"}
-CUSTOM = {"GRPCRoute", "ScaledObject"}
 OF_KSERVE = {"InferenceService", "ServingRuntime"}
-UNCHECKED = {"BackendTrafficPolicy", "PodMonitor"}
+UNCHECKED = {"PodMonitor"}
 """Kinds whose schema is in no package."""
 
 
@@ -80,11 +79,12 @@ def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- Schemas --------------------------------------------------------------------------------------------
 
 
-def test_every_file_is_rendered() -> None:
+def test_every_file_is_rendered(tmp_path: Path) -> None:
     """kustomize refuses to name a file that is not there; here, none is there that nothing names."""
     yaml: Any = importlib.import_module("yaml")
-    named = {FOLDER / target for target in (*TARGETS, MODELS)}
-    for file in FOLDER.rglob("kustomization.yaml"):
+    folder = copy_with_own(tmp_path)
+    named = {folder / target for target in (*TARGETS, MODELS)}
+    for file in folder.rglob("kustomization.yaml"):
         one = yaml.safe_load(file.read_text())
         named |= {
             (file.parent / other).resolve()
@@ -92,14 +92,14 @@ def test_every_file_is_rendered() -> None:
             for other in one.get(key, [])
         }
 
-    present = {path.parent if path.name == "kustomization.yaml" else path for path in FOLDER.rglob("*.yaml")}
+    present = {path.parent if path.name == "kustomization.yaml" else path for path in folder.rglob("*.yaml")}
     assert present == named
 
 
 def test_every_kind_is_checked_or_said_not_to_be() -> None:
     kinds = {one["kind"] for target in (*TARGETS, MODELS) for one in render(target)}
 
-    assert kinds == CORE | OF_MODELS | CUSTOM | OF_KSERVE | UNCHECKED
+    assert kinds == CORE | OF_MODELS | OF_KSERVE | UNCHECKED
     not_checked = (ROOT / "docs" / "deploy.md").read_text().partition("### What was checked")[2]
     for kind in UNCHECKED:
         assert f"`{kind}`" in not_checked
@@ -123,27 +123,6 @@ def check(command: list[str | Path], objects: list[dict[str, Any]]) -> str:
     done = subprocess.run(command, input=json.dumps(objects), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_custom_resources_fit_their_schemas(tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None or not NODE_MODULES.exists():
-        pytest.skip(f"node, or {NODE_MODULES}, is not there; `make environments` makes it where there is npm")
-    # Where node finds the packages.
-    script = tmp_path / "custom_resources.mjs"
-    shutil.copy(Path(__file__).with_name(script.name), script)
-    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
-    wrong = copy.deepcopy(every(CUSTOM))
-    for one in wrong:
-        if one["kind"] == "GRPCRoute":
-            one["spec"]["rules"][0]["backendRefs"][0] |= {"port": "8001", "wieght": 1}
-        else:
-            one["spec"]["triggers"][0]["metricTyp"] = "Value"
-    said = check([node, script], wrong)
-
-    assert "port must be integer" in said
-    assert "ScaledObject.spec.triggers.0.metricTyp is no key of the schema" in said
-    assert check([node, script], every(CUSTOM)) == ""
 
 
 def test_resources_of_kserve_fit_their_models() -> None:
@@ -177,10 +156,9 @@ def test_objects_select_the_pods(target: str) -> None:
     for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
         assert labels(of_kind(target, kind)).items() <= of_pods.items(), kind
     assert spread["labelSelector"]["matchLabels"].items() <= of_pods.items()
-    for kind in ("HorizontalPodAutoscaler", "ScaledObject"):
-        for one in render(target):
-            if one["kind"] == kind:
-                assert one["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    for one in render(target):
+        if one["kind"] == "HorizontalPodAutoscaler":
+            assert one["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert len({one["metadata"]["namespace"] for one in render(target)}) == 1
 
 
@@ -222,7 +200,7 @@ def test_ports_are_those_of_the_server(target: str) -> None:
         port["port"] for rule in of_kind(target, "NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]
     ]
     assert allowed == list(ports)
-    if target == "overlays/full":
+    if target == OWN:
         monitor = of_kind(target, "PodMonitor")["spec"]
         deployment = of_kind(target, "Deployment")["spec"]["template"]["metadata"]
         assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["http"]
@@ -260,14 +238,14 @@ def small(repository: Path) -> Iterator[InThread]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
     container = server(target)
-    served, counters = small.server.runtime.settings, small.server.runtime.registry.counters
+    served = small.server.runtime.settings
 
     with grpc.insecure_channel(small.address) as channel:
         for name in ("startupProbe", "readinessProbe"):
             request = health_pb2.HealthCheckRequest(service=container[name]["grpc"].get("service", ""))
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    with serve_http(Settings(models=served.models, http_port=0), counters) as port:
+    with serving_metrics(Settings(models=served.models, http_port=0)) as port:
         url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.status == 200
@@ -300,7 +278,8 @@ def test_images_are_of_this_version() -> None:
     images = {target: server(target)["image"] for target in TARGETS}
     (export,) = (container["image"] for container in pod("overlays/try")["initContainers"])
 
-    assert {images.pop(f"overlays/{name}") for name in ("gpu", "full")} == {f"polyhead-server-gpu:{version}"}
+    assert images.pop("overlays/gpu") == f"polyhead-server-gpu:{version}"
+    assert images.pop(OWN) == f"registry.example.com/polyhead-server:{version}"
     (job,) = of_kind(MODELS, "Job")["spec"]["template"]["spec"]["containers"]
     assert job["image"] == f"polyhead-export:{version}"
     assert set(images.values()) == {f"polyhead-server:{version}"}
@@ -308,19 +287,7 @@ def test_images_are_of_this_version() -> None:
     assert server("overlays/gpu")["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_an_overlay_of_one_s_own(tmp_path: Path) -> None:
-    shutil.copytree(FOLDER, tmp_path / "kubernetes")
-    own = tmp_path / "kubernetes" / "overlays" / "own"
-    own.mkdir()
-    (own / "kustomization.yaml").write_text(block("docs/deploy.md", "kind: Kustomization"))
-
-    done = kustomize(own)
-
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"image: (\S+)", done.stdout) == ["registry.example.com/polyhead-server:0.1.0"]
-
-
-@pytest.mark.parametrize("target", [*PLAIN, MODELS])
+@pytest.mark.parametrize("target", [*(target for target in PLAIN if target != OWN), MODELS])
 def test_lines_to_change_are_in_one_file(target: str, tmp_path: Path) -> None:
     """And one of these, the name of each image, is enough: nothing else needs a registry."""
     shutil.copytree(FOLDER, tmp_path / "kubernetes")
@@ -335,8 +302,7 @@ def test_lines_to_change_are_in_one_file(target: str, tmp_path: Path) -> None:
     images = re.findall(r"image: (\S+)", done.stdout)
     assert images
     assert all(image.startswith("registry.example.com/polyhead-") for image in images)
-    if target != "overlays/full":
-        assert {one["kind"] for one in render(target)} <= CORE | OF_MODELS
+    assert {one["kind"] for one in render(target)} <= CORE | OF_MODELS
 
 
 def test_a_job_fills_the_claim() -> None:
@@ -359,7 +325,7 @@ def test_models_come_from_the_claim_or_the_image() -> None:
         return dict(found)
 
     claim = of_kind(MODELS, "PersistentVolumeClaim")["metadata"]
-    for target in ("overlays/cpu", "overlays/gpu", "overlays/full"):
+    for target in ("overlays/cpu", "overlays/gpu", OWN):
         assert models(target)["persistentVolumeClaim"] == {"claimName": claim["name"], "readOnly": True}
         assert claim["namespace"] == of_kind(target, "Deployment")["metadata"]["namespace"]
     assert set(models("overlays/try")) == {"name", "emptyDir"}
@@ -367,80 +333,13 @@ def test_models_come_from_the_claim_or_the_image() -> None:
     assert {"name": "models", "mountPath": "/models"} in container["volumeMounts"]
 
 
-# ---- Scaling --------------------------------------------------------------------------------------------
-
-
-def queries() -> list[str]:
-    """What KEDA asks Prometheus."""
-    triggers = of_kind("overlays/full", "ScaledObject")["spec"]["triggers"]
-    return [trigger["metadata"]["query"] for trigger in triggers]
-
-
-def test_queries_name_what_is_exported(exported: dict[str, set[str]]) -> None:
-    for query in queries():
-        (name,) = re.findall(r"\bpolyhead_\w+", query)
-        kind = "type=counter" if "rate(" in query else "type=gauge"
-        assert kind in exported[name]
-    assert [re.findall(r"\bpolyhead_\w+", query) for query in queries()] == [
-        ["polyhead_queued_tokens"],
-        ["polyhead_tokens_total"],
-    ]
-
-
-def test_queries_are_totals_of_the_namespace() -> None:
-    scaled = of_kind("overlays/full", "ScaledObject")
-
-    for trigger in scaled["spec"]["triggers"]:
-        query = trigger["metadata"]["query"]
-        assert re.fullmatch(r"sum\(\w+\(\w+\{[^{}]*\}\[\d+m\]\)\)", query), "one number, and of all pods"
-        assert trigger["metricType"] == "AverageValue"
-        assert float(trigger["metadata"]["threshold"]) > 0
-        assert f'namespace="{scaled["metadata"]["namespace"]}"' in query
-        # No pod that tells is not the same as no work.
-        assert trigger["metadata"]["ignoreNullValues"] == "false"
-    assert scaled["spec"]["minReplicaCount"] >= 2
-
-
-def test_one_autoscaler_at_most_and_no_number_beside_it(tmp_path: Path) -> None:
+def test_a_number_of_pods_is_either_given_or_an_autoscaler_s() -> None:
     for target in PLAIN:
-        autoscalers = [
-            one for one in render(target) if one["kind"] in {"HorizontalPodAutoscaler", "ScaledObject"}
-        ]
-        assert len(autoscalers) <= 1
-        assert ("replicas" in of_kind(target, "Deployment")["spec"]) is not bool(autoscalers)
-
-    shutil.copytree(FOLDER, tmp_path / "kubernetes")
-    both = tmp_path / "kubernetes" / "overlays" / "cpu"
-    file = both / "kustomization.yaml"
-    hpa = "  - ../../components/hpa\n"
-    assert hpa in file.read_text()
-    file.write_text(file.read_text().replace(hpa, f"{hpa}  - ../../components/keda\n"))
-    done = kustomize(both)
-    assert done.returncode != 0
-    assert "/spec/replicas" in done.stderr
+        scaled = any(one["kind"] == "HorizontalPodAutoscaler" for one in render(target))
+        assert ("replicas" in of_kind(target, "Deployment")["spec"]) is not scaled
 
 
-# ---- Gateway and KServe ---------------------------------------------------------------------------------
-
-
-def test_the_gateway_reaches_the_service_and_limits_nothing() -> None:
-    target = "overlays/full"
-    route, policy = of_kind(target, "GRPCRoute"), of_kind(target, "BackendTrafficPolicy")
-    service = of_kind(target, "Service")
-    (rule,) = route["spec"]["rules"]
-    (parent,) = route["spec"]["parentRefs"]
-    callers = of_kind(target, "NetworkPolicy")["spec"]["ingress"][0]["from"]
-
-    assert rule["backendRefs"] == [{"name": service["metadata"]["name"], "port": settings(target).port}]
-    assert [(ref["kind"], ref["name"]) for ref in policy["spec"]["targetRefs"]] == [
-        (route["kind"], route["metadata"]["name"])
-    ]
-    assert policy["spec"]["timeout"]["http"] == {"requestTimeout": "0s", "maxStreamDuration": "0s"}
-    # The server's own rejections reach the client, which waits for as long as they say.
-    assert policy["spec"]["retry"]["retryOn"] == {"triggers": ["connect-failure", "refused-stream"]}
-    assert {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": parent["namespace"]}}
-    } in callers
+# ---- KServe ---------------------------------------------------------------------------------------------
 
 
 def test_kserve_finds_the_runtime_and_one_protocol() -> None:

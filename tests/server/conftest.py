@@ -6,7 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 from tests.clock import SkippingLoop
+from tests.server.counting import Counts
 from tests.servers import InThread, quick_settings, serving
 from tests.waiting import reached
 
@@ -29,7 +30,6 @@ from polyhead_server.engine.device import CPU, Device
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.http.server import announce
-from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.logs import LOGGER
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}
@@ -55,6 +55,8 @@ class Running:
 
     one: InThread
     channel: grpc.Channel
+    counted: Counts = field(default_factory=Counts)
+    """What has been counted since it runs."""
 
     @property
     def address(self) -> str:
@@ -73,8 +75,8 @@ class Running:
 
     @property
     def held(self) -> int:
-        """The bytes that it holds for its callers, as metrics tell it."""
-        return int(self.runtime.registry.counters.total("", 0)[slots.HELD_BYTES])
+        """The bytes that it holds for its callers."""
+        return self.runtime.budget.bytes
 
     @property
     def loop(self) -> SkippingLoop:

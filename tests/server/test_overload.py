@@ -16,8 +16,6 @@ from tests.server import h2
 from tests.server.conftest import Gate, procedure
 
 from polyhead_proto import RPCS
-from polyhead_proto import messages as pb
-from polyhead_server.observability import counter_slots as slots
 
 MODEL = "tiny.attention"
 T = 300
@@ -62,12 +60,10 @@ def test_everyone_gets_one_answer_and_all_are_counted(serve: Any, gate: Gate, co
     for call in refused:
         assert "queue is full" in call.details()
         assert int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
-    (statistics,) = server.call("ModelStatistics", pb.ModelStatisticsRequest(name=MODEL)).model_stats
-    assert statistics.inference_stats.success.count == statistics.inference_count == len(answered) + 1
-    assert statistics.inference_stats.fail.count == len(refused)
-    totals = server.runtime.registry.counters.total(MODEL, 1)
-    assert totals[slots.CODE[slots.GRPC]["OK"]] == len(answered) + 1
-    assert totals[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == totals[slots.DROP["queue_full"]] == len(refused)
+    assert server.counted.codes(MODEL) == {"OK": len(answered) + 1, "UNAVAILABLE": len(refused)}
+    assert server.counted("polyhead_drops_total", MODEL, reason="queue_full") == len(refused)
+    for name in ("polyhead_sequences_total", "polyhead_request_seconds_count"):
+        assert server.counted(name, MODEL) == len(answered) + 1
     assert server.runtime.lifecycle.accepted == 0
     for channel in channels:
         channel.close()
@@ -114,9 +110,7 @@ def test_a_burst_is_answered_or_refused_by_the_server_and_never_cut_off(serve: A
     for call in calls:
         if call.code() is grpc.StatusCode.UNAVAILABLE:
             assert int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
-    totals = server.runtime.registry.counters.total(MODEL, 1)
-    assert totals[slots.CODE[slots.GRPC]["OK"]] == codes["OK"]
-    assert totals[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == codes["UNAVAILABLE"]
+    assert server.counted.codes(MODEL) == codes
     assert server.runtime.lifecycle.accepted == 0
 
 

@@ -1,18 +1,14 @@
-"""Bodies of requests and replies: read within limits, decompressed, compressed, sent piece by piece."""
+"""Bodies: read within limits, decompressed, and JSON of a bounded size; replies in pieces."""
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from mmap import mmap
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message, Receive, Scope, Send
+import orjson
+from fastapi import HTTPException, Response
 
 from polyhead_server.errors import ExpiredError, InvalidRequestError, TooLargeError, quoted
 from polyhead_server.serving.budget import Reservation
@@ -24,10 +20,25 @@ SMALL = 16 * 1024
 PIECE = 256 * 1024
 """Bytes that are sent at once. A piece is held until the client has read most of the one before."""
 
+MAX_JSON_BYTES = 32 * 2**20
+MAX_VALUES = 2**20
+"""Values in a document, by its commas. While orjson makes them nothing else of this process runs: up to
+0.15 s for so many in so many bytes."""
+
+MAX_MARKS = 2**18
+"""Arrays, objects, their keys, and such marks in strings: eight for each token of the largest request by
+default. Python's garbage collector visits each of them."""
+
+_VALUE_BYTES = 64
+"""What a value takes in memory, about: a number 32, a short string 60."""
+
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_COMPRESS_FROM = 1024
 _INFLATED_AT_ONCE = 2**20
 T = TypeVar("T")
+Run = Callable[..., Awaitable[Any]]
+"""Calls a function that works on so many bytes with its arguments, off the event loop where they are many."""
+
+Receive = Callable[[], Awaitable[Any]]
 
 
 class _Growing:
@@ -56,154 +67,154 @@ class _Growing:
         return memoryview(self._bytes)[: self._size]
 
 
-class Bodies:
-    """Read bodies, with a limit on each. Lives on the server's event loop.
+async def read_body(
+    receive: Receive, *, size: str, encoding: str, settings: Settings, held: Reservation, run: Run
+) -> memoryview:
+    """Read the body of a request.
 
     Args:
+        receive: Returns ASGI's next message.
+        size: How many bytes the request says that its body has; empty: it does not say.
+        encoding: How the request says that it is encoded.
         settings: The limits.
-        workers: Runs work on large bodies.
+        held: Takes its bytes as they come, and as they are decompressed.
+        run: Decompresses much.
+
+    Raises:
+        HTTPException: The content has an encoding that is not known.
+        InvalidRequestError: It is not encoded as it says.
+        TooLargeError: It has too many bytes.
+        UnavailableError: Too many bytes are held for all requests.
+        ExpiredError: It has not come in time.
+        CancelledError: The client has left.
     """
 
-    def __init__(self, settings: Settings, workers: Executor) -> None:
-        self._settings = settings
-        self._workers = workers
+    def add(piece: int) -> None:
+        check(held.bytes + piece)
+        held.add(piece)
 
-    async def read(self, request: Request, held: Reservation) -> memoryview:
-        """Read the body of a request.
-
-        Args:
-            request: Has it.
-            held: Takes its bytes as they come, and as they are decompressed.
-
-        Raises:
-            HTTPException: The content has an encoding that is not known.
-            InvalidRequestError: It is not encoded as it says.
-            TooLargeError: It has too many bytes.
-            UnavailableError: Too many bytes are held for all requests.
-            ExpiredError: It has not come in time.
-            CancelledError: The client has left.
-        """
-        seconds = self._settings.max_request_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                body = await self._receive(request, held)
-        except TimeoutError:
-            raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
-        except ClientDisconnect:
-            raise asyncio.CancelledError from None
-        given = request.headers.getlist("content-encoding") or ["identity"]
-        encoding = ", ".join(given).strip().lower()
-        if encoding != "identity":
-            body = await self._decompress(body, encoding, held)
-        return body
-
-    async def run(self, size: int, function: Callable[..., T], *arguments: object) -> T:
-        """Call a function that works on so many bytes: in another thread if they are many."""
-        if size <= SMALL:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
-
-    async def _receive(self, request: Request, held: Reservation) -> memoryview:
-        announced = request.headers.get("content-length", "0")
-        if announced.isdecimal():
-            self._check(int(announced))
-        body = _Growing()
-        async for piece in request.stream():
-            self._add(held, len(piece))
-            body.write(piece)
-        return body.content
-
-    def _add(self, held: Reservation, size: int) -> None:
-        self._check(held.bytes + size)
-        held.add(size)
-
-    def _check(self, size: int) -> None:
-        limit = self._settings.max_request_bytes
-        if size > limit:
+    def check(total: int) -> None:
+        if total > (limit := settings.max_request_bytes):
             raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
 
-    async def _decompress(self, body: memoryview, encoding: str, held: Reservation) -> memoryview:
-        if encoding not in _ENCODINGS:
-            raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
-        inflater = zlib.decompressobj(_ENCODINGS[encoding])
-        inflated = _Growing()
-        rest: bytes | memoryview = b""
-        try:
-            for start in range(0, len(body), PIECE):  # what is left of a piece is copied each time
-                rest = body[start : start + PIECE]
-                while rest and not inflater.eof:
-                    piece = await self.run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
-                    self._add(held, len(piece))
-                    inflated.write(piece)
-                    rest = inflater.unconsumed_tail
-        except zlib.error as error:
-            raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
-        if not inflater.eof or inflater.unused_data or rest:
-            raise InvalidRequestError(
-                f"the body must be one whole {encoding} stream, "
-                + ("more follows it" if inflater.eof else "its end is missing")
-            )
-        return inflated.content
+    if size.isdecimal():
+        check(int(size))
+    body, more = _Growing(), True
+    seconds = settings.max_request_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise asyncio.CancelledError
+                piece, more = message.get("body", b""), message.get("more_body", False)
+                add(len(piece))
+                body.write(piece)
+    except TimeoutError:
+        raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
+    return body.content if encoding == "identity" else await _inflated(body.content, encoding, add, run)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """A reply."""
-
-    content: Iterable[bytes | memoryview]
-    """Its body, in pieces that are made as they are taken."""
-    size: int | None = None
-    """The body's bytes; None: not known yet."""
-    work_bytes: int = 0
-    """What making a piece costs, in bytes."""
-    status: int = 200
-    media_type: str = "application/json"
-    headers: dict[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def of(body: bytes, *, status: int = 200, media_type: str = "application/json") -> "Reply":
-        """Return a reply whose body is there."""
-        return Reply(content=(body,), size=len(body), status=status, media_type=media_type)
-
-
-async def send_reply(reply: Reply, scope: Scope, send: Send, bodies: Bodies) -> None:
-    """Send a reply, compressed where the client accepts that."""
-    headers = {**reply.headers, "content-type": reply.media_type}
-    content, size = iter(reply.content), reply.size
-    if size is None or size >= _COMPRESS_FROM:
-        headers["vary"] = "Accept-Encoding"
-        if _accepts_gzip(Headers(scope=scope).get("accept-encoding", "")):
-            headers["content-encoding"] = "gzip"
-            content, size = _compressed(content), None
-    if size is not None:
-        headers["content-length"] = str(size)
-    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
-    if size is not None and size <= PIECE:  # in one go: each takes a system call
-        await send({"type": "http.response.body", "body": b"".join(content)})
-        return
-    work_bytes = max(reply.work_bytes, 0 if reply.size is None else reply.size)
-    while (piece := await bodies.run(work_bytes, next, content, None)) is not None:
-        for start in range(0, len(piece), PIECE):
-            body = bytes(piece[start : start + PIECE])
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+async def _inflated(body: memoryview, encoding: str, add: Callable[[int], None], run: Run) -> memoryview:
+    if encoding not in _ENCODINGS:
+        raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
+    inflater = zlib.decompressobj(_ENCODINGS[encoding])
+    inflated = _Growing()
+    rest: bytes | memoryview = b""
+    try:
+        for start in range(0, len(body), PIECE):  # what is left of a piece is copied each time
+            rest = body[start : start + PIECE]
+            while rest and not inflater.eof:
+                piece = await run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
+                add(len(piece))
+                inflated.write(piece)
+                rest = inflater.unconsumed_tail
+    except zlib.error as error:
+        raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
+    if not inflater.eof or inflater.unused_data or rest:
+        raise InvalidRequestError(
+            f"the body must be one whole {encoding} stream, "
+            + ("more follows it" if inflater.eof else "its end is missing")
+        )
+    return inflated.content
 
 
-def _compressed(content: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    deflater = zlib.compressobj(1, wbits=_ENCODINGS["gzip"])
-    for piece in content:
-        for start in range(0, len(piece), PIECE):
-            yield deflater.compress(piece[start : start + PIECE])
-    yield deflater.flush()
+def read_json(body: memoryview) -> tuple[Any, int]:
+    """Read a JSON document. Of keys that an object has twice, the last counts.
+
+    Returns:
+        The document, and the bytes of memory that its values take.
+
+    Raises:
+        InvalidRequestError: It is not JSON (RFC 8259) in UTF-8.
+        TooLargeError: It is too long, or has too many values.
+    """
+    binary = (
+        "send large tensors in binary, after the JSON (parameter binary_data_size and header "
+        "Inference-Header-Content-Length), and many texts in several requests"
+    )
+    if len(body) > MAX_JSON_BYTES:
+        raise TooLargeError(f"JSON must have at most {MAX_JSON_BYTES} bytes, had {len(body)}: {binary}")
+    text = bytes(body)
+    if (values := text.count(b",")) >= MAX_VALUES:
+        raise TooLargeError(f"JSON must have at most {MAX_VALUES} values, had {values + 1}: {binary}")
+    if (marks := sum(map(text.count, (b"[", b"{", b":")))) > MAX_MARKS:
+        raise TooLargeError(f"JSON must have at most {MAX_MARKS} of [, {{ and :, had {marks}: {binary}")
+    try:
+        return orjson.loads(text), _VALUE_BYTES * (values + marks)
+    except orjson.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        why = f"{error.msg} ({place}{_seen(error.doc, error.pos)})"
+    # Not from the error, which refers to all of the document.
+    raise InvalidRequestError(
+        f"the body must be JSON, in UTF-8 and nested less than 1024 deep, was not: {why}"
+    )
 
 
-def _accepts_gzip(accepted: str) -> bool:
-    for one in accepted.lower().split(","):
-        name, _, parameters = one.partition(";")
-        if name.strip() == "gzip":
-            return parameters.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-    return False
+def _seen(document: str, at: int) -> str:
+    """Say what stands at a place of a document."""
+    return f": {quoted(document[at : at + 16])}" if at < len(document) else ""
+
+
+class Pieces(Response):
+    """A reply in pieces.
+
+    Args:
+        content: The pieces, made as they are taken.
+        run: Makes a piece.
+        size: The body's bytes; None: not known yet.
+        work_bytes: What making a piece costs, in bytes.
+        media_type: Its type.
+        headers: Further headers.
+    """
+
+    def __init__(
+        self,
+        content: Iterable[bytes | memoryview],
+        run: Run,
+        *,
+        size: int | None = None,
+        work_bytes: int = 0,
+        media_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(media_type=media_type, headers=headers)
+        if size is None:
+            del self.headers["content-length"]
+        else:
+            self.headers["content-length"] = str(size)
+        self._content = iter(content)
+        self._run = run
+        self._work_bytes = work_bytes
+
+    async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
+        """Send it."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        while (piece := await self._run(self._work_bytes, next, self._content, None)) is not None:
+            for start in range(0, len(piece), PIECE):
+                body = bytes(piece[start : start + PIECE])
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 @asynccontextmanager
@@ -212,7 +223,7 @@ async def until_left(receive: Receive) -> AsyncIterator[None]:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - requests are answered in tasks
 
-    def leave(done: asyncio.Future[Message]) -> None:
+    def leave(done: asyncio.Future[Any]) -> None:
         if not done.cancelled():
             task.cancel()
 

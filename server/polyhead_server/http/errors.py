@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import orjson
+from fastapi import HTTPException, Response
 from grpc import StatusCode
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel
 
 from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, exhausted
-from polyhead_server.http.bodies import Reply
-from polyhead_server.observability.request_record import CURRENT
-from polyhead_server.transport.call import logged_reply
+from polyhead_server.grpc.call import logged_reply
+from polyhead_server.observability.access_log import CURRENT
 
 STATUS: Mapping[StatusCode, int] = MappingProxyType(
     {
@@ -33,38 +35,101 @@ STATUS: Mapping[StatusCode, int] = MappingProxyType(
 
 _CODES: Mapping[int, str] = {status: code.name for code, status in STATUS.items()}
 
-ErrorBody = Callable[[int, str], Mapping[str, object]]
+_MEANINGS: Mapping[int, str] = {
+    400: "Something is wrong with the request; the message names it",
+    401: "The call must carry a token",
+    403: "The token does not open this, pages of this origin may not call, or Host is not a local name",
+    404: "There is no such model or version",
+    413: "A limit would be passed",
+    415: "The type or encoding of the body is not known",
+    500: "The server failed; its log says why under the request's id",
+    503: "Loading, failed to load, draining or too busy: see Retry-After",
+    504: "The deadline passed, or the body did not come in time",
+}
 
 
-def open_inference(_: int, message: str) -> Mapping[str, object]:
-    """Return an error as the Open Inference Protocol has it."""
-    return {"error": message}
+INFERENCE_ERRORS = (400, 403, 404, 413, 415, 500, 503, 504)
+"""The statuses of inferences that fail."""
 
 
-def openai(status: int, message: str) -> Mapping[str, object]:
-    """Return an error as OpenAI has it."""
+# ---- Styles ------------------------------------------------------------------------------------
+
+
+class OpenInferenceError(BaseModel):
+    """An error of the Open Inference Protocol."""
+
+    error: str
+
+
+class OpenAIErrorDetails(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(BaseModel):
+    """An error of OpenAI's API."""
+
+    error: OpenAIErrorDetails
+
+
+class TEIError(BaseModel):
+    """An error of Text Embeddings Inference."""
+
+    error: str
+    error_type: str
+
+
+class CohereError(BaseModel):
+    """An error of Cohere's API."""
+
+    message: str
+
+
+def _openai(status: int, message: str) -> Mapping[str, object]:
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-def tei(status: int, message: str) -> Mapping[str, object]:
-    """Return an error as TEI has it."""
+def _tei(status: int, message: str) -> Mapping[str, object]:
     kinds = {503: "overloaded", 413: "validation", 400: "validation"}
     return {"error": message, "error_type": kinds.get(status, "backend")}
 
 
-def cohere(_: int, message: str) -> Mapping[str, object]:
-    """Return an error as Cohere has it."""
-    return {"message": message}
+@dataclass(frozen=True)
+class ErrorStyle:
+    """How an API says what went wrong."""
+
+    model: type[BaseModel]
+    write: Callable[[int, str], Mapping[str, object]]
+    """Returns the body, given the status and the message."""
+
+    def responses(self, *statuses: int) -> dict[int | str, dict[str, Any]]:
+        """Return what the OpenAPI document says of these statuses."""
+        return {
+            status: {"model": self.model, "description": _MEANINGS[status]} for status in sorted(statuses)
+        }
 
 
-def error_reply(error: Exception, request_id: str, body: ErrorBody) -> Reply:
+OPEN_INFERENCE = ErrorStyle(OpenInferenceError, lambda _, message: {"error": message})
+OPENAI = ErrorStyle(OpenAIError, _openai)
+TEI = ErrorStyle(TEIError, _tei)
+COHERE = ErrorStyle(CohereError, lambda _, message: {"message": message})
+
+
+# ---- Replies -----------------------------------------------------------------------------------
+
+
+def error_reply(error: Exception, request_id: str, style: ErrorStyle) -> Response:
     """Return the reply that ends a request with an error; log it where it is the server's fault."""
     if isinstance(error, HTTPException):
         if (record := CURRENT.get()) is not None:
             record.code, record.message = _CODES.get(error.status_code, "INVALID_ARGUMENT"), error.detail
-        return plain_reply(error.status_code, error.detail, body, error.headers)
+        return plain_reply(error.status_code, error.detail, style, error.headers)
     rejected = logged_reply(error, request_id)
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)
     trailers = dict(rejected.trailers)
@@ -75,15 +140,13 @@ def error_reply(error: Exception, request_id: str, body: ErrorBody) -> Reply:
         headers[LIMIT] = trailers[LIMIT]
     if (after := int(trailers.get(PUSHBACK, -1))) >= 0:
         headers |= {"retry-after": str(math.ceil(after / 1000)), "retry-after-ms": str(after)}
-    return plain_reply(status, rejected.message, body, headers)
+    return plain_reply(status, rejected.message, style, headers)
 
 
 def plain_reply(
-    status: int, message: str, body: ErrorBody, headers: Mapping[str, str] | None = None
-) -> Reply:
+    status: int, message: str, style: ErrorStyle, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return the reply for an error of HTTP's own."""
-    content = orjson.dumps(body(status, message))
     challenge = {"www-authenticate": "Bearer"} if status == 401 else {}
-    return Reply(
-        content=(content,), size=len(content), status=status, headers={**challenge, **(headers or {})}
-    )
+    content = orjson.dumps(style.write(status, message))
+    return Response(content, status, {**challenge, **(headers or {})}, "application/json")

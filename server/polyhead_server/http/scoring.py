@@ -1,89 +1,54 @@
-"""Calls that score texts: TEI's `/predict`, for classifiers of texts.
+"""Logits of texts, and of pairs of texts: the labels of classifiers, and ranks with their evidence.
 
-For classifiers of tokens it is that of `polyhead_server.http.tagging`; `reranking` has what ranks texts.
-
-Shape letters: B texts or pairs of texts, C labels.
+What TEI's and Cohere's calls have in common. Shape letters: B texts or pairs, C labels, T tokens of a pair,
+L layers, H heads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyhead_proto.names import LOGITS, TEXT, TEXT_PAIR, TRUNCATE
+from polyhead_proto.datatypes import unpack_strings
+from polyhead_proto.names import (
+    ATTENTION,
+    LENGTHS,
+    LOGITS,
+    SPANS,
+    TEXT,
+    TEXT_PAIR,
+    TOKENS,
+    TRUNCATE,
+    VALUE_NORMS,
+)
+from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
 from polyhead_proto.outputs.probabilities import probabilities
 from polyhead_server.errors import InvalidRequestError, listed
+from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import (
-    DIRECTION_FIELD,
-    TRUNCATE_FIELD,
-    ApiCall,
-    CallForm,
     InputSize,
-    check_direction,
-    output_of,
+    Kept,
+    answer_list,
+    joined,
+    message_of,
     request_of_texts,
     text_bytes,
 )
-from polyhead_server.http.documents import Field, Fields, shown
-from polyhead_server.http.tagging import PARAMETERS, TaggingCall, read_tagging
-from polyhead_server.http.tensors import Parameters
+from polyhead_server.http.families import has, output_of
+from polyhead_server.http.fields import MOST_PAIRS
+from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.signature import Signature
-from polyhead_server.settings import Settings
 
-RAW_SCORES_FIELD = Field("Whether scores are logits: by default probabilities", [bool])
-MODEL_FIELD = Field("The family; without, the only one that can do it", [str])
+_PAIR_BYTES = 192
+"""Of a pair of evidence as JSON, about: 120 and the two tokens."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScoringCall(ApiCall):
-    """What a call asks for."""
-
-    roles: Sequence[str] = (LOGITS,)
-    texts: Sequence[str]
-    """B texts."""
-    pairs: Sequence[str | None]
-    """B texts, each the second of a pair; None where there is none."""
-    raw_scores: bool
-    is_single: bool = False
-    """The call is for one text or pair, which is not in a list, and neither is its result."""
-
-    @cached_property
-    def sizes(self) -> Sequence[InputSize]:
-        """The bytes of each text or pair."""
-        return [
-            InputSize(0, text_bytes(first) + text_bytes(second or ""), is_pair=second is not None)
-            for first, second in zip(self.texts, self.pairs, strict=True)
-        ]
-
-    def check(self, signature: Signature) -> None:
-        """Check that a model has logits and takes such texts."""
-        has_pairs = any(second is not None for second in self.pairs)
-        logits, wanted = output_of(signature, LOGITS), {TEXT, TEXT_PAIR} if has_pairs else {TEXT}
-        if logits is None or not wanted <= signature.inputs.keys():
-            takes = "pairs of texts" if has_pairs else "texts"
-            raise InvalidRequestError(
-                f"model must be a classifier or reranker that takes {takes}, "
-                f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
-            )
-
-    def request(self, signature: Signature, settings: Settings, chunk: range) -> InferRequest:
-        """Return the request for logits of a chunk."""
-        return request_of_texts(self.message(signature), self._inputs(chunk))
-
-    def _inputs(self, chunk: range) -> Mapping[str, Sequence[str]]:
-        """Return the texts of a chunk, all pairs or none, by the names of their tensors."""
-        texts = {TEXT: self.texts[chunk.start : chunk.stop]}
-        pairs = [text for text in self.pairs[chunk.start : chunk.stop] if text is not None]
-        return texts | {TEXT_PAIR: pairs} if pairs else texts
-
-    def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return what the reply says of logits [B, C]."""
-        return logits if self.raw_scores else probabilities(logits)
+_WITH_EVIDENCE = (LOGITS, ATTENTION, VALUE_NORMS, SPANS)
+"""What a graph must have for evidence: the attention graph computes scores and attention in one run."""
 
 
 def classifies(signature: Signature) -> bool:
@@ -97,78 +62,243 @@ def tags(signature: Signature) -> bool:
     return logits is not None and signature.length in signature.outputs[logits].axes
 
 
-def _read_predict(
-    fields: Mapping[str, Any], signature: Signature, given: Parameters
-) -> ScoringCall | TaggingCall:
-    check_direction(fields)
-    if tags(signature):
-        return read_tagging(fields, signature, parameters_of(fields, given))
-    if "parameters" in fields:
-        raise InvalidRequestError(f"parameters must be left out: {signature.name} does not classify tokens")
-    inputs = fields["inputs"]
-    is_single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], str))
-    rows = [inputs] if is_single else inputs
-    rows = [[row] if isinstance(row, str) else row for row in rows]
-    if not rows:
-        raise InvalidRequestError("inputs must have at least one text, had none")
-    for index, row in enumerate(rows):
-        name = "inputs" if is_single else f"inputs[{index}]"
-        if type(row) is not list or not 1 <= len(row) <= 2 or any(type(text) is not str for text in row):
-            raise InvalidRequestError(
-                f"{name} must be a text, or a list of one or two texts, was {shown(row)}"
-            )
-    return ScoringCall(
-        model=signature.name,
-        names=dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
-        texts=[row[0] for row in rows],
-        pairs=[row[1] if len(row) == 2 else None for row in rows],
-        parameters=parameters_of(fields, given),
-        raw_scores=fields.get("raw_scores", False),
-        is_single=is_single,
+def labels_of(signature: Signature) -> Sequence[str]:
+    """Return the C labels of a graph; their numbers, if they have no names."""
+    logits = signature.outputs[output_of(signature, LOGITS) or ""]
+    return logits.labels or [str(number) for number in range(logits.shape[-1])]
+
+
+def reranks(signature: Signature) -> bool:
+    """Return whether a graph is one that gives pairs of texts one score."""
+    return (
+        classifies(signature)
+        and not tags(signature)
+        and TEXT_PAIR in signature.inputs
+        and len(labels_of(signature)) == 1
     )
 
 
-def parameters_of(fields: Mapping[str, Any], given: Parameters) -> Parameters:
-    """Return the parameters of a call's requests, and those that are given."""
-    return {**given, TRUNCATE: fields[TRUNCATE]} if TRUNCATE in fields else given
+def given_parameters(caller: Caller, truncate: bool | None) -> dict[str, bool | str | int]:
+    """Return the parameters of a call's requests."""
+    return caller.parameters if truncate is None else {**caller.parameters, TRUNCATE: truncate}
 
 
-def _write_predict(
-    call: ScoringCall | TaggingCall, signature: Signature, _: int, values: Any
-) -> Iterator[bytes]:
-    spec = signature.outputs[output_of(signature, LOGITS) or ""]
-    labels = spec.labels or [str(number) for number in range(spec.shape[-1])]
-    if isinstance(call, TaggingCall):
-        yield from call.write(labels, values)
-        return
-    rows = [
-        sorted(
-            ({"label": label, "score": score} for label, score in zip(labels, row, strict=True)),
-            key=lambda one: -one["score"],
+# ---- Scores ------------------------------------------------------------------------------------
+
+
+async def logits_of(
+    caller: Caller,
+    signature: Signature,
+    texts: Sequence[str],
+    pairs: Sequence[str | None],
+    names: Mapping[str, str],
+    *,
+    truncate: bool | None,
+) -> tuple[NDArray[np.float32], int]:
+    """Return the logits [B, C] of texts or pairs of texts, and the number of tokens.
+
+    Args:
+        caller: Asks for them.
+        signature: Of the graph that gives them.
+        texts: B texts.
+        pairs: B texts, each the second of a pair; None where there is none.
+        names: What the caller calls the tensors that these become; see `answer_list`.
+        truncate: Whether to cut texts that are too long.
+
+    Raises:
+        RequestError: The caller gets the reason.
+        EngineError: The engine failed.
+    """
+    _check_takes(signature, pairs)
+    parameters = given_parameters(caller, truncate)
+    outputs = [output_of(signature, LOGITS)]
+    request = partial(_request, signature, outputs, texts, pairs, parameters=parameters)
+    kept = await answer_list(caller, _sizes(texts, pairs), request, names)
+    (logits,), tokens = joined(kept)
+    return logits, tokens
+
+
+def _check_takes(signature: Signature, pairs: Sequence[str | None]) -> None:
+    """Check that a model has logits and takes such texts."""
+    has_pairs = any(second is not None for second in pairs)
+    logits, wanted = output_of(signature, LOGITS), {TEXT, TEXT_PAIR} if has_pairs else {TEXT}
+    if logits is None or not wanted <= signature.inputs.keys():
+        takes = "pairs of texts" if has_pairs else "texts"
+        raise InvalidRequestError(
+            f"model must be a classifier or reranker that takes {takes}, "
+            f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
         )
-        for row in call.scores(values).tolist()
+
+
+def _sizes(texts: Sequence[str], pairs: Sequence[str | None]) -> list[InputSize]:
+    of_texts = {text: text_bytes(text) for text in set(texts)}  # pairs may have one text in common
+    return [
+        InputSize(0, of_texts[first] + text_bytes(second or ""), is_pair=second is not None)
+        for first, second in zip(texts, pairs, strict=True)
     ]
-    yield orjson.dumps(rows[0] if call.is_single else rows)
 
 
-PREDICT = CallForm(
-    fields=Fields(
-        {
-            "inputs": Field(
-                "A text, a pair of texts, or for each input a list with one text or two",
-                [str, list],
-                required=True,
-            ),
-            "model": MODEL_FIELD,
-            "parameters": Field("How tokens are labelled", [dict], items=PARAMETERS),
-            "raw_scores": RAW_SCORES_FIELD,
-            "truncation_direction": DIRECTION_FIELD,
-            TRUNCATE: TRUNCATE_FIELD,
-        },
-        example={"inputs": "I like you."},
-    ),
-    read=_read_predict,
-    serves=classifies,
-    does="classify",
-    write=_write_predict,
-)
+def _request(
+    signature: Signature,
+    outputs: Sequence[str | None],
+    texts: Sequence[str],
+    pairs: Sequence[str | None],
+    chunk: range,
+    *,
+    parameters: Mapping[str, bool | str | int],
+) -> InferRequest:
+    """Return the request for a chunk, all pairs or none."""
+    inputs = {TEXT: texts[chunk.start : chunk.stop]}
+    if seconds := [text for text in pairs[chunk.start : chunk.stop] if text is not None]:
+        inputs[TEXT_PAIR] = seconds
+    return request_of_texts(message_of(signature, outputs, parameters), inputs)
+
+
+# ---- Ranks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A text's place among others."""
+
+    index: int
+    """Which text it is."""
+    score: float
+    evidence: bytes | None
+    """As JSON, where it was asked for."""
+
+    def described(self, score: str) -> dict[str, Any]:
+        """Return what a reply says of it, given what the reply calls scores."""
+        described = {"index": self.index, score: self.score}
+        return (
+            described if self.evidence is None else {**described, "evidence": orjson.Fragment(self.evidence)}
+        )
+
+
+async def rank(
+    caller: Caller,
+    field: str,
+    query: str,
+    texts: Sequence[str],
+    *,
+    model: str | None,
+    truncate: bool | None,
+    raw_scores: bool = False,
+    evidence: bool | int | None = False,
+) -> tuple[list[Rank], int]:
+    """Rank texts by what they have to do with a query.
+
+    Args:
+        caller: Asks for it.
+        field: What the caller calls the texts.
+        query: What they may answer.
+        texts: B texts.
+        model: The family; None: the only one that reranks.
+        truncate: Whether to cut texts that are too long.
+        raw_scores: Whether scores are logits.
+        evidence: Whether to return the pairs of tokens that attend to each other most, or how many.
+
+    Returns:
+        All texts, the best first, of equal ones the earlier; and the number of tokens.
+
+    Raises:
+        RequestError: The caller gets the reason.
+        EngineError: The engine failed.
+    """
+    count = _pairs_of_evidence(evidence, len(texts))
+    roles = _WITH_EVIDENCE if count else (LOGITS,)
+    signature = caller.families.cheapest(caller.families.named(model, reranks, "rerank"), roles)
+    _check_takes(signature, texts)
+    if tags(signature):
+        raise InvalidRequestError(f"model must be a reranker, {signature.name} classifies tokens")
+    if (labels := len(labels_of(signature))) != 1:
+        raise InvalidRequestError(f"model must be a reranker, with one label, {signature.name} has {labels}")
+    queries, names = [query] * len(texts), {TEXT: "query", TEXT_PAIR: f"{field}[]"}
+    if not count:
+        logits, tokens = await logits_of(caller, signature, queries, texts, names, truncate=truncate)
+        return _ranked(logits, raw_scores), tokens
+    if not has(signature, roles):
+        raise InvalidRequestError(
+            f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
+            "repeat its export with --if-exists add"
+        )
+    parameters = given_parameters(caller, truncate)
+    kept = await answer_list(
+        caller,
+        _sizes(queries, texts),
+        partial(_request, signature, _outputs_of_evidence(signature), queries, texts, parameters=parameters),
+        names,
+        keep=partial(_keep_evidence, count),
+        written_bytes=_PAIR_BYTES * count,
+        # Attention is not sent, so no message limits it.
+        most_bytes_of_one=caller.service.settings.max_working_bytes,
+    )
+    (logits,), tokens = joined(kept)
+    return _ranked(logits, raw_scores, [one for each in kept for one in each.written]), tokens
+
+
+def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
+    """Return how many pairs of tokens each text is to have as evidence; 0: none."""
+    if not isinstance(asked, int) or isinstance(asked, bool):
+        return DEFAULT_PAIRS if asked else 0
+    most = max(DEFAULT_PAIRS, MOST_PAIRS // texts)
+    if asked > most:
+        raise InvalidRequestError(
+            f"return_evidence must be true, false or from 1 to {most} pairs for each of {texts} texts, "
+            f"was {asked}"
+        )
+    return asked
+
+
+def _ranked(
+    logits: NDArray[np.float32], raw_scores: bool, evidence: Sequence[bytes] | None = None
+) -> list[Rank]:
+    scores = (logits if raw_scores else probabilities(logits))[:, 0]
+    return [
+        Rank(at, float(scores[at]), None if evidence is None else evidence[at])
+        for at in np.argsort(-scores, kind="stable").tolist()
+    ]
+
+
+# ---- Evidence ----------------------------------------------------------------------------------
+
+
+def _outputs_of_evidence(signature: Signature) -> list[str | None]:
+    """Return the names of the outputs that evidence is made of."""
+    by_layer = {spec.layer or 0: spec.name for spec in signature.outputs.values() if spec.role == ATTENTION}
+    others = (output_of(signature, role) for role in (LOGITS, VALUE_NORMS, SPANS))
+    return [*others, TOKENS, *(by_layer[layer] for layer in evidence_layers(by_layer))]
+
+
+def _keep_evidence(count: int, reply: InferReply) -> Kept:
+    """Return the logits and the evidence of a chunk; attention is gone with the reply.
+
+    Each text has evidence, as its rank is known only at the end.
+    """
+    contents: Mapping[str, Any] = {
+        layout.spec.name: content for layout, content in zip(reply.outputs, reply.contents, strict=True)
+    }
+    specs = {layout.spec.role: layout.spec for layout in reply.outputs}
+    of_layers, norms = specs[VALUE_NORMS].layers or (), contents[specs[VALUE_NORMS].name]
+    layers = [
+        (weights, norms[:, of_layers.index(spec.layer or 0), list(spec.heads or range(weights.shape[1]))])
+        for spec, weights in ((layout.spec, contents[layout.spec.name]) for layout in reply.outputs)
+        if spec.role == ATTENTION
+    ]
+    logits, lengths, spans = (contents[name] for name in (specs[LOGITS].name, LENGTHS, SPANS))
+    texts = unpack_strings(TOKENS, spans.shape[:2], contents[TOKENS])
+    tokens = np.array(texts, object).reshape(spans.shape[:2])
+    written = []
+    for row, length in enumerate(lengths.tolist()):
+        gathered = (
+            _gathered(weights[row, :, :length, :length], values[row, :, :length])
+            for weights, values in layers
+        )
+        its = [token.decode() for token in tokens[row, :length]]
+        written.append(orjson.dumps(evidence_of(gathered, spans[row, :length], its, count)))
+    return Kept([np.asarray(detached(each)) for each in (logits, lengths)], written)
+
+
+def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the sum over heads of weights [H, T, T], weighted by the norms [H, T] of values: [T, T]."""
+    return np.asarray(np.einsum("hqk,hk->qk", weights, norms, dtype=np.float32))

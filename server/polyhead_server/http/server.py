@@ -1,25 +1,22 @@
-"""The HTTP server: metrics, probes and inference on one port, in a thread with an event loop of its own."""
+"""The HTTP server: metrics, probes and inference on one port, on the event loop of the runtime."""
 
 import asyncio
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from polyhead_server.address import explain, format_address, listen
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
-    from polyhead_server.http.threadsafe import ThreadsafeRuntime
-    from polyhead_server.observability.request_log import RequestLog
+    from polyhead_server.http.connections import BoundedServer
+    from polyhead_server.observability.access_log import RequestLog
+    from polyhead_server.runtime import Runtime
 
 DEFAULT_PORT = 8002
 
@@ -28,99 +25,109 @@ MAX_CONNECTIONS = {False: 64, True: 1000}
 that the process may have."""
 
 _KEEP_ALIVE_SECONDS = 75
-_LAST_REPLIES_SECONDS = 1
-_THREADS = 2
 
 
-@contextmanager
-def serve_http(
-    settings: Settings,
-    counters: SharedCounters,
-    runtime: "ThreadsafeRuntime | None" = None,
-    log: "RequestLog | None" = None,
-    *,
-    reuse_port: bool = False,
-    on_failure: Callable[[], object] = lambda: None,
-) -> Iterator[int | None]:
-    """Serve over HTTP, in a thread, until the end of the block.
-
-    The end of the block finishes what is in progress, for a moment. It must not hold up the runtime's event
-    loop, which answers that.
+class HttpServer:
+    """Serve over HTTP, on the event loop that is running.
 
     Args:
         settings: Say where, and whether at all.
-        counters: The counters of all workers.
         runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
         reuse_port: Share the port with other processes.
-        on_failure: Called in that thread if it ends before the block does. The log says why.
-
-    Yields:
-        The port, or None where nothing is served.
 
     Raises:
-        StartError: The port or the certificates cannot be used, or settings contradict each other.
+        StartError: The certificates or the tokens cannot be used.
     """
-    from polyhead_server.transport.tls import tls_context
 
-    listening = open_port(settings, partial(listen, reuse_port=reuse_port))
-    if listening is None:
-        yield None
-        return
-    with listening:
-        context = tls_context(settings) if runtime is not None else None
-        stopping = Event()
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: "Runtime | None" = None,
+        log: "RequestLog | None" = None,
+        *,
+        reuse_port: bool = False,
+    ) -> None:
+        from polyhead_server.grpc.access import Guard, guard_of
+        from polyhead_server.grpc.tls import tls_context
 
-        def run() -> None:
-            try:
-                _serve(settings, counters, runtime, log, listening, context=context, stopping=stopping)
-            except BaseException:  # SystemExit, too, which would end a thread without a word
-                LOGGER.exception("HTTP has failed")
-            if not stopping.is_set():
-                on_failure()
+        self.port: int | None = None
+        """The port; None where nothing is served."""
+        self.failed = asyncio.Event()
+        """Set if it ends before it is stopped. The log says why."""
+        self._settings = settings
+        self._runtime = runtime
+        self._log = log
+        self._reuse_port = reuse_port
+        self._guard = Guard() if runtime is None else guard_of(settings)
+        self._context = None if runtime is None else tls_context(settings)
+        self._workers = ThreadPoolExecutor(1, thread_name_prefix="http")
+        """One thread: the event loop competes with one alone for Python's lock, however many bodies come."""
+        self._server: BoundedServer | None = None
+        self._serving: asyncio.Task[None] | None = None
 
-        thread = Thread(target=run, name="http", daemon=True)
-        thread.start()
+    def start(self) -> None:
+        """Listen on the port, and soon accept connections.
+
+        Raises:
+            StartError: The port cannot be used, or settings contradict each other.
+        """
+        listening = open_port(self._settings, partial(listen, reuse_port=self._reuse_port))
+        if listening is not None:
+            self.port = listening.getsockname()[1]
+            self._serving = asyncio.ensure_future(self._serve(listening))
+
+    async def stop(self, seconds: float) -> None:
+        """Accept nothing more, finish what was accepted, and close.
+
+        Args:
+            seconds: How long that may take.
+        """
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait((self._serving,))
+        if (server := self._server) is not None:
+            self._server = None
+            await server.end(seconds)
+        self._workers.shutdown(wait=False)
+
+    async def _serve(self, listening: socket.socket) -> None:
+        """Serve until cancelled."""
         try:
-            yield listening.getsockname()[1]
+            # Libraries of HTTP take long to import; meanwhile models load.
+            server = await asyncio.to_thread(self._make)
+            await server.startup([listening])
+            self._server = server
+            await server.main_loop()
+            server.check()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # SystemExit, too
+            LOGGER.exception("HTTP has failed")
+            self.failed.set()
         finally:
-            stopping.set()
-            thread.join()
+            if self._server is None:
+                listening.close()
 
+    def _make(self) -> "BoundedServer":
+        from polyhead_server.http.app import create_application
+        from polyhead_server.http.connections import BoundedServer
 
-def _serve(
-    settings: Settings,
-    counters: SharedCounters,
-    runtime: "ThreadsafeRuntime | None",
-    log: "RequestLog | None",
-    listening: socket.socket,
-    *,
-    context: Callable[[], ssl.SSLContext] | None,
-    stopping: Event,
-) -> None:
-    """Serve until it is to stop. Libraries of HTTP are imported here, in the thread, while models load."""
-    import uvicorn
-
-    from polyhead_server.http.application import create_application
-    from polyhead_server.http.connections import BoundedServer, HttpProtocol
-
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="http") as workers:
-        config = uvicorn.Config(
-            create_application(settings, counters, workers, runtime=runtime, log=log),
-            http=partial(HttpProtocol, stall_seconds=settings.max_request_seconds),  # type: ignore[arg-type]
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",  # our own log has what happens to requests
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
+        application = create_application(
+            self._settings,
+            self._workers,
+            guard=self._guard,
+            runtime=self._runtime,
+            log=self._log,
         )
-        limit = min(MAX_CONNECTIONS[runtime is not None], _descriptors() // 2)
-        server = BoundedServer(config, limit=limit, context=context, stopping=stopping)
-        asyncio.run(server.serve(sockets=[listening]))
+        limit = min(MAX_CONNECTIONS[self._runtime is not None], _descriptors() // 2)
+        return BoundedServer(
+            application,
+            limit=limit,
+            context=self._context,
+            stall_seconds=self._settings.max_request_seconds,
+            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+        )
 
 
 def open_port(settings: Settings, function: Callable[[str, int], socket.socket]) -> socket.socket | None:

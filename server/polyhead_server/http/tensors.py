@@ -9,54 +9,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
-from polyhead_server.errors import InvalidRequestError, listed, quoted
-from polyhead_server.http.documents import Field, Fields, need, read_json, shown
+from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.http.fields import Body, Natural, must, shown
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
 
 NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
-
-_INPUT = Fields(
-    {
-        "name": Field("The input's name", [str], required=True),
-        "datatype": Field(
-            "FP32, INT64, BYTES and so on: the input's, from the metadata", [str], required=True
-        ),
-        "shape": Field("The sizes of its axes", [list], required=True),
-        "data": Field("Its elements, flat or nested as the shape", [list]),
-        "parameters": Field("binary_data_size: its bytes after the JSON, in place of data", [dict]),
-    }
-)
-_OUTPUT = Fields(
-    {
-        "name": Field("The output's name", [str], required=True),
-        "parameters": Field("What part of it to send, and how: binary_data, heads, queries, dtype", [dict]),
-    }
-)
-REQUEST = Fields(
-    {
-        "inputs": Field("The tensors that go in", [list], required=True, items=_INPUT),
-        "outputs": Field("The tensors to return; without, all", [list], items=_OUTPUT),
-        "parameters": Field("binary_data_output, priority, timeout and others of the request", [dict]),
-        "id": Field("Returned in the reply", [str]),
-        "model_name": Field("As in the path, if at all", [str]),
-        "model_version": Field("As in the path, if at all", [str]),
-    },
-    example={
-        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
-        "outputs": [{"name": "pooled"}],
-    },
-)
-"""The JSON of an inference request."""
 
 _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
     "b": ({bool}, "booleans"),
@@ -66,8 +34,8 @@ _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
 }
 """What the elements of an array may be, by NumPy's kind of datatype."""
 _MOST = 2**63
-_MOST_SIZES = 8
 _MOST_TENSORS = 4096
+_DATATYPES = (*DTYPES, "BYTES")
 Parameters = Mapping[str, bool | str | int]
 
 IsBinary = Callable[[str], bool]
@@ -77,79 +45,194 @@ IsBinary = Callable[[str], bool]
 # ---- Requests ----------------------------------------------------------------------------------
 
 
+def _check_datatype(given: str) -> str:
+    if given not in _DATATYPES:
+        raise must(f"must be one of {', '.join(_DATATYPES)}, was {quoted(given)}")
+    return given
+
+
+def _read_data(given: Any) -> list[Any] | None:
+    """Return an array as it is: it may have a million elements, which are checked by `pack`."""
+    if given is not None and not isinstance(given, list):
+        raise must(f"must be an array, was {shown(given)}")
+    return given
+
+
+_Values = Annotated[
+    dict[str, Any],
+    Field(max_length=4096),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": 4096,
+            "additionalProperties": {
+                "anyOf": [
+                    {"type": "boolean"},
+                    {"type": "number", "minimum": -_MOST, "exclusiveMaximum": _MOST},
+                    {"type": "string"},
+                ]
+            },
+        }
+    ),
+]
+
+
+class InferInput(Body):
+    """A tensor that goes in."""
+
+    name: Annotated[str, Field(description="The input's name")]
+    datatype: Annotated[
+        str,
+        AfterValidator(_check_datatype),
+        WithJsonSchema({"type": "string", "enum": list(_DATATYPES)}),
+        Field(description="The input's, from the metadata"),
+    ]
+    shape: Annotated[list[Natural], Field(fail_fast=True, max_length=8, description="The sizes of its axes")]
+    data: Annotated[
+        Any,
+        PlainValidator(_read_data, json_schema_input_type=list[Any] | None),
+        Field(description="Its elements, flat or nested as the shape"),
+    ] = None
+    parameters: Annotated[
+        _Values | None, Field(description="binary_data_size: its bytes after the JSON, in place of data")
+    ] = None
+
+
+class InferOutput(Body):
+    """An output to return."""
+
+    name: Annotated[str, Field(description="The output's name")]
+    parameters: Annotated[
+        _Values | None,
+        Field(description="What part of it to send, and how: binary_data, heads, queries, dtype"),
+    ] = None
+
+
+class InferBody(Body):
+    """The JSON of an inference request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "inputs": [
+                    {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}
+                ],
+                "outputs": [{"name": "pooled"}],
+            }
+        }
+    )
+
+    inputs: Annotated[
+        list[InferInput],
+        Field(fail_fast=True, max_length=_MOST_TENSORS, description="The tensors that go in"),
+    ]
+    outputs: Annotated[
+        list[InferOutput] | None,
+        Field(fail_fast=True, max_length=_MOST_TENSORS, description="The tensors to return; without, all"),
+    ] = None
+    parameters: Annotated[
+        _Values | None,
+        Field(description="binary_data_output, priority, timeout and others of the request"),
+    ] = None
+    id: Annotated[
+        str | None, Field(max_length=1024, description="Returned in the reply: at most 1024 bytes of UTF-8")
+    ] = None
+    model_name: Annotated[str | None, Field(description="As in the path, if at all")] = None
+    model_version: Annotated[str | None, Field(description="As in the path, if at all")] = None
+
+
 def read_request(
-    body: memoryview, json_size: int | None, *, model: str, version: str, given: Parameters
+    body: InferBody, binary: memoryview, *, size: int, model: str, version: str, given: Parameters
 ) -> tuple[InferRequest, IsBinary]:
     """Read a request; takes long where the body is large.
 
     Args:
-        body: JSON, and binary tensors after it.
-        json_size: The bytes of JSON; None: all are.
+        body: The JSON. The elements of tensors are taken out of it.
+        binary: Binary tensors that follow it.
+        size: The bytes of both.
         model: The model that the path names.
         version: Likewise; empty for the newest.
         given: Parameters that the request has unless the body has them.
 
     Returns:
-        The request, whose binary tensors are views of the body, and which outputs to write in binary.
+        The request, whose binary tensors are views, and which outputs to write in binary.
 
     Raises:
         InvalidRequestError: Something is wrong.
-        TooLargeError: There is too much JSON.
     """
-    size = len(body) if json_size is None else json_size
-    if json_size is not None and not 0 < size <= len(body):
-        raise InvalidRequestError(
-            f"Inference-Header-Content-Length must be from 1 to the {len(body)} bytes of the body, was {size}"
-        )
-    fields = REQUEST.read(read_json(body[:size]), "the request")
-    for name, of_path in (("model_name", model), ("model_version", version)):
-        if fields.get(name, of_path) not in {of_path, ""} and (name == "model_name" or version):
-            raise InvalidRequestError(f"{name} must be that of the path, was {quoted(fields[name])}")
-    parameters = {**given, **fields.get("parameters", {})}
-    binary = _flag(parameters, "binary_data_output", "the request")
+    if body.model_name not in {None, "", model}:
+        raise InvalidRequestError(f"model_name must be that of the path, was {quoted(body.model_name or '')}")
+    if version and body.model_version not in {None, "", version}:
+        wrong = quoted(body.model_version or "")
+        raise InvalidRequestError(f"model_version must be that of the path, was {wrong}")
+    parameters = {**given, **(body.parameters or {})}
     message = pb.ModelInferRequest(
         model_name=model,
-        model_version=version or fields.get("model_version", ""),
-        id=_text(fields.get("id", ""), "id"),
+        model_version=version or body.model_version or "",
+        id=body.id or "",
         parameters=write_parameters(parameters, "the request", but="binary_data_output"),
     )
-    for name in ("inputs", "outputs"):
-        if len(fields.get(name, ())) > _MOST_TENSORS:
-            raise InvalidRequestError(f"{name} must be at most {_MOST_TENSORS}, were {len(fields[name])}")
     raw: list[bytes | memoryview] = []
-    end, kept = size, 0
-    for number, one in enumerate(fields["inputs"]):
-        described = _INPUT.read(one, f"inputs[{number}]")
-        tensor, count = _describe(described, f"inputs[{number}]")
-        message.inputs.append(tensor)
+    end = 0
+    for one in body.inputs:
+        own = one.parameters or {}
+        message.inputs.add(
+            name=one.name,
+            datatype=one.datatype,
+            shape=one.shape,
+            parameters=write_parameters(own, quoted(one.name), but="binary_data_size"),
+        )
+        count = _binary_size(one, own)
         if count is None:
-            need(described, f"{tensor.name} (without parameter binary_data_size)", "data")
-            raw.append(pack(tensor.name, tensor.datatype, tensor.shape, described["data"]))
+            raw.append(pack(one.name, one.datatype, one.shape, one.data))
+            one.data.clear()  # others refer to the list, and its elements take ten times the bytes
             continue
-        if "data" in described:
-            raise InvalidRequestError(f"{tensor.name} must have data or binary_data_size, had both")
-        if count > len(body) - end:
+        if count > len(binary) - end:
             raise InvalidRequestError(
-                f"binary_data_size of {tensor.name} must be at most the {len(body) - end} bytes that are "
+                f"binary_data_size of {one.name} must be at most the {len(binary) - end} bytes that are "
                 f"left of the body, was {count}"
             )
-        raw.append(body[end : end + count])
-        end, kept = end + count, len(body)
-    if end != len(body):
+        raw.append(binary[end : end + count])
+        end += count
+    if end != len(binary):
         raise InvalidRequestError(
-            f"the body must end with the last binary input, {len(body) - end} bytes follow"
+            f"the body must end with the last binary input, {len(binary) - end} bytes follow"
         )
-    outputs: dict[str, bool] = {}
-    for number, one in enumerate(fields.get("outputs", ())):
-        wanted = _OUTPUT.read(one, f"outputs[{number}]")
-        name, own = wanted["name"], wanted.get("parameters", {})
+    in_binary: dict[str, bool] = {}
+    for output in body.outputs or ():
+        own = output.parameters or {}
         if "binary_data" in own:
-            outputs[name] = _flag(own, "binary_data", f"output {quoted(name)}")
+            in_binary[output.name] = _flag(own, "binary_data", f"output {quoted(output.name)}")
         message.outputs.add(
-            name=_text(name, "name of an output"),
-            parameters=write_parameters(own, f"output {quoted(name)}", but="binary_data"),
+            name=output.name,
+            parameters=write_parameters(own, f"output {quoted(output.name)}", but="binary_data"),
         )
-    return make_request(message, raw, kept=kept), lambda output: outputs.get(output, binary)
+    others = _flag(parameters, "binary_data_output", "the request")
+    return make_request(message, raw, kept=size if end else 0), lambda output: in_binary.get(output, others)
+
+
+def _binary_size(described: InferInput, parameters: Mapping[str, Any]) -> int | None:
+    """Return how many bytes of an input follow the JSON; None where it has data in it."""
+    name, size = described.name, parameters.get("binary_data_size")
+    if size is None and described.data is None:
+        raise InvalidRequestError(f"{name} (without parameter binary_data_size) must have the field data")
+    if size is None:
+        return None
+    if type(size) is not int or size < 0:
+        raise InvalidRequestError(
+            f"parameter binary_data_size of {quoted(name)} must be a whole number of at least 0, "
+            f"was {shown(size)}"
+        )
+    if described.data is not None:
+        raise InvalidRequestError(f"{name} must have data or binary_data_size, had both")
+    return size
+
+
+def _flag(parameters: Mapping[str, object], name: str, whose: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {shown(value)}")
+    return value
 
 
 def write_parameters(
@@ -164,15 +247,14 @@ def write_parameters(
     for name, value in values.items():
         if name == but:
             continue
-        _text(name, f"the name of a parameter of {whose}")
         if isinstance(value, bool):
             found[name] = pb.InferParameter(bool_param=value)
+        elif isinstance(value, str):
+            found[name] = pb.InferParameter(string_param=value)
         elif isinstance(value, int) and -_MOST <= value < _MOST:
             found[name] = pb.InferParameter(int64_param=value)
-        elif isinstance(value, float) and math.isfinite(value):
+        elif isinstance(value, float) and -_MOST <= value < _MOST:
             found[name] = pb.InferParameter(double_param=value)
-        elif isinstance(value, str):
-            found[name] = pb.InferParameter(string_param=_text(value, f"parameter {name}"))
         else:
             raise InvalidRequestError(
                 f"parameter {quoted(name)} of {whose} must be a boolean, a string or a number of 64 bits, "
@@ -194,17 +276,12 @@ def pack(name: str, datatype: str, shape: Sequence[int], data: Sequence[Any]) ->
         raise InvalidRequestError(
             f"{name} must have {expected} values for shape {list(shape)}, had {len(flat)}"
         )
-    if datatype not in DTYPES and datatype != "BYTES":
-        known = listed((*DTYPES, "BYTES"))
-        raise InvalidRequestError(f"datatype of {name} must be one of {known}, was {quoted(datatype)}")
     if datatype == "BYTES":
         _check_elements(name, flat, {str}, "strings")
-        return pack_strings(
-            _text(text, f"element {place} of data of {name}").encode() for place, text in enumerate(flat)
-        )
+        return pack_strings(map(str.encode, flat))
     dtype = DTYPES[datatype]
-    must, words = _ELEMENTS[dtype.kind]
-    _check_elements(name, flat, must, f"{words} for {datatype}")
+    kinds, words = _ELEMENTS[dtype.kind]
+    _check_elements(name, flat, kinds, f"{words} for {datatype}")
     try:
         with np.errstate(over="ignore"):
             array = np.array(flat, dtype)
@@ -214,36 +291,6 @@ def pack(name: str, datatype: str, shape: Sequence[int], data: Sequence[Any]) ->
     if not fits:
         raise InvalidRequestError(f"data of {name} must be numbers that {datatype} can hold, some are larger")
     return array.tobytes()
-
-
-def _describe(
-    given: Mapping[str, Any], whose: str
-) -> tuple[pb.ModelInferRequest.InferInputTensor, int | None]:
-    """Return what an input says of itself, and the size of its binary contents if it has such."""
-    name, datatype, shape = given["name"], given["datatype"], given["shape"]
-    if len(shape) > _MOST_SIZES:
-        raise InvalidRequestError(
-            f"shape of {quoted(name)} must have at most {_MOST_SIZES} sizes, had {len(shape)}"
-        )
-    for size in shape:
-        if type(size) is not int or not 0 <= size < _MOST:
-            raise InvalidRequestError(
-                f"shape of {quoted(name)} must be whole numbers from 0, had {shown(size)}"
-            )
-    parameters = given.get("parameters", {})
-    count = parameters.get("binary_data_size")
-    if count is not None and (type(count) is not int or count < 0):
-        raise InvalidRequestError(
-            f"parameter binary_data_size of {quoted(name)} must be a whole number of at least 0, "
-            f"was {shown(count)}"
-        )
-    tensor = pb.ModelInferRequest.InferInputTensor(
-        name=_text(name, f"name of {whose}"),
-        datatype=_text(datatype, f"datatype of {whose}"),
-        shape=shape,
-        parameters=write_parameters(parameters, quoted(name), but="binary_data_size"),
-    )
-    return tensor, count
 
 
 def _flatten(name: str, data: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
@@ -257,30 +304,10 @@ def _flatten(name: str, data: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
     return flat, sizes
 
 
-def _check_elements(name: str, flat: Sequence[Any], must: Set[type], words: str) -> None:
-    if wrong := set(map(type, flat)) - must:
+def _check_elements(name: str, flat: Sequence[Any], kinds: Set[type], words: str) -> None:
+    if wrong := set(map(type, flat)) - kinds:
         place, value = next((at, value) for at, value in enumerate(flat) if type(value) in wrong)
         raise InvalidRequestError(f"data of {name} must be {words}, element {place} was {shown(value)}")
-
-
-def _flag(parameters: Mapping[str, object], name: str, whose: str) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {shown(value)}")
-    return value
-
-
-def _text(text: str, what: str) -> str:
-    """Return a string that has a form in UTF-8: JSON can also write halves of a character."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(  # the text itself may be private
-            f"{what} must be valid Unicode, was U+{ord(text[error.start]):04X} at character {error.start}"
-        ) from None
-    return text
 
 
 # ---- Replies -----------------------------------------------------------------------------------
@@ -338,9 +365,26 @@ def _numbers(output: OutputLayout, content: Content) -> Iterator[bytes]:
         yield b"," * bool(start) + text[1:-1]
 
 
-SAMPLE = {
-    "model_name": "",
-    "model_version": "",
-    "outputs": [{"name": "", "datatype": "", "shape": [1], "data": [None]}],
-}
-"""The JSON of a reply without what only some have, for its schema. `data` may be of any type."""
+class InferredTensor(BaseModel):
+    """An output."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Annotated[
+        list[bool | float | str | None] | None, Field(description="Its elements, flat; null stands for NaN")
+    ] = None
+    parameters: Annotated[
+        dict[str, int] | None,
+        Field(description="binary_data_size: its bytes after the JSON, in place of data"),
+    ] = None
+
+
+class InferenceReply(BaseModel):
+    """The JSON of a reply to an inference."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    parameters: Annotated[dict[str, int], Field(description="Nanoseconds of each stage")]
+    outputs: list[InferredTensor]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from polyhead_proto.names import TIMINGS
 from polyhead_server.errors import ExpiredError
-from polyhead_server.observability.request_record import CURRENT
+from polyhead_server.observability.access_log import CURRENT
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.registry import Model
 
@@ -57,7 +57,6 @@ class RequestAccount:
                 total_ns=total_ns,
                 parse_ns=self.parse_ns,
                 tokenise_ns=self.tokenise_ns,
-                input_ns=self.input_ns,
                 queue_ns=self.queue_ns,
                 compute_ns=self.compute_ns,
                 serialise_ns=self.write_ns,

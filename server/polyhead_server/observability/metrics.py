@@ -1,144 +1,241 @@
-"""Prometheus metrics.
+"""The metrics of the server: each is declared here once, and counted where it happens.
 
-The counters are read when metrics are scraped: requests pay for nothing but counting.
+With several workers, each keeps its values in files that all of them read (prometheus_client's multiprocess
+mode, in the folder that `PROMETHEUS_MULTIPROC_DIR` names). What a worker has counted is continued by its
+replacement; its gauges vanish.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
 
-from prometheus_client import ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
 )
+from prometheus_client.core import Metric, Sample, UnknownMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.shared_counters import NO_MODEL, SharedCounters
+_SECONDS = (
+    *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+_POWERS = tuple(2**power for power in range(11))
 
 _MODEL = ("model", "version")
 
-_HISTOGRAMS = {
-    "polyhead_request_seconds": (
-        slots.REQUEST,
-        "Time of an answered request, from its bytes to its reply's.",
-    ),
-    "polyhead_parse_seconds": (slots.PARSE, "Time to read and check an answered request."),
-    "polyhead_tokenise_seconds": (slots.TOKENISE, "Time to tokenise the text of an answered request."),
-    "polyhead_queue_seconds": (slots.QUEUE, "Time of an answered request in the queue."),
-    "polyhead_compute_seconds": (slots.COMPUTE, "Time of the run that an answered request was part of."),
-    "polyhead_serialise_seconds": (slots.SERIALISE, "Time to write the reply to an answered request."),
-}
-_COUNTERS = {
-    "polyhead_sequences": (slots.SEQUENCES, "Sequences in answered requests."),
-    "polyhead_tokens": (slots.TOKENS, "Tokens computed, without padding."),
-    "polyhead_padded_tokens": (slots.PADDED_TOKENS, "Tokens that layers computed, padding included."),
-}
-_GAUGES = {
-    "polyhead_model_ready": (slots.READY, "Workers in which the model is ready."),
-    "polyhead_queued_tokens": (slots.QUEUED_TOKENS, "Tokens to compute in the queue."),
-}
+_registry = CollectorRegistry()
+_of_models: list[Counter | Gauge | Histogram] = []
 
-_Models = Mapping[tuple[str, str], Sequence[int]]
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 
-class Metrics(Collector):
-    """Collect the metrics of a server. Any of its processes can.
+def _of_model(kind: type[M], name: str, text: str, *labels: str, **options: Any) -> M:
+    metric = kind(name, text, (*_MODEL, *labels), registry=_registry, **options)
+    _of_models.append(metric)
+    return metric
+
+
+_count = partial(_of_model, Counter)
+_time = partial(_of_model, Histogram, buckets=_SECONDS)
+_state = partial(_of_model, Gauge, multiprocess_mode="livesum")
+_server = partial(Gauge, multiprocess_mode="livesum", registry=_registry)
+
+# ---- Requests. A model and version are empty where a request ended before they were known --------------
+
+REQUESTS = _count("polyhead_requests", "Inference requests, by protocol and gRPC status.", "protocol", "code")
+FAILED_SECONDS = _count("polyhead_failed_seconds", "Time of requests that were not answered.")
+DROPS = _count("polyhead_drops", "Work that was rejected or dropped, by the reason.", "reason")
+SEQUENCES = _count("polyhead_sequences", "Sequences in answered requests.")
+REQUEST_SECONDS = _time(
+    "polyhead_request_seconds", "Time of an answered request, from its bytes to its reply's."
+)
+PARSE_SECONDS = _time("polyhead_parse_seconds", "Time to read and check an answered request.")
+TOKENISE_SECONDS = _time("polyhead_tokenise_seconds", "Time to tokenise the text of an answered request.")
+QUEUE_SECONDS = _time("polyhead_queue_seconds", "Time of an answered request in the queue.")
+COMPUTE_SECONDS = _time("polyhead_compute_seconds", "Time of the run that an answered request was part of.")
+SERIALISE_SECONDS = _time("polyhead_serialise_seconds", "Time to write the reply to an answered request.")
+
+# ---- Runs of the engine --------------------------------------------------------------------------------
+
+BATCH_SEQUENCES = _of_model(
+    Histogram, "polyhead_batch_sequences", "Sequences in each run of the engine.", buckets=_POWERS
+)
+TOKENS = _count("polyhead_tokens", "Tokens computed, without padding.")
+PADDED_TOKENS = _count("polyhead_padded_tokens", "Tokens that layers computed, padding included.")
+LAST_RUN = _of_model(
+    Gauge, "polyhead_last_run_timestamp_seconds", "When a run ended last.", multiprocess_mode="max"
+)
+RUNS = _count("polyhead_runs", "Runs of the engine, by sequences.", "sequences")
+RUN_SECONDS = _count("polyhead_run_seconds", "Time of runs, by sequences and stage.", "sequences", "stage")
+
+# ---- State ---------------------------------------------------------------------------------------------
+
+MODEL_READY = _state("polyhead_model_ready", "Workers in which the model is ready.")
+MODEL_INFO = _of_model(
+    Gauge,
+    "polyhead_model_info",
+    "1; names the provider that runs the model.",
+    "provider",
+    multiprocess_mode="livemax",
+)
+QUEUED_TOKENS = _state("polyhead_queued_tokens", "Tokens to compute in the queue.")
+QUEUED_REQUESTS = _state("polyhead_queued_requests", "Requests in the queue.")
+IN_FLIGHT = _server("polyhead_requests_in_flight", "Accepted requests that are not answered yet.")
+HELD_BYTES = _server("polyhead_held_bytes", "Bytes of received requests and unsent outputs.")
+READY_WORKERS = _server("polyhead_ready_workers", "Workers that are ready for requests.")
+WORKERS = _server("polyhead_workers", "Running workers.")
+WORKER_PROCESS = _server("polyhead_worker_process", "A worker's process.", ("worker",))
+WORKER_RESTARTS = Counter(
+    "polyhead_worker_restarts", "Workers that ended and were replaced.", registry=_registry
+)
+BUILD_INFO = Gauge(
+    "polyhead_build_info",
+    "1; names the version.",
+    ("version",),
+    multiprocess_mode="livemax",
+    registry=_registry,
+)
+
+_HIDDEN = {"polyhead_runs", "polyhead_run_seconds", "polyhead_worker_process"}
+"""Not in `/metrics`: they would have a sample for each size of a batch, or help nobody."""
+
+
+class Totals:
+    """What all workers have counted for one version of a model, by the names of `/metrics`."""
+
+    def __init__(self) -> None:
+        self.samples: dict[str, list[Sample]] = defaultdict(list)
+
+    def __call__(self, name: str, **labels: str) -> float:
+        """Return the sum of the samples that have these labels; 0 if there are none."""
+        found = self.samples.get(name, ())
+        return sum(sample.value for sample in found if labels.items() <= sample.labels.items())
+
+    @property
+    def failures(self) -> float:
+        """The number of requests that were not answered."""
+        return self("polyhead_requests_total") - self("polyhead_requests_total", code="OK")
+
+    @property
+    def input_seconds(self) -> float:
+        """The time to make arrays of answered requests."""
+        return self("polyhead_parse_seconds_sum") + self("polyhead_tokenise_seconds_sum")
+
+
+_TRITON: Mapping[str, Callable[[Totals], float]] = {
+    "nv_inference_request_success": lambda of: of("polyhead_requests_total", code="OK"),
+    "nv_inference_request_failure": lambda of: of.failures,
+    "nv_inference_count": lambda of: of("polyhead_sequences_total"),
+    "nv_inference_exec_count": lambda of: of("polyhead_batch_sequences_count"),
+    "nv_inference_request_duration_us": lambda of: 1e6 * of("polyhead_request_seconds_sum"),
+    "nv_inference_queue_duration_us": lambda of: 1e6 * of("polyhead_queue_seconds_sum"),
+    "nv_inference_compute_input_duration_us": lambda of: 1e6 * of.input_seconds,
+    "nv_inference_compute_infer_duration_us": lambda of: 1e6 * of("polyhead_compute_seconds_sum"),
+    "nv_inference_compute_output_duration_us": lambda of: 1e6 * of("polyhead_serialise_seconds_sum"),
+    "nv_inference_pending_request_count": lambda of: of("polyhead_queued_requests"),
+}
+"""Triton's metrics of a model, of which each is one of ours."""
+
+
+def start(worker: int = 0, restarts: int = 0) -> None:
+    """Note that this process is a worker that serves, and how often it has been replaced."""
+    disable_created_metrics()
+    WORKERS.set(1)
+    WORKER_PROCESS.labels(worker).set(os.getpid())
+    BUILD_INFO.labels(version("polyhead")).set(1)
+    counted = _value_of(WORKER_RESTARTS.collect(), "polyhead_worker_restarts_total")
+    WORKER_RESTARTS.inc(max(0, restarts - counted))
+
+
+def forget(name: str, number: int) -> None:
+    """Remove the metrics of a version that is not served any more. Files of workers keep its counters."""
+    if _folder() is not None:
+        for gauge in (MODEL_READY, QUEUED_TOKENS, QUEUED_REQUESTS):
+            gauge.labels(name, number).set(0)
+        return
+    for metric in _of_models:
+        metric.remove_by_labels({"model": name, "version": str(number)})
+
+
+def totals(families: Iterable[Metric] | None = None) -> Mapping[tuple[str, str], Totals]:
+    """Add up what all workers have counted, by model and version. It may read files: call it in a thread."""
+    found: dict[tuple[str, str], Totals] = defaultdict(Totals)
+    for family in _collect() if families is None else families:
+        for sample in family.samples:
+            key = sample.labels.get("model", ""), sample.labels.get("version", "")
+            found[key].samples[sample.name].append(sample)
+    return found
+
+
+def any_ready() -> bool:
+    """Return whether any worker of this server is ready. Takes microseconds where this one is."""
+    if _value_of(READY_WORKERS.collect(), "polyhead_ready_workers"):
+        return True
+    files = Path(folder).glob("gauge_livesum_*.db") if (folder := _folder()) else ()
+    return _value_of(MultiProcessCollector.merge(files), "polyhead_ready_workers") > 0
+
+
+def exposition(accept: str = "") -> tuple[bytes, str]:
+    """Return the metrics of all workers, and their media type. It may take a while: call it in a thread.
 
     Args:
-        counters: The counters of all workers.
+        accept: The media types that the caller accepts.
     """
+    try:
+        encoder, media_type = choose_encoder(accept)
+    except TypeError:  # the version that is asked for is none
+        encoder, media_type = choose_encoder("")
+    return encoder(_Exposed()), media_type
 
-    def __init__(self, counters: SharedCounters) -> None:
-        self._counters = counters
+
+class _Exposed(Collector):
+    """What `/metrics` shows."""
 
     def collect(self) -> Iterator[Metric]:
-        """Read the counters."""
-        totals = dict(self._counters.totals())
-        server = totals.pop(NO_MODEL, [0] * slots.SLOTS)
-        models = {(name, str(number)): values for (name, number), values in totals.items()}
-        yield from _by_label({("", ""): server} | models)
-        for name, (histogram, text) in _HISTOGRAMS.items():
-            yield _histogram(name, text, histogram, models, 1e9)
-        batch = "Sequences in each run of the engine."
-        yield _histogram("polyhead_batch_sequences", batch, slots.BATCH, models, 1)
-        for kind, families in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
-            for name, (slot, text) in families.items():
-                family = kind(name, text, labels=_MODEL)
-                for labels, values in models.items():
-                    family.add_metric(labels, values[slot])
-                yield family
-        in_flight = "Accepted requests that are not answered yet."
-        yield GaugeMetricFamily("polyhead_requests_in_flight", in_flight, value=server[slots.IN_FLIGHT])
-        held = "Bytes of received requests and unsent outputs."
-        yield GaugeMetricFamily("polyhead_held_bytes", held, value=server[slots.HELD_BYTES])
-        info = GaugeMetricFamily(
-            "polyhead_model_info", "1; names the provider that runs the model.", labels=(*_MODEL, "provider")
-        )
-        for labels, values in models.items():
-            if provider := slots.decode_provider(values):
-                info.add_metric((*labels, provider), 1)
-        yield info
-        pages = enumerate(self._counters.workers())
-        processes = {worker: page[slots.PROCESS] for worker, page in pages if page[slots.PROCESS]}
-        yield from _processes(processes)
-        build = GaugeMetricFamily("polyhead_build_info", "1; names the version.", labels=("version",))
-        build.add_metric((version("polyhead"),), 1)
-        yield build
-        yield GaugeMetricFamily("polyhead_workers", "Running workers.", value=len(processes))
-        text = "Workers that ended and were replaced."
-        yield CounterMetricFamily("polyhead_worker_restarts", text, value=server[slots.RESTARTS])
+        """Collect our metrics, Triton's and those of processes."""
+        families = list(_collect())
+        yield from (family for family in families if family.name not in _HIDDEN)
+        counted = totals(families)
+        for name, value_of in _TRITON.items():
+            triton = UnknownMetricFamily(name, "Triton's name for one of polyhead's.", labels=_MODEL)
+            for model, of in counted.items():
+                if all(model):
+                    triton.add_metric(model, value_of(of))
+            yield triton
+        yield from _processes(counted["", ""].samples["polyhead_worker_process"])
 
 
-def _processes(processes: Mapping[int, int]) -> Iterable[Metric]:
+def _processes(workers: Iterable[Sample]) -> Iterable[Metric]:
     """Collect prometheus_client's `process_*` metrics of each worker."""
     families: dict[str, Metric] = {}
-    for worker, process in processes.items():
-        for one in ProcessCollector(pid=partial(str, process), registry=None).collect():
+    for worker in workers:
+        for one in ProcessCollector(pid=partial(int, worker.value), registry=None).collect():
             family = families.setdefault(one.name, Metric(one.name, one.documentation, one.type))
             for sample in one.samples:
-                labels = {**sample.labels, "worker": str(worker)}
-                family.add_sample(sample.name, labels, sample.value)
+                family.add_sample(sample.name, sample.labels | worker.labels, sample.value)
     return families.values()
 
 
-def _by_label(models: _Models) -> Iterator[Metric]:
-    text = "Inference requests, by protocol and gRPC status."
-    requests = CounterMetricFamily("polyhead_requests", text, labels=(*_MODEL, "protocol", "code"))
-    for protocol, codes in slots.CODE.items():
-        always = "OK" if protocol == slots.GRPC else None
-        _add_counts(requests, models, codes, (protocol,), always)
-    yield requests
-    text = "Work that was rejected or dropped, by the reason."
-    drops = CounterMetricFamily("polyhead_drops", text, labels=(*_MODEL, "reason"))
-    _add_counts(drops, models, slots.DROP)
-    yield drops
+def _value_of(families: Iterable[Metric], name: str) -> float:
+    """Return the sum of the samples of one name."""
+    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
-def _add_counts(
-    family: CounterMetricFamily,
-    models: _Models,
-    slots: Mapping[str, int],
-    labels: tuple[str, ...] = (),
-    always: str | None = None,
-) -> None:
-    """Add what has been counted for each model, and for models the label that is always there."""
-    for model, values in models.items():
-        for label, slot in slots.items():
-            if values[slot] or (label == always and model[0]):
-                family.add_metric((*model, *labels, label), values[slot])
+def _folder() -> str | None:
+    return os.environ.get("PROMETHEUS_MULTIPROC_DIR")
 
 
-def _histogram(name: str, text: str, histogram: slots.Histogram, models: _Models, unit: float) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=_MODEL)
-    for labels, values in models.items():
-        count = 0
-        buckets: list[tuple[str, float]] = []
-        for index, bound in enumerate((*histogram.bounds, None)):
-            count += values[histogram.first + index]
-            buckets.append(("+Inf" if bound is None else repr(bound / unit), count))
-        family.add_metric(labels, buckets, values[histogram.sum] / unit)
-    return family
+def _collect() -> Iterable[Metric]:
+    folder = _folder()
+    return _registry.collect() if folder is None else MultiProcessCollector(None, folder).collect()

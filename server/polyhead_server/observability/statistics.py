@@ -1,34 +1,105 @@
-"""Counters of one version of a model. Every request runs this code, so it is written for speed."""
+"""What happens to the requests and the work of one version of a model, and what counts it."""
 
 import time
-from bisect import bisect_left
 from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache, partial
+from typing import Protocol
+
+from prometheus_client import Counter
 
 from polyhead_server.errors import status_of
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.observer import Drop, Execution
-from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.observability import metrics
 
-_TIME_BOUNDS = slots.REQUEST.bounds
-_HISTOGRAMS = (slots.REQUEST, slots.PARSE, slots.TOKENISE, slots.QUEUE, slots.COMPUTE, slots.SERIALISE)
-_TIMES = [(histogram.first, histogram.sum) for histogram in _HISTOGRAMS]
-_OK = {protocol: codes["OK"] for protocol, codes in slots.CODE.items()}
-
-PROTOCOL: ContextVar[str] = ContextVar("protocol", default=slots.GRPC)
+GRPC, HTTP = "grpc", "http"
+PROTOCOL: ContextVar[str] = ContextVar("protocol", default=GRPC)
 """How the request came that this task answers."""
+
+_EXACT_BATCHES = 256
+"""Larger batches are counted as the next power of two."""
+
+_TIMES = (
+    *(metrics.REQUEST_SECONDS, metrics.PARSE_SECONDS, metrics.TOKENISE_SECONDS),
+    *(metrics.QUEUE_SECONDS, metrics.COMPUTE_SECONDS, metrics.SERIALISE_SECONDS),
+)
+
+
+class Drop(StrEnum):
+    """Why work ended without a result, other than by a failure of the engine."""
+
+    QUEUE_FULL = "queue_full"
+    """Rejected: too many tokens wait."""
+    UNREACHABLE = "unreachable"
+    """Rejected: its deadline would pass before it could run."""
+    STOPPING = "stopping"
+    """Rejected: the model is being closed."""
+    TIMEOUT = "timeout"
+    """It waited longer than its `timeout` or than the server's limit."""
+    EXPIRED = "expired"
+    """The caller's deadline passed, in the queue or during the run."""
+    CANCELLED = "cancelled"
+    """The caller left, in the queue or during the run."""
+    DRAINING = "draining"
+    """Rejected before it was scheduled: the server drains."""
+    LOADING = "loading"
+    """Rejected likewise: the model is being loaded."""
+    MEMORY = "memory"
+    """Rejected likewise: too much is held in memory."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Execution:
+    """One run of the engine."""
+
+    sequences: int
+    """B of the run."""
+    requests: int
+    tokens: int
+    """Tokens without padding."""
+    padded_tokens: int
+    """What layers computed: with padding, or in packed graphs without. That of attention does not count."""
+    input_ns: int
+    """The time to join the requests."""
+    compute_ns: int
+    output_ns: int
+    """The time to split the outputs."""
+
+
+class Observer(Protocol):
+    """Count what a scheduler does; `Statistics` does."""
+
+    def on_execution(self, execution: Execution) -> None:
+        """Count a run that did not fail."""
+
+    def on_drop(self, reason: Drop) -> None:
+        """Count work that ended without a result. Results, failures and drops add up to all submitted."""
 
 
 class Statistics:
-    """Count what happens to one version of a model. Used on the event loop only.
+    """Count what happens to one version of a model.
 
     Args:
-        counters: Holds the page; None creates counters that only this object uses.
-        name: The model.
+        name: The model; empty where requests end before their model is known: they only fail.
         version: Its version.
     """
 
-    def __init__(self, counters: SharedCounters | None = None, name: str = "", version: int = 0) -> None:
-        self.page = (counters or SharedCounters.create()).page(name, version)
+    def __init__(self, name: str = "", version: int | str = "") -> None:
+        labels = name, str(version)
+        self._requests = cache(partial(metrics.REQUESTS.labels, *labels))
+        self._drops = cache(partial(metrics.DROPS.labels, *labels))
+        self._failed_seconds = metrics.FAILED_SECONDS.labels(*labels)
+        if name:
+            self._requests(GRPC, "OK")  # shows from the beginning
+            self._times = tuple(metric.labels(*labels) for metric in _TIMES)
+            self._sequences = metrics.SEQUENCES.labels(*labels)
+            self._batch_sequences = metrics.BATCH_SEQUENCES.labels(*labels)
+            self._tokens = metrics.TOKENS.labels(*labels)
+            self._padded_tokens = metrics.PADDED_TOKENS.labels(*labels)
+            self._last_run = metrics.LAST_RUN.labels(*labels)
+            self._of_size = lru_cache(maxsize=1024)(partial(_of_size, labels))
+            self._queued_requests = metrics.QUEUED_REQUESTS.labels(*labels)
+            self._queued_tokens = metrics.QUEUED_TOKENS.labels(*labels)
 
     def succeeded(
         self,
@@ -37,47 +108,51 @@ class Statistics:
         total_ns: int,
         parse_ns: int,
         tokenise_ns: int | None,
-        input_ns: int,
         queue_ns: int,
         compute_ns: int,
         serialise_ns: int,
     ) -> None:
         """Count an answered request of `batch` sequences."""
-        page = self.page
         times = (total_ns, parse_ns, tokenise_ns, queue_ns, compute_ns, serialise_ns)
-        for (first, total), ns in zip(_TIMES, times, strict=True):
+        for metric, ns in zip(self._times, times, strict=True):
             if ns is not None:
-                page[first + bisect_left(_TIME_BOUNDS, ns)] += 1
-                page[total] += ns
-        page[slots.INPUT_NS] += input_ns
-        page[slots.SEQUENCES] += batch
-        page[slots.LAST_INFERENCE_MS] = time.time_ns() // 1_000_000
-        page[_OK[PROTOCOL.get()]] += 1
+                metric.observe(ns / 1e9)
+        self._sequences.inc(batch)
+        self._requests(PROTOCOL.get(), "OK").inc()
 
     def failed(self, *, total_ns: int, error: BaseException) -> None:
         """Count a request that was rejected, failed, cancelled or late."""
-        self.page[slots.FAILED] += 1
-        self.page[slots.FAILED_NS] += total_ns
-        self.page[slots.CODE[PROTOCOL.get()][status_of(error).name]] += 1
+        self._failed_seconds.inc(total_ns / 1e9)
+        self.rejected(status_of(error).name)
 
     def rejected(self, code: str) -> None:
         """Count a request that was rejected unread, by its status."""
-        self.page[slots.FAILED] += 1
-        self.page[slots.CODE[PROTOCOL.get()][code]] += 1
+        self._requests(PROTOCOL.get(), code).inc()
 
     def on_execution(self, execution: Execution) -> None:
         """Count a run of the engine."""
-        page = self.page
-        page[slots.BATCH.first + bisect_left(slots.BATCH.bounds, execution.sequences)] += 1
-        page[slots.BATCH.sum] += execution.sequences
-        page[slots.TOKENS] += execution.tokens
-        page[slots.PADDED_TOKENS] += execution.padded_tokens
-        row = slots.batch_row(execution.sequences)
-        page[row] += 1
-        page[row + 1] += execution.input_ns
-        page[row + 2] += execution.compute_ns
-        page[row + 3] += execution.output_ns
+        self._batch_sequences.observe(execution.sequences)
+        self._tokens.inc(execution.tokens)
+        self._padded_tokens.inc(execution.padded_tokens)
+        self._last_run.set(time.time())
+        runs, input_seconds, compute_seconds, output_seconds = self._of_size(execution.sequences)
+        runs.inc()
+        input_seconds.inc(execution.input_ns / 1e9)
+        compute_seconds.inc(execution.compute_ns / 1e9)
+        output_seconds.inc(execution.output_ns / 1e9)
 
     def on_drop(self, reason: Drop) -> None:
         """Count work that ended without a result."""
-        self.page[slots.DROP[reason]] += 1
+        self._drops(reason).inc()
+
+    def queued(self, requests: int, tokens: int) -> None:
+        """Show how much waits."""
+        self._queued_requests.set(requests)
+        self._queued_tokens.set(tokens)
+
+
+def _of_size(labels: tuple[str, str], sequences: int) -> tuple[Counter, ...]:
+    """Return what counts runs of one size: their number, and the time of their stages."""
+    size = sequences if sequences <= _EXACT_BATCHES else 1 << (sequences - 1).bit_length()
+    seconds = (metrics.RUN_SECONDS.labels(*labels, size, stage) for stage in ("input", "infer", "output"))
+    return metrics.RUNS.labels(*labels, size), *seconds

@@ -2,6 +2,5 @@
 
 import lazy_loader
 
-# __init__.pyi lists the public names. Each is imported on first use: the load package simulates servers with
-# `costs` and `dispatch`, where neither onnxruntime nor grpcio's packages need be installed.
+# __init__.pyi lists the public names. Each is imported on first use.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

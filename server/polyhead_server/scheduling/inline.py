@@ -1,7 +1,8 @@
-"""Run small work on the event loop itself, one batch for all that came in the same iteration of the loop.
+"""Run small work on the event loop itself, one batch for all that came in a few iterations of the loop.
 
-The hop to a thread and back costs more than such work. Every microsecond of Python counts here, so there are
-no timers and no priorities: deadlines are checked when the work starts, which is at once.
+The hop to a thread and back costs more than such work. gRPC shows about one call in each iteration, so work
+waits for more until some have brought none. Every microsecond of Python counts here, so there are no timers
+and no priorities: deadlines are checked when the work starts, which is soon.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from polyhead_server.observability.observer import Drop, Observer
+from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
@@ -22,6 +23,12 @@ _SMALL_SECONDS = 0.0003
 """The cost below which work always runs on the event loop."""
 _ITERATION_SECONDS = 0.0015
 """About the longest that work may block the event loop at a time."""
+_QUIET_ITERATIONS = 15
+"""How many iterations that bring nothing end the wait for more: 5 are too few, 30 gain nothing."""
+_PATIENCE_SECONDS = 0.001
+"""The longest wait for more, for requests that come one after the other."""
+_LONE = 8
+"""After so many runs in a row with one request each, only one in so many requests waits for more."""
 
 Deliver = Callable[[list[Entry], Result | Exception | Drop], None]
 """See `Scheduler._deliver`."""
@@ -30,27 +37,58 @@ Deliver = Callable[[list[Entry], Result | Exception | Drop], None]
 class Iterations:
     """Share the iterations of the event loop among the small work of all models.
 
-    While any model has work that waits, it is in the line, and `_run` is due in the next iteration. There the
-    first in the line runs what fits into an iteration, but something in any case, and the next ones as long
-    as their work fits into what is left. Each that has run goes behind the others, or leaves without more
-    work.
+    While any model has work that waits, it is in the line, and `_run` is called in each iteration. Once it is
+    due, the first in the line runs what fits into an iteration, but something in any case, and the next ones
+    as long as their work fits into what is left. Each that has run goes behind the others, or leaves without
+    more work.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         """What all work that waits takes, by estimate."""
         self.number = 0
-        """How many iterations there have been."""
+        """How many iterations have run work."""
         self._line: deque[Inline] = deque()
+        self._quiet = 0
+        """How many more iterations must bring nothing until the work is due."""
+        self._due = 0.0
+        """When it is due in any case, in the event loop's time."""
+        self._requests = 0
+        """How many wait for more."""
+        self._lone = 0
+        """How many runs in a row had one request."""
 
-    def add(self, model: "Inline") -> None:
-        """Let a model run its work in this iteration, or in one of the next."""
+    def add(self, seconds: float) -> None:
+        """Count work that comes, of a model in the line."""
+        self.seconds += seconds
+        self._requests += 1
+        comes_alone = self._lone >= _LONE and self._lone % _LONE
+        self._quiet = 1 if comes_alone else _QUIET_ITERATIONS
+
+    def line_up(self, model: "Inline") -> None:
+        """Let a model run its work in one of the next iterations."""
         if not self._line:
-            asyncio.get_running_loop().call_soon(self._run)
+            loop = asyncio.get_running_loop()
+            self._due = loop.time() + _PATIENCE_SECONDS
+            loop.call_soon(self._run)
         self._line.append(model)
+
+    def _is_due(self) -> bool:
+        """Return whether to wait for more work no longer."""
+        self._quiet -= 1
+        return (
+            self._quiet <= 0
+            or self.seconds >= _ITERATION_SECONDS
+            or asyncio.get_running_loop().time() >= self._due
+        )
 
     def _run(self) -> None:
         """Let the models run in turn, for as long as an iteration may take by estimate and by the clock."""
+        if not self._is_due():
+            asyncio.get_running_loop().call_soon(self._run)
+            return
+        self._lone = self._lone + 1 if self._requests == 1 else 0
+        self._requests = 0
         left = _ITERATION_SECONDS
         try:
             for number in range(len(self._line)):
@@ -63,6 +101,7 @@ class Iterations:
                 left -= max(waited - self.seconds, time.perf_counter() - begun)
         finally:
             self.number += 1
+            self._quiet = 0  # what is left has waited
             self._line = deque(model for model in self._line if model.tokens)
             if self._line:
                 asyncio.get_running_loop().call_soon(self._run)
@@ -104,6 +143,11 @@ class Inline:
         self.tokens = 0
         """N of all that wait."""
 
+    @property
+    def requests(self) -> int:
+        """The number of those that wait."""
+        return len(self._waiting)
+
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
         seconds = self._lanes.costs.price(work.size)
@@ -116,10 +160,10 @@ class Inline:
         return not self._waiting or self._waiting[0].seconds <= seconds
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
-        """Run work in this iteration of the loop, or in one of the next."""
+        """Run work in one of the next iterations of the loop."""
         future: asyncio.Future[Done] = self._loop.create_future()
         if not self._waiting:
-            self._iterations.add(self)
+            self._iterations.line_up(self)
         entry = Entry(
             work=work,
             answer=future,
@@ -129,7 +173,7 @@ class Inline:
         )
         self._waiting.append(entry)
         self.tokens += work.size.tokens
-        self._iterations.seconds += entry.seconds
+        self._iterations.add(entry.seconds)
         return future
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.observer import Drop, Observer
+from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import DynamicAxes
@@ -28,7 +28,7 @@ _OLDEST_EVERY = 8
 class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
-    Small work runs on the event loop itself, together with all that came in the same iteration; everything
+    Small work runs on the event loop itself, together with all that came in a few iterations; everything
     else runs in the engine's threads. There, until its answer is on its way, each request is in one place:
 
     | it is              | event                                 | thread     | then
@@ -141,6 +141,11 @@ class Scheduler:
     def queued_tokens(self) -> int:
         """Tokens that wait."""
         return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
+
+    @property
+    def queued_requests(self) -> int:
+        """Requests, and pieces of larger ones, that wait."""
+        return len(self._queue) + (self._inline.requests if self._inline is not None else 0)
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)

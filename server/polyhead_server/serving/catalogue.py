@@ -8,8 +8,7 @@ from importlib.metadata import version
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
 from polyhead_proto.names import Property
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.observability import metrics
 from polyhead_server.repository.manifest import PACKED, PADDED
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
@@ -42,7 +41,6 @@ _OF_TENSORS = (
 """The fields of tensors that metadata shows."""
 
 _SAMPLE_SECONDS = 0.5
-_NO_COUNTS = [0] * slots.SLOTS
 
 
 def server_metadata(settings: Settings) -> pb.ServerMetadataResponse:
@@ -195,56 +193,55 @@ def repository_index(registry: Registry, *, ready_only: bool) -> pb.RepositoryIn
     )
 
 
-def model_statistics(models: Iterable[Model], counters: SharedCounters) -> pb.ModelStatisticsResponse:
+def model_statistics(models: Iterable[Model]) -> pb.ModelStatisticsResponse:
     """Sum up the counters of models over all workers, which takes a while where models are many."""
-    totals = counters.totals()
+    totals = metrics.totals()
     return pb.ModelStatisticsResponse(
         model_stats=[
-            _statistics(model, totals.get((model.signature.name, model.signature.version), _NO_COUNTS))
-            for model in models
+            _statistics(name, version, totals[name, version])
+            for name, version in ((one.signature.name, str(one.signature.version)) for one in models)
         ]
     )
 
 
-def _statistics(model: Model, values: Sequence[int]) -> pb.ModelStatistics:
-    def duration(count: int, ns: int) -> pb.StatisticDuration:
-        return pb.StatisticDuration(count=count, ns=ns)
+def _statistics(name: str, version: str, of: metrics.Totals) -> pb.ModelStatistics:
+    def duration(count: float, seconds: float) -> pb.StatisticDuration:
+        return pb.StatisticDuration(count=round(count), ns=round(seconds * 1e9))
 
-    def total(histogram: slots.Histogram) -> pb.StatisticDuration:
-        return duration(histogram.count(values), values[histogram.sum])
+    def total(histogram: str) -> pb.StatisticDuration:
+        return duration(of(f"{histogram}_count"), of(f"{histogram}_sum"))
 
-    answered = slots.REQUEST.count(values)
+    def batch(size: str) -> pb.InferBatchStatistics:
+        runs = of("polyhead_runs_total", sequences=size)
+        stages = {
+            f"compute_{stage}": duration(runs, of("polyhead_run_seconds_total", sequences=size, stage=stage))
+            for stage in ("input", "infer", "output")
+        }
+        return pb.InferBatchStatistics(batch_size=int(size), **stages)
+
+    sizes = {sample.labels["sequences"] for sample in of.samples["polyhead_runs_total"]}
     return pb.ModelStatistics(
-        name=model.signature.name,
-        version=str(model.signature.version),
-        last_inference=values[slots.LAST_INFERENCE_MS],
-        inference_count=values[slots.SEQUENCES],
-        execution_count=slots.BATCH.count(values),
+        name=name,
+        version=version,
+        last_inference=round(of("polyhead_last_run_timestamp_seconds") * 1e3),
+        inference_count=round(of("polyhead_sequences_total")),
+        execution_count=round(of("polyhead_batch_sequences_count")),
         inference_stats=pb.InferStatistics(
-            success=total(slots.REQUEST),
-            fail=duration(values[slots.FAILED], values[slots.FAILED_NS]),
-            queue=total(slots.QUEUE),
-            compute_input=duration(answered, values[slots.INPUT_NS]),
-            compute_infer=total(slots.COMPUTE),
-            compute_output=total(slots.SERIALISE),
+            success=total("polyhead_request_seconds"),
+            fail=duration(of.failures, of("polyhead_failed_seconds_total")),
+            queue=total("polyhead_queue_seconds"),
+            compute_input=duration(of("polyhead_request_seconds_count"), of.input_seconds),
+            compute_infer=total("polyhead_compute_seconds"),
+            compute_output=total("polyhead_serialise_seconds"),
             cache_hit=duration(0, 0),
             cache_miss=duration(0, 0),
         ),
-        batch_stats=[
-            pb.InferBatchStatistics(
-                batch_size=size,
-                compute_input=duration(values[row], values[row + 1]),
-                compute_infer=duration(values[row], values[row + 2]),
-                compute_output=duration(values[row], values[row + 3]),
-            )
-            for size, row in slots.BATCH_ROWS.items()
-            if values[row]
-        ],
+        batch_stats=[batch(size) for size in sorted(sizes, key=int)],
     )
 
 
 class Gauges:
-    """Write the state of models beside their counters, where metrics read it. Lives on the event loop.
+    """Show the state of models and of the server in metrics. Lives on the event loop.
 
     Args:
         registry: The models.
@@ -256,24 +253,29 @@ class Gauges:
         self._registry = registry
         self._lifecycle = lifecycle
         self._budget = budget
+        self._ready = False
+        self._shown: set[tuple[str, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def changed(self) -> None:
-        """Write which models are ready, and where they run."""
-        counters = self._registry.counters
-        self._registry.unattributed.page[slots.SERVING] = int(self._lifecycle.ready)
-        ready = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
-        for key in {*ready, *counters.written}:
-            page, model = counters.page(*key), ready.get(key)
-            page[slots.READY] = int(model is not None)
+        """Show which models are ready, and where they run."""
+        metrics.READY_WORKERS.inc(self._lifecycle.ready - self._ready)  # of all runtimes in this process
+        self._ready = self._lifecycle.ready
+        models = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
+        for key, model in models.items():
+            metrics.MODEL_READY.labels(*key).set(model is not None)
             if model is not None:
-                page[slots.PROVIDER] = slots.encode_provider(model.device.provider)
+                metrics.MODEL_INFO.labels(*key, model.device.provider).set(1)
+        for key in self._shown - models.keys():
+            metrics.forget(*key)
+        self._shown = {*models}
 
     def sample(self) -> None:
-        """Write how much is queued and held, now and every half second."""
+        """Show how much is queued, in flight and held, now and every half second."""
         for model in self._registry.models():
-            model.statistics.page[slots.QUEUED_TOKENS] = model.scheduler.queued_tokens
-        self._registry.unattributed.page[slots.HELD_BYTES] = self._budget.bytes
+            model.statistics.queued(model.scheduler.queued_requests, model.scheduler.queued_tokens)
+        metrics.IN_FLIGHT.set(self._lifecycle.accepted)
+        metrics.HELD_BYTES.set(self._budget.bytes)
         self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
 
     def stop(self) -> None:

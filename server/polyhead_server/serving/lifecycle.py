@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
-from polyhead_server.observability.counter_slots import IN_FLIGHT
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.serving.registry import Registry
 
 
@@ -76,10 +75,8 @@ class Lifecycle:
         if not self.accepted:
             self._idle.clear()
         self.accepted += 1
-        self._statistics.page[IN_FLIGHT] = self.accepted
 
     def __exit__(self, *_: object) -> None:
         self.accepted -= 1
-        self._statistics.page[IN_FLIGHT] = self.accepted
         if not self.accepted:
             self._idle.set()

@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from polyhead_server.engine.device import Device
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Scheduler
@@ -64,11 +63,11 @@ class Model:
     tokeniser: Tokeniser | None
     device: Device
     """Where it runs."""
+    statistics: Statistics
     drift: Future[ComputeDrift] | None = None
     """What computing in another precision than fp32 changes, once that is measured."""
     close: Callable[[], None] = lambda: None
     """Frees its memory once the scheduler is closed. May block for some moments."""
-    statistics: Statistics = field(default_factory=Statistics)
     lease: Lease = field(default_factory=Lease)
     """Held by every request that found this model, until the engine has answered it."""
 
@@ -95,15 +94,11 @@ class Registry:
 
     Args:
         on_change: Called after every change of a state.
-        counters: Where requests are counted.
     """
 
-    def __init__(
-        self, on_change: Callable[[], None] = lambda: None, *, counters: SharedCounters | None = None
-    ) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
-        self.counters = counters or SharedCounters.create()
-        self.unattributed = Statistics(self.counters)
+        self.unattributed = Statistics()
         """Counts requests that ended before a model was found for them."""
         self.changes = 0
         """Counts the changes: while it stays the same, the same model is found for the same name."""

@@ -33,8 +33,6 @@ class Assignment:
     settings: Settings
     worker: int
     """Its number, from 0."""
-    files: tuple[int, ...]
-    """Every worker's file of counters."""
     restarts: int
     """How often the worker has been replaced. A replacement listens only when it has loaded."""
 
@@ -91,11 +89,15 @@ def main() -> int:
     assignment = Assignment.from_line(line)
     configure(assignment.settings.log_level, assignment.settings.log_format, worker=assignment.worker)
 
-    from polyhead_server.observability.shared_counters import SharedCounters
+    from prometheus_client import values
+
+    # Before any metric is declared. A replacement has the number of its predecessor, and its files.
+    values.ValueClass = values.MultiProcessValue(lambda: assignment.worker)
+
     from polyhead_server.process import WorkerContext, run
 
     context = WorkerContext(
-        counters=SharedCounters(assignment.files, assignment.worker),
+        number=assignment.worker,
         restarts=assignment.restarts,
         lifeline=_STDIN,
         on_ready=reports.ready,

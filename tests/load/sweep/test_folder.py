@@ -10,7 +10,6 @@ from tests.load.sweep.synthetic import a_measurement, a_run, new_folder, small_s
 
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.folder import Journal, RunFolder
-from polyhead_load.sweep.spec import ServiceTarget
 
 
 def facts(**changes: str) -> dict[str, Any]:
@@ -76,13 +75,9 @@ def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
         second.begin(small_sweep(), {})
 
 
-def test_another_target_is_the_same_sweep(tmp_path: Path) -> None:
+def test_gates_of_runs_that_count_stay(tmp_path: Path) -> None:
     folder = a_run(tmp_path, small_sweep())
-    target = {"rate": 50, "p99": "20ms"}
 
-    folder.begin(small_sweep(target=target), {})
-
-    assert folder.read()[0].target == ServiceTarget.model_validate(target)
     with pytest.raises(SweepError, match="holds another sweep"):
         folder.begin(small_sweep(gates={}), {})
 

@@ -12,11 +12,9 @@ from polyhead_load.sweep.intervals import (
     Values,
     blocks_ratio,
     fewest_answers,
-    independent_ratio,
     paired_ratio,
     pooled_quantile,
     quantile_interval,
-    typical_quantile,
 )
 
 
@@ -82,17 +80,6 @@ def test_paired_ratio_is_students_t_of_logarithms() -> None:
     assert paired_ratio([1.0, 1.0], [1.0, 1.0]) is None
     with pytest.raises(ValueError, match="both must have as many blocks, were 1 and 2"):
         paired_ratio([1.0], [1.0, 1.0])
-
-
-def test_independent_ratio_is_welchs_t_of_logarithms() -> None:
-    ours, base = [1.2, 1.3, 1.1, 1.5], [1.0, 1.2, 1.15]
-    theirs = stats.ttest_ind(np.log(ours), np.log(base), equal_var=False).confidence_interval(0.95)
-
-    ratio: Any = independent_ratio(ours, base)
-
-    assert (ratio.low, ratio.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
-    assert independent_ratio([1.0, 2.0], [1.0, 2.0, 3.0]) is None
-    assert independent_ratio([2.0] * 3, [1.0] * 3) == Interval(value=2.0, low=2.0, high=2.0)
 
 
 def test_a_pooled_interval_holds_both_parts() -> None:
@@ -171,34 +158,3 @@ def test_too_little_is_no_ratio() -> None:
     assert blocks_ratio(blocks[:2], blocks[:2], 0.5) is None
     with pytest.raises(ValueError, match="as many blocks, were 5 and 4"):
         blocks_ratio(blocks, blocks[:4], 0.5)
-
-
-def test_a_typical_quantile_is_not_that_of_the_slowest_block() -> None:
-    random = np.random.default_rng(7)
-    blocks = [np.exp(0.2 * random.standard_normal(2000)) for _ in range(8)]
-    truth = float(np.exp(0.2 * stats.norm.ppf(0.99)))
-    slow = [*blocks[1:], 3 * blocks[0]]
-
-    usual, one_slow, pooled = (
-        typical_quantile(blocks, 0.99),
-        typical_quantile(slow, 0.99),
-        pooled_quantile(slow, 0.99),
-    )
-
-    assert usual is not None
-    assert one_slow is not None
-    assert pooled is not None
-    assert usual.value == pytest.approx(truth, rel=0.03)
-    assert truth in usual
-    assert one_slow.value == pytest.approx(3 ** (1 / 8) * truth, rel=0.03)
-    assert pooled.value > 2 * truth
-
-
-def test_a_typical_quantile_of_few_blocks_or_values_is_that_of_all() -> None:
-    random = np.random.default_rng(8)
-    blocks = [random.standard_normal(400) for _ in range(8)]
-
-    assert typical_quantile(blocks[:2], 0.99) == pooled_quantile(blocks[:2], 0.99)
-    short = [*blocks, blocks[0][:99]]
-    assert typical_quantile(short, 0.99) == pooled_quantile(short, 0.99)
-    assert typical_quantile([blocks[0][:0]], 0.99) is None

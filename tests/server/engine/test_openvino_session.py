@@ -13,6 +13,8 @@ import pytest
 from tests.numerics import close
 from tests.server.engine.conftest import Open, ragged
 
+from polyhead_client import Client
+from polyhead_load.sweep.server import started_server
 from polyhead_server.engine import openvino_session
 from polyhead_server.engine.openvino_session import OpenVinoSession, capabilities, load
 from polyhead_server.errors import DeviceError, EngineError, RepositoryError
@@ -38,6 +40,17 @@ def test_it_gives_what_onnxruntime_gives(repository: Path, open_graph: Open, fam
         values = ours.prepare()(feeds, names, shrink=bool(seed))
         for name, value, expected in zip(names, values, session.run(names, dict(feeds)), strict=True):
             close(value, expected, scale=1 if name.startswith("attention") else None)
+
+
+def test_a_server_gives_what_a_server_on_onnxruntime_gives(repository: Path) -> None:
+    """As a process, which prepares itself for onnxruntime: that must not change what OpenVINO computes."""
+    found = []
+    for device in ("cpu", "openvino"):
+        flags = ["--http-port", "off", "--device", device]
+        with started_server(repository, flags) as server, Client(server.address) as client:
+            found.append(client.encode(np.array([[3, 9, 31, 7, 12]]), model="tiny-tokens").output)
+
+    close(found[1], found[0])
 
 
 def test_it_takes_the_threads_and_lanes_that_it_is_given_and_computes_in_fp32(repository: Path) -> None:

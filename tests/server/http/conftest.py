@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 from tests.server.conftest import Running, running
-from tests.servers import quick_settings
-
-from polyhead_server.http.server import serve_http
-from polyhead_server.http.threadsafe import ThreadsafeRuntime
+from tests.server.counting import Counts
+from tests.servers import quick_settings, serving_http
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,19 @@ class OverHttp:
                     connection.shutdown(socket.SHUT_WR)
             return read_all(connection)
 
-    def counted(self, name: str = "", version: int = 0) -> Any:
-        """The counters of a model."""
-        return self.running.runtime.registry.counters.total(name, version)
+    @property
+    def counted(self) -> Counts:
+        """What has been counted since it runs."""
+        return self.running.counted
+
+    def codes(self, model: str = "") -> dict[str, float]:
+        """The numbers of its requests, by status."""
+        return self.counted.codes(model, "http")
+
+    @property
+    def accepted(self) -> int:
+        """The requests that are not answered yet."""
+        return self.running.runtime.lifecycle.accepted
 
 
 def with_tensor(x: NDArray[Any], **fields: Any) -> tuple[bytes, dict[str, str]]:
@@ -119,9 +127,7 @@ def over_http(models: Path, *, wait: bool = True, **overrides: Any) -> Iterator[
     settings = quick_settings(models, **({"http": True, "http_port": 0} | overrides))
     with running(settings, wait=wait) as one:
         server = one.server
-        runtime = ThreadsafeRuntime(server.runtime, one.loop)
-        counters = server.runtime.registry.counters
-        with serve_http(settings, counters, runtime, server.request_log) as port:
+        with serving_http(one.loop, settings, server.runtime, server.request_log) as port:
             assert port is not None
             yield OverHttp(one, port)
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from tests.server.http.conftest import OverHttp, StartHttp, read_all
 from tests.waiting import until
 
-from polyhead_server.http.bodies import PIECE
-from polyhead_server.http.documents import MAX_JSON_BYTES
-from polyhead_server.observability import counter_slots as slots
+from polyhead_server.http.bodies import MAX_JSON_BYTES, PIECE
 
 INFER = "/v2/models/tiny/infer"
 X = {"name": "x", "datatype": "FP32", "shape": [1, 2, 16], "data": [0.5] * 32}
@@ -42,18 +40,18 @@ def _still_answers(web: OverHttp) -> Any:
         (b"\xff\xfe{}", "UTF-8"),
         (b"\xef\xbb\xbf{}", "JSON"),
         (b"[]", "must be an object"),
-        (b'{"inputs": [], "inputs": []}', "each key of an object once"),
+        (b'{"inputs": 1, "inputs": 2}', "inputs must be an array, was 2"),  # the last counts
         (b'{"inputs": NaN}', "NaN"),
         (b'{"inputs": -Infinity}', "Infinity"),
         (b"[" * 100_000, "nested"),
         (b'{"a":' * 100_000, "nested"),
-        (b"1" * 5000, "digits"),
+        (b"1" * 5000, "infinity"),
         ({}, "inputs"),
         ({"inputs": [], "what": 1}, "'what' of the request is not known"),
-        ({"inputs": {}}, "inputs of the request must be an array, was an object"),
+        ({"inputs": {}}, "inputs must be an array, was an object"),
         ({"inputs": [1]}, "inputs[0]"),
         ({"inputs": [X], "id": 7}, "id"),
-        ({"inputs": [X], "id": "\ud800"}, "Unicode"),
+        ({"inputs": [X], "id": "\ud800"}, "UTF-8"),
         ({"inputs": [X], "id": "i" * 1025}, "1024"),
         ({"inputs": [X], "model_name": "other"}, "that of the path"),
         ({"inputs": [X], "parameters": {"a": [1]}}, "parameter 'a'"),
@@ -64,30 +62,30 @@ def _still_answers(web: OverHttp) -> Any:
         ({"inputs": [X], "outputs": [{}]}, "name"),
         ({"inputs": [X], "outputs": [{"name": "none"}]}, "none"),
         ({"inputs": [X, X]}, "given once"),
-        ({"inputs": [{}] * 5000}, "inputs must be at most 4096, were 5000"),
-        ({"inputs": [X], "outputs": [{}] * 5000}, "outputs must be at most 4096, were 5000"),
+        ({"inputs": [X] * 5000}, "inputs must be at most 4096, were 5000"),
+        ({"inputs": [X], "outputs": [{"name": "output"}] * 5000}, "outputs must be at most 4096, were 5000"),
         (
             {"inputs": [X], "parameters": {str(key): 1 for key in range(5000)}},
-            "4096 keys in an object, had 5000",
+            "parameters must be at most 4096, were 5000",
         ),
         (changed(name="y"), "'y'"),
         (changed(name=None), "name"),
         (changed(datatype="FP99"), "FP99"),
         (changed(datatype="INT32", data=[1] * 32), "FP32"),
-        (changed(shape=[1, 2, -16]), "must be whole numbers from 0, had -16"),
-        (changed(shape=[1, 2, 16.0]), "shape"),
+        (changed(shape=[1, 2, -16]), "inputs[0].shape[2] must be at least 0, was -16"),
+        (changed(shape=[1, 2, 16.5]), "inputs[0].shape[2] must be a whole number, was 16.5"),
         (changed(shape=[1, 2, True]), "shape"),
         (changed(shape=[2**64]), "shape"),
         (changed(shape=[2**40, 2**40]), "values"),
         (changed(shape=[1, 1, 16]), "16 values"),
-        (changed(shape=[2**62] * 100_000), "at most 8 sizes, had 100000"),
-        (changed(shape=[2**62] * 8), "values"),
+        (changed(shape=[2**40] * 100_000), "inputs[0].shape must be at most 8, were 100000"),
+        (changed(shape=[2**40] * 8), "values"),
         (changed(data=None), "data"),
         (changed(data=[0.5] * 31 + ["a"]), "element 31 was 'a'"),
         (changed(data=[0.5] * 31 + [True]), "element 31 was true"),
         (changed(data=[0.5] * 31 + [None]), "element 31"),
         (changed(data=[0.5] * 31 + [1e39]), "FP32 can hold"),
-        (changed(data=[0.5] * 31 + [10**400]), "FP32 can hold"),
+        (changed(data=[0.5] * 31 + [10**400]), "infinity"),
         (changed(data=[[0.5] * 16, [0.5] * 15]), "evenly"),
         (changed(data=[[0.5] * 16, 1.0]), "evenly"),
         (changed(data=[[0.5] * 16] * 2), "flat or have shape"),
@@ -109,7 +107,7 @@ def test_a_number_beyond_all_is_no_value(web: OverHttp) -> None:
 
     answered = web.post(INFER, body)
 
-    assert (answered.status, "FP32 can hold" in answered.error) == (400, True)
+    assert (answered.status, "infinity" in answered.error) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -279,9 +277,9 @@ def test_head_is_get_without_a_body(web: OverHttp) -> None:
 
 
 def test_what_is_rejected_here_is_counted(web: OverHttp) -> None:
-    def counts() -> tuple[int, int]:
-        values = web.counted()
-        return values[slots.FAILED], values[slots.CODE[slots.HTTP]["INVALID_ARGUMENT"]]
+    def counts() -> tuple[float, float]:
+        codes = web.codes()
+        return sum(codes.values()), codes.get("INVALID_ARGUMENT", 0)
 
     failed, invalid = counts()
     web.post(INFER, b"{")
@@ -352,12 +350,12 @@ def test_what_is_not_http_ends_the_connection(web: OverHttp, said: bytes) -> Non
     ],
 )
 def test_half_a_request_needs_no_answer(web: OverHttp, said: bytes) -> None:
-    before = web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]]
+    before = web.codes().get("CANCELLED", 0)
 
     assert web.say(said, end=True) == b""
 
     if said != HEAD:
-        until(lambda: web.counted()[slots.CODE[slots.HTTP]["CANCELLED"]] != before)
+        until(lambda: web.codes().get("CANCELLED", 0) != before)
 
 
 def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:
@@ -378,10 +376,7 @@ def test_another_protocol_is_not_switched_to(web: OverHttp, upgrade: bytes) -> N
 
 
 def test_http_2_is_not_spoken(web: OverHttp) -> None:
-    reply = web.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-
-    assert reply.startswith(b"HTTP/1.1 404 ")
-    assert b"HTTP/1.1 400 " in reply
+    assert web.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
 def test_pipelined_requests_are_answered_in_order(web: OverHttp) -> None:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,16 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-import uvicorn
 from tests.server.conftest import Gate, fails
+from tests.server.counting import Counts
 from tests.server.http.conftest import OverHttp, StartHttp, read_all, with_tensor
-from tests.servers import ServerProcess
+from tests.servers import ServerProcess, serving_metrics
 from tests.waiting import until
 
 from polyhead_server import Settings
 from polyhead_server.http import connections
 from polyhead_server.http import server as http_server
-from polyhead_server.http.server import serve_http
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.shared_counters import SharedCounters
+from polyhead_server.http.guard import GuardedProtocol
 
 FEW = 8
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -42,7 +39,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def metrics(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The port of a server of metrics and probes with room for few connections."""
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
-    with serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()) as port:
+    with serving_metrics(Settings(models=Path("models"), http_port=0)) as port:
         yield port
 
 
@@ -91,7 +88,7 @@ def test_requests_that_have_come_are_read_before_room_is_made(monkeypatch: pytes
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
     with (
         ExitStack() as stack,
-        serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()),
+        serving_metrics(Settings(models=Path("models"), http_port=0)),
     ):
         assert started.wait(120)
         for one in slow:
@@ -102,7 +99,7 @@ def test_requests_that_have_come_are_read_before_room_is_made(monkeypatch: pytes
 
 @pytest.mark.parametrize("say", [b"", b"GET / HT", HEALTH + b"GET / HT"])
 def test_a_silent_client_is_let_go(metrics: int, monkeypatch: pytest.MonkeyPatch, say: bytes) -> None:
-    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
+    monkeypatch.setattr("polyhead_server.http.guard.HEAD_SECONDS", 0.05)
     with connect(metrics, say) as silent:
         read_all(silent)
 
@@ -128,7 +125,7 @@ def test_connections_that_fail_to_open_are_closed_and_leave_room(
 
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, FEW)
     monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", 3600.0)  # none makes room
-    monkeypatch.setattr("polyhead_server.transport.tls.tls_context", lambda _: context)
+    monkeypatch.setattr("polyhead_server.grpc.tls.tls_context", lambda _: context)
     web = serve_over_http()
 
     for _ in range(2 * FEW):
@@ -143,7 +140,7 @@ def test_an_ipv6_address_is_served_where_the_system_has_one() -> None:
     settings = Settings(models=Path("models"), http_host="::1", http_port=0)
     try:
         with (
-            serve_http(settings, SharedCounters.create()) as port,
+            serving_metrics(settings) as port,
             urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=120) as reply,
         ):
             assert reply.status == 200
@@ -184,7 +181,6 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
 ) -> None:
     web = serve_over_http(max_request_bytes=2**17, max_held_bytes=2**17)
     x = {"x": np.ones((1, 1000, 16), np.float32)}
-    counted = slots.DROP["memory"], slots.CODE["http"]["UNAVAILABLE"]
     with unfinished(web, 2**17 - 2**10), fails(grpc.StatusCode.UNAVAILABLE):
         web.running.infer("tiny", x)
     nothing_held(web)
@@ -193,10 +189,11 @@ def test_what_has_come_over_http_leaves_less_room_for_grpc_and_the_other_way_rou
         with gate.closed():
             answer = pool.submit(web.running.infer, "tiny", x)
             gate.until_held()
-            dropped, refused = (web.counted()[slot] for slot in counted)
+            counted = Counts()
             assert web.post("/v2/models/tiny/infer", bytes(2**16)).status == 503
-            until(lambda: web.counted()[counted[1]] > refused)
-            assert [web.counted()[slot] for slot in counted] == [dropped + 1, refused + 1]
+            until(lambda: counted.codes(protocol="http"))
+            assert counted.codes(protocol="http") == {"UNAVAILABLE": 1}
+            assert counted("polyhead_drops_total", reason="memory") == 1
         assert answer.result()["output"].shape == (1, 1000, 16)
     nothing_held(web)
 
@@ -259,18 +256,18 @@ def reader_of(web: OverHttp) -> socket.socket:
 
 def nothing_held(web: OverHttp) -> None:
     """Returns when the server holds nothing for a reply, and answers no request."""
-    until(lambda: not web.running.runtime.budget.bytes and not web.counted()[slots.IN_FLIGHT])
+    until(lambda: not web.running.held and not web.accepted)
 
 
 @pytest.fixture
 def little_time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives clients a second to read a reply, and the server its usual time to make one."""
 
-    class Impatient(connections.HttpProtocol):
-        def __init__(self, *arguments: Any, stall_seconds: float, **more: Any) -> None:
-            super().__init__(*arguments, stall_seconds=1.0, **more)
+    class Impatient(GuardedProtocol):
+        def __init__(self, *, stall_seconds: float, **more: Any) -> None:
+            super().__init__(stall_seconds=1.0, **more)
 
-    monkeypatch.setattr(connections, "HttpProtocol", Impatient)
+    monkeypatch.setattr(connections, "GuardedProtocol", Impatient)
 
 
 @pytest.mark.usefixtures("little_time_to_read")
@@ -389,16 +386,14 @@ def test_http_takes_half_of_the_descriptors_at_most(
 @asynccontextmanager
 async def bounded(answer: Any) -> AsyncIterator[tuple[connections.BoundedServer, socket.socket]]:
     """A server on this event loop, and what it listens on."""
-    protocol: Any = partial(connections.HttpProtocol, stall_seconds=30.0)
-    config = uvicorn.Config(answer, http=protocol, lifespan="off", log_config=None)
-    config.load()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = connections.BoundedServer(config, limit=FEW, context=None, stopping=threading.Event())
-        server.lifespan = config.lifespan_class(config)
+        server = connections.BoundedServer(
+            answer, limit=FEW, context=None, stall_seconds=30.0, keep_alive_seconds=30
+        )
         await server.startup([listening])
         await asyncio.sleep(0)  # it waits for connections
         yield server, listening
-        await server.shutdown([listening])
+        await server.end(1)
 
 
 async def reply_with_nothing(send: Any) -> None:
@@ -421,7 +416,7 @@ async def test_connections_that_wait_when_the_server_stops_are_answered() -> Non
 
 @pytest.mark.parametrize("path", ["/read", "/rejected"])
 async def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
-    sent, received = 20_000, []
+    sent, received = 200_000, []
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         more = scope["path"] == "/read"
@@ -438,14 +433,16 @@ async def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
 
     async with bounded(answer) as (_, listening):
         port = listening.getsockname()[1]
-        with connect(port, said) as slow, connect(port, HEALTH) as other:
+        with connect(port) as slow, connect(port, HEALTH) as other:
             loop = asyncio.get_running_loop()
             for one in (slow, other):
                 one.setblocking(False)
+            sending = asyncio.ensure_future(loop.sock_sendall(slow, said))
             assert (await loop.sock_recv(other, 100)).startswith(b"HTTP/1.1 200 ")
             assert received.count(-1) == 1  # not the one behind the body
             while received.count(-1) == 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
+            await sending
     assert sum(received) == (sent if path == "/read" else 0) - 2
 
 

@@ -15,15 +15,13 @@ import pytest
 import trustme
 from tests.server.conftest import Gate
 from tests.server.http.conftest import Answered, OverHttp, StartHttp, read_all, with_tensor
+from tests.servers import serving_metrics
 from tests.waiting import until
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.http import server as http_server
-from polyhead_server.http.server import serve_http
 from polyhead_server.http.tensors import Written
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.shared_counters import SharedCounters
 from polyhead_server.scheduling import Scheduler, Work
 
 INFER = "/v2/models/tiny/infer"
@@ -54,9 +52,9 @@ class Asking:
         return self._answers[0]
 
 
-def wait_for(web: OverHttp, slot: int, value: int) -> None:
-    """Returns when a counter has a value."""
-    until(lambda: web.counted()[slot] == value)
+def wait_for(web: OverHttp, accepted: int) -> None:
+    """Returns when so many requests are in progress."""
+    until(lambda: web.accepted == accepted)
 
 
 # ---- Who may call ------------------------------------------------------------------------------
@@ -93,8 +91,8 @@ def test_tokens_are_in_headers_only_and_what_lacks_one_is_counted(
     assert locked.post(INFER, GOOD, {"Authorization": f"bearer {TOKEN}"}).status == 200
 
     assert TOKEN not in caplog.text
-    assert locked.counted()[slots.CODE[slots.HTTP]["UNAUTHENTICATED"]] == 3
-    assert locked.counted("tiny", 1)[slots.CODE[slots.HTTP]["OK"]] == 1
+    assert locked.codes() == {"UNAUTHENTICATED": 3}
+    assert locked.codes("tiny") == {"OK": 1}
 
 
 def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
@@ -145,7 +143,7 @@ def test_metrics_without_inference_have_no_other_name_though_it_needs_a_token(tm
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     settings = Settings(models=Path("models"), http_port=0, token_file=tokens)
-    with serve_http(settings, SharedCounters.create()) as port:
+    with serving_metrics(settings) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/metrics", headers={"Host": "example.org"})
         assert connection.getresponse().status == 403
@@ -170,8 +168,7 @@ def test_what_is_rejected_unread_is_counted_and_logged_once(
         "PERMISSION_DENIED",
         "PERMISSION_DENIED",
     ]
-    assert locked.counted()[slots.CODE[slots.HTTP]["UNAUTHENTICATED"]] == 1
-    assert locked.counted()[slots.CODE[slots.HTTP]["PERMISSION_DENIED"]] == 2
+    assert locked.codes() == {"UNAUTHENTICATED": 1, "PERMISSION_DENIED": 2}
 
 
 # ---- TLS ---------------------------------------------------------------------------------------
@@ -237,7 +234,7 @@ def test_handshakes_half_done_stop_no_others(
         for oldest in slow[: -2 * 8]:
             read_all(oldest)
 
-    monkeypatch.setattr("polyhead_server.http.connections.HEAD_SECONDS", 0.05)
+    monkeypatch.setattr("polyhead_server.http.guard.HEAD_SECONDS", 0.05)
     with web.connect(said[:-1]) as silent:
         assert read_all(silent) == b""
 
@@ -263,8 +260,8 @@ def test_clients_present_certificates_where_they_must(
 
 
 def test_a_deadline_in_a_header_is_kept(web: OverHttp, gate: Gate) -> None:
-    def count() -> int:
-        return int(web.counted("tiny", 1)[slots.CODE[slots.HTTP]["DEADLINE_EXCEEDED"]])
+    def count() -> float:
+        return web.codes("tiny").get("DEADLINE_EXCEEDED", 0)
 
     before, seconds = count(), 0.2
     with gate.closed():
@@ -272,17 +269,14 @@ def test_a_deadline_in_a_header_is_kept(web: OverHttp, gate: Gate) -> None:
             answered = Asking(web, {"x-request-timeout": str(seconds)}).answer()
             assert answered.status == 504
             assert "deadline" in answered.error
-            wait_for(web, slots.IN_FLIGHT, 0)
+            wait_for(web, 0)
             seconds *= 2
 
 
 def test_a_deadline_that_passes_on_the_way_is_counted_as_one(web: OverHttp) -> None:
-    def counts() -> list[int]:
-        codes = slots.CODE[slots.HTTP]
-        return [
-            sum(web.counted(*model)[codes[code]] for model in (("", 0), ("tiny", 1)))
-            for code in ("DEADLINE_EXCEEDED", "CANCELLED")
-        ]
+    def counts() -> list[float]:
+        codes = [web.codes(model) for model in ("", "tiny")]
+        return [sum(of.get(code, 0) for of in codes) for code in ("DEADLINE_EXCEEDED", "CANCELLED")]
 
     late, cancelled = counts()
     answered = [web.post(INFER, GOOD, {"x-request-timeout": "0"}).status for _ in range(20)]
@@ -316,29 +310,29 @@ def test_a_header_gives_the_priority_unless_the_body_does(
 
 
 def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> None:
-    before = web.counted("tiny", 1)[slots.CODE[slots.HTTP]["CANCELLED"]]
+    before = web.codes("tiny").get("CANCELLED", 0)
     body, headers = large()
     lines = [f"POST {INFER} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]) + "\r\n\r\n"
     with gate.closed():
         with web.connect(head.encode() + body):
-            wait_for(web, slots.IN_FLIGHT, 1)
-        wait_for(web, slots.IN_FLIGHT, 0)
+            wait_for(web, 1)
+        wait_for(web, 0)
 
-    assert web.counted("tiny", 1)[slots.CODE[slots.HTTP]["CANCELLED"]] == before + 1
+    assert web.codes("tiny")["CANCELLED"] == before + 1
     assert web.running.runtime.budget.bytes == 0
 
 
 def test_both_answer_health_checks_while_http_is_loaded(web: OverHttp, gate: Gate) -> None:
     with gate.closed():
         asked = [Asking(web) for _ in range(4)]
-        wait_for(web, slots.IN_FLIGHT, 4)
+        wait_for(web, 4)
         assert web.get("/v2/health/ready").status == web.get("/healthz").status == 200
-        assert b"polyhead_requests_in_flight 4.0" in web.get("/metrics").body
+        until(lambda: b"polyhead_requests_in_flight 4.0" in web.get("/metrics").body)
         assert web.running.call("ServerReady").ready
 
     assert {one.answer().status for one in asked} == {200}
-    wait_for(web, slots.HELD_BYTES, 0)
+    until(lambda: not web.running.held)
 
 
 def test_too_much_work_is_rejected_with_the_time_to_try_again(serve_over_http: StartHttp, gate: Gate) -> None:
@@ -366,16 +360,18 @@ def test_limits_are_said_before_anything_is_computed(serve_over_http: StartHttp)
     assert answered.status == 413
     assert "ask for parameter dtype FP16" in answered.error
     assert answered.headers["polyhead-limit"] == "max_reply_bytes"
-    assert web.counted("tiny", 1)[slots.BATCH.first : slots.BATCH.sum] == [0] * (
-        slots.BATCH.sum - slots.BATCH.first
-    )
+    assert web.counted("polyhead_batch_sequences_count", "tiny") == 0
 
 
-def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Gate) -> None:
+def test_a_drain_finishes_what_was_accepted(
+    serve_over_http: StartHttp, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     web = serve_over_http()
+    # Another server of this process is ready.
+    monkeypatch.setattr("polyhead_server.http.observations.any_ready", web.running.runtime.serving)
     with gate.closed():
         asked = Asking(web)
-        wait_for(web, slots.IN_FLIGHT, 1)
+        wait_for(web, 1)
         draining = threading.Thread(target=lambda: web.running.drain(60))
         draining.start()
         until(lambda: web.get("/v2/health/ready").status != 200)
@@ -386,7 +382,7 @@ def test_a_drain_finishes_what_was_accepted(serve_over_http: StartHttp, gate: Ga
     assert asked.answer().status == 200
     assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
     assert rejected.headers["connection"] == "close"
-    assert web.counted()[slots.CODE[slots.HTTP]["UNAVAILABLE"]] == 1
+    assert web.codes() == {"UNAVAILABLE": 1}
 
 
 # ---- Errors and logs ---------------------------------------------------------------------------
@@ -398,7 +394,7 @@ def test_our_own_failure_has_an_id_that_is_in_the_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", fail)
+    monkeypatch.setattr("polyhead_server.http.oip.write_reply", fail)
 
     answered = web.post(INFER, GOOD, {"x-request-id": "abc-7"})
 
@@ -416,7 +412,7 @@ def test_a_reply_that_fails_on_the_way_is_cut_short_and_logged(
         raise ZeroDivisionError("a fault")
 
     failing = Written(json=pieces(), elements=10**6, raw=())
-    monkeypatch.setattr("polyhead_server.http.inferences.write_reply", lambda *_: failing)
+    monkeypatch.setattr("polyhead_server.http.oip.write_reply", lambda *_: failing)
 
     with pytest.raises(http.client.IncompleteRead):
         web.post(INFER, GOOD, {"x-request-id": "abc-8"})
@@ -458,26 +454,15 @@ def test_inferences_are_logged_as_those_of_grpc(
 # ---- Settings ----------------------------------------------------------------------------------
 
 
-def serve_nothing(settings: Settings) -> None:
-    with serve_http(settings, SharedCounters.create()):
-        pass
-
-
 def test_inference_needs_a_port() -> None:
     off = Settings(models=Path("models"), http=True, http_port="off")
-    with (
-        pytest.raises(StartError, match="--http must come with a port"),
-        serve_http(off, SharedCounters.create()),
-    ):
+    with pytest.raises(StartError, match="--http must come with a port"), serving_metrics(off):
         pass
 
 
 def test_inference_is_not_left_out_because_the_usual_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(models=Path("models"), http=True)
-    with serve_http(Settings(models=Path("models"), http_port=0), SharedCounters.create()) as port:
+    with serving_metrics(Settings(models=Path("models"), http_port=0)) as port:
         monkeypatch.setattr("polyhead_server.http.server.DEFAULT_PORT", port)
-        with (
-            pytest.raises(StartError, match="cannot serve HTTP"),
-            serve_http(settings, SharedCounters.create()),
-        ):
+        with pytest.raises(StartError, match="cannot serve HTTP"), serving_metrics(settings):
             pass

@@ -83,13 +83,13 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
     ("path", "body", "named"),
     [
         ("/rerank", {"query": QUERY}, "must have the field texts"),
-        ("/rerank", {"query": QUERY, "texts": []}, "texts must have at least one text"),
+        ("/rerank", {"query": QUERY, "texts": []}, "texts must be at least 1, were 0"),
         ("/rerank", {"query": QUERY, "texts": ["a", 5]}, "texts[1] must be a string, was 5"),
         ("/rerank", {"query": QUERY, "texts": ["a"], "model": "sentiment"}, "must be a reranker"),
         (
             "/rerank",
             {"query": QUERY, "texts": ["a"] * 2049},
-            "texts must be at most 2048 inputs, were 2049",
+            "texts must be at most 2048, were 2049",
         ),
         (
             "/v1/rerank",
@@ -100,12 +100,17 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
         (
             "/v2/rerank",
             {"query": QUERY, "documents": ["a"], "max_tokens_per_doc": 8},
-            "field 'max_tokens_per_doc' of the request is not known",
+            "max_tokens_per_doc must be left out, or null, was 8",
+        ),
+        (
+            "/v2/rerank",
+            {"query": QUERY, "documents": ["a"], "priority": 1},
+            "field 'priority' of the request is not known",
         ),
         (
             "/rerank",
             {"query": QUERY, "texts": ["a"], "return_evidence": 0},
-            "return_evidence must be true, false or from 1 to 16384 pairs for each of 1 texts, was 0",
+            "return_evidence must be true, false or a whole number from 1 to 16384, was 0",
         ),
         (
             "/v2/rerank",
@@ -115,7 +120,7 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
         (
             "/rerank",
             {"query": QUERY, "texts": ["a"], "return_evidence": "yes"},
-            "return_evidence of the request must be a boolean or a whole number",
+            "return_evidence must be true, false or a whole number from 1 to 16384, was 'yes'",
         ),
         (
             "/rerank",

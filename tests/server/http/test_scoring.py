@@ -74,7 +74,7 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
     ("path", "body", "status", "named"),
     [
         ("/predict", {"inputs": []}, 400, "inputs must have at least one text"),
-        ("/predict", {"inputs": 5}, 400, "inputs of the request must be a string or an array"),
+        ("/predict", {"inputs": 5}, 400, "inputs must be a text, a pair of texts, or a list of such, was 5"),
         (
             "/predict",
             {"inputs": ["a", "b", "c"]},
@@ -85,7 +85,7 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
         ("/predict", {"inputs": [["a"], [5]]}, 400, "inputs[1] must be a text"),
         ("/predict", {"inputs": [["a"], 5]}, 400, "inputs[1] must be a text"),
         ("/predict", {"inputs": [["a"], ["mat " * 20]]}, 400, "inputs[1] must be at most 16 tokens"),
-        ("/predict", {"inputs": [["a"], ["\ud800"]]}, 400, "inputs[1] must be valid Unicode"),
+        ("/predict", {"inputs": [["a"], ["\ud800"]]}, 400, "must be JSON, in UTF-8"),
         ("/predict", {"inputs": "a", "model": "none"}, 404, "none"),
         (
             "/predict",
@@ -103,7 +103,7 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
             "/predict",
             {"inputs": "a", "truncation_direction": "Left"},
             400,
-            "truncation_direction must be Right",
+            "truncation_direction must be 'Right', was 'Left'",
         ),
     ],
 )

@@ -25,7 +25,7 @@ async def test_a_failure_at_the_start_ends_the_process(
     def fail(*_: object, **__: object) -> None:
         raise SystemExit("a fault")
 
-    monkeypatch.setattr("polyhead_server.http.application.create_application", fail)
+    monkeypatch.setattr("polyhead_server.http.app.create_application", fail)
 
     assert await serve(quick_settings(repository, http_port=0)) == 1
     assert "HTTP has failed" in caplog.text
@@ -51,7 +51,7 @@ async def test_a_later_failure_drains_the_process(
 async def test_a_request_in_progress_is_answered_while_http_stops(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyhead_server.http.server._LAST_REPLIES_SECONDS", 60)
+    monkeypatch.setattr("polyhead_server.grpc.server._LAST_REPLIES_SECONDS", 60)
     body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 0, 16], "data": []}]}'
     head = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
 

@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 from tests.numerics import close
 from tests.server.conftest import Gate, Result, Running, fails
+from tests.server.counting import Counts
 from tests.server.graphs import described
 from tokenizers import Tokenizer
 
@@ -24,8 +25,7 @@ from polyhead_server.errors import UnavailableError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import write_reply
 from polyhead_server.inference.wire import InferRequest, split_infer
-from polyhead_server.observability import counter_slots as slots
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.work import Done, Work
@@ -394,7 +394,13 @@ class Local:
         scheduler = cast(Any, Constant(signature, number))
         self.registry.declare(signature.name, 1)
         self.registry.ready(
-            Model(signature=signature, scheduler=scheduler, tokeniser=None, device=on_cpu(""))
+            Model(
+                signature=signature,
+                scheduler=scheduler,
+                tokeniser=None,
+                device=on_cpu(""),
+                statistics=Statistics(signature.name, 1),
+            )
         )
 
     def hops(self, model: str, size: tuple[int, int], **options: Any) -> int:
@@ -493,7 +499,7 @@ def test_a_model_that_is_replaced_while_a_request_is_read_answers_it_and_no_othe
 
 def test_a_model_that_leaves_while_a_request_is_read_answers_it_and_no_other(local: Local) -> None:
     local.hops("tiny", MANY)
-    model = local.registry.find("tiny")
+    model, counted = local.registry.find("tiny"), Counts()
     ends: list[int] = []
 
     def leave() -> None:
@@ -508,8 +514,7 @@ def test_a_model_that_leaves_while_a_request_is_read_answers_it_and_no_other(loc
     with pytest.raises(UnavailableError, match="it was unloaded"):
         local.hops("tiny", MANY)
 
-    unattributed = local.registry.unattributed.page
-    assert (unattributed[slots.FAILED], unattributed[slots.CODE[slots.GRPC]["UNAVAILABLE"]]) == (1, 1)
+    assert counted.codes() == {"UNAVAILABLE": 1}
 
 
 # ---- Memory of typed contents ----------------------------------------------------------------------
@@ -529,7 +534,7 @@ def test_what_parsing_takes_is_held_as_long_as_typed_contents_are(serve: Any, ga
     size = request.ByteSize()
     server = serve(max_held_bytes=size * 13)  # for one, and the bytes of another
     server.call("ModelInfer", small)  # beside nothing, whatever it takes
-    budget, unattributed = server.runtime.budget, server.runtime.registry.unattributed
+    budget = server.runtime.budget
 
     with gate.closed():
         first = server.method("ModelInfer").future(request, timeout=240)
@@ -539,8 +544,8 @@ def test_what_parsing_takes_is_held_as_long_as_typed_contents_are(serve: Any, ga
             server.call("ModelInfer", request)
     first.result()
 
-    assert unattributed.page[slots.DROP[Drop.MEMORY]] == 1
-    assert unattributed.page[slots.DROP[Drop.LOADING]] == 0
+    assert server.counted("polyhead_drops_total", reason="memory") == 1
+    assert server.counted("polyhead_drops_total", reason="loading") == 0
     server.call("ModelInfer", request)
 
 

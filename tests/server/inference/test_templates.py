@@ -17,6 +17,7 @@ from polyhead_server.inference.templates import (
     make_template,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.registry import Model, Registry
 
 SETTINGS = Settings(models=Path())
@@ -25,7 +26,13 @@ SETTINGS = Settings(models=Path())
 def tiny(repository: Path) -> Model:
     """The fast model of `tiny`, without an engine."""
     signature = described(repository, "tiny")
-    return Model(signature=signature, scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
+    return Model(
+        signature=signature,
+        scheduler=cast(Any, None),
+        tokeniser=None,
+        device=on_cpu(""),
+        statistics=Statistics("tiny", 1),
+    )
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import polyhead_server.grpc.server
 import polyhead_server.observability.tracing
-import polyhead_server.transport.server
 from polyhead_proto.names import WANTS_STATUS
 from polyhead_server.errors import StartError
 from polyhead_server.observability.tracing import open_tracer
@@ -24,7 +24,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Keeps the spans that a server would send to an endpoint, which the environment names."""
     one = InMemorySpanExporter()
     monkeypatch.setattr(polyhead_server.observability.tracing, "_exporter", lambda: one)
-    monkeypatch.setattr(polyhead_server.transport.server, "_LAST_TRACES_SECONDS", 240.0)
+    monkeypatch.setattr(polyhead_server.grpc.server, "_LAST_TRACES_SECONDS", 240.0)
     monkeypatch.setenv(ENDPOINT, "http://collector:4317")
     return one
 

@@ -1,14 +1,14 @@
-"""Small work runs on the event loop, one batch a turn."""
+"""Small work runs on the event loop, one batch for all that a few turns bring."""
 
 import asyncio
 import itertools
 from typing import Any
 
 import pytest
-from tests.server.scheduling.conftest import TINY, Bench, Prices
+from tests.server.scheduling.conftest import TINY, Bench, Prices, VirtualLoop
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Iterations
 
 
@@ -21,6 +21,88 @@ async def test_requests_of_one_turn_are_one_batch() -> None:
     assert [answer.outputs["y"].item() for answer in done] == [0, 2, 4, 6, 8]
     assert again.outputs["y"].item() == 14
     assert not one.scheduler._started
+
+
+async def turn() -> None:
+    """Returns in the next turn of the event loop."""
+    await asyncio.sleep(0)
+
+
+async def test_requests_of_a_few_turns_are_one_batch() -> None:
+    one = Bench(TINY)
+    answers = []
+    for number in range(5):
+        answers.append(one.submit(number))
+        for _ in range(14):
+            await turn()
+    await asyncio.gather(*answers)
+
+    assert one.engine.runs == [[0, 1, 2, 3, 4]]
+
+
+async def test_turns_that_bring_nothing_end_the_wait() -> None:
+    one = Bench(TINY)
+    answer = one.submit(0)
+    for _ in range(14):
+        await turn()
+    assert one.engine.runs == []
+    await turn()
+    assert one.engine.runs == [[0]]
+
+    assert (await answer).outputs["y"].item() == 0
+    await one.submit(1)
+    assert one.engine.runs == [[0], [1]]
+
+
+async def turns_until_run(one: Bench, number: int) -> int:
+    """Submits a request; how many turns pass until it runs."""
+    before = len(one.engine.runs)
+    answer = one.submit(number)
+    turns = 0
+    while len(one.engine.runs) == before:
+        await turn()
+        turns += 1
+    await answer
+    return turns
+
+
+async def test_requests_that_come_alone_wait_seldom() -> None:
+    one = Bench(TINY)
+
+    assert [await turns_until_run(one, number) for number in range(24)] == [
+        *[15] * 9,
+        *[1] * 7,
+        15,
+        *[1] * 7,
+    ]
+
+    await asyncio.gather(one.submit(24), one.submit(25))
+    assert await turns_until_run(one, 26) == 15
+
+
+async def test_the_first_waits_for_a_millisecond_at_most() -> None:
+    """However often others come."""
+    one = Bench(TINY)
+    answers = [one.submit(0)]
+    for number in range(1, 5):
+        await turn()
+        answers.append(one.submit(number))
+    assert one.engine.runs == []
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.skip(0.001)
+    await turn()
+    assert one.engine.runs == [[0, 1, 2, 3, 4]]
+    await asyncio.gather(*answers)
+
+
+async def test_what_fills_a_turn_waits_for_no_more() -> None:
+    one = Bench(TINY)
+    answers = [one.submit(number) for number in range(200)]
+    await turn()
+    assert one.engine.runs
+
+    await asyncio.gather(*answers)
 
 
 @pytest.mark.parametrize(("lanes", "most"), [(1, 1.5), (2, 0.75), (4, 0.375), (8, 0.3), (64, 0.3)])

@@ -3,19 +3,26 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.server.counting import Counts
 
 from polyhead_server.errors import UnavailableError
-from polyhead_server.observability import counter_slots as slots
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.budget import Budget
 
 
 @pytest.fixture
 def statistics() -> Statistics:
-    return Statistics()
+    return Statistics("tiny", 1)
 
 
-def test_who_does_not_fit_beside_the_others_is_refused_and_counted(statistics: Statistics) -> None:
+@pytest.fixture
+def counted() -> Counts:
+    return Counts()
+
+
+def test_who_does_not_fit_beside_the_others_is_refused_and_counted(
+    statistics: Statistics, counted: Counts
+) -> None:
     budget = Budget(100, Statistics())
     with budget.reserve(60), budget.reserve(10) as second:
         with pytest.raises(UnavailableError, match="hold 70 bytes, 31 more would pass the limit of 100: try"):
@@ -25,11 +32,11 @@ def test_who_does_not_fit_beside_the_others_is_refused_and_counted(statistics: S
         assert budget.bytes == 70
 
     assert caught.value.retry_after_ms is not None
-    assert statistics.page[slots.DROP["memory"]] == 1
+    assert counted("polyhead_drops_total", "tiny", reason="memory") == 1
     assert budget.bytes == 0
 
 
-def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
+def test_who_is_alone_is_always_taken(statistics: Statistics, counted: Counts) -> None:
     budget = Budget(100, statistics)
 
     with budget.reserve(500) as one:
@@ -37,12 +44,13 @@ def test_who_is_alone_is_always_taken(statistics: Statistics) -> None:
         with pytest.raises(UnavailableError):
             budget.reserve(1)
 
-    assert (
-        statistics.page[slots.DROP["memory"]] == statistics.page[slots.CODE[slots.GRPC]["UNAVAILABLE"]] == 1
-    )
+    assert counted("polyhead_drops_total", "tiny", reason="memory") == 1
+    assert counted.codes("tiny") == {"UNAVAILABLE": 1}
 
 
-def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(statistics: Statistics) -> None:
+def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(
+    statistics: Statistics, counted: Counts
+) -> None:
     budget = Budget(100, Statistics())
     with budget.reserve(30), budget.begin(statistics) as coming:
         coming.add(40)
@@ -55,7 +63,7 @@ def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(stat
         assert budget.bytes == budget.answering == 65
 
     assert budget.bytes == budget.answering == 0
-    assert statistics.page[slots.DROP["memory"]] == 1
+    assert counted("polyhead_drops_total", "tiny", reason="memory") == 1
 
 
 def test_what_is_released_takes_nothing_more(statistics: Statistics) -> None:

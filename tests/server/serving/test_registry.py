@@ -7,12 +7,19 @@ import pytest
 
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.registry import Model, ModelState, Registry
 
 
 def model(name: str, version: int) -> Model:
     signature = SimpleNamespace(name=name, version=version)
-    return Model(signature=cast(Any, signature), scheduler=cast(Any, None), tokeniser=None, device=on_cpu(""))
+    return Model(
+        signature=cast(Any, signature),
+        scheduler=cast(Any, None),
+        tokeniser=None,
+        device=on_cpu(""),
+        statistics=Statistics(name, version),
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from polyhead_server.engine.devices import on_cpu
+from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
@@ -129,6 +130,7 @@ class World:
             scheduler=cast(Any, FakeScheduler(loaded.signature.manifest.digest)),
             tokeniser=None,
             device=on_cpu(""),
+            statistics=Statistics(loaded.signature.name, loaded.signature.version),
             close=loaded.close,
         )
 

@@ -18,7 +18,7 @@ def test_an_assignment_arrives_as_it_was_sent() -> None:
     settings = Settings(
         models=Path("models with blanks"), port=5, tls_cert=Path("ü.pem"), http_port=0, drain_seconds=1.5
     )
-    sent = Assignment(settings=settings, worker=3, files=(7, 9), restarts=2)
+    sent = Assignment(settings=settings, worker=3, restarts=2)
 
     line = sent.to_line()
 

@@ -1,0 +1,1 @@
+"""The gRPC server, on `grpc.aio`: access, TLS, requests as bytes, errors as statuses."""

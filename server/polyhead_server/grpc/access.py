@@ -1,0 +1,159 @@
+"""Access control: bearer tokens, and separate ones for management.
+
+Each of the two is checked only where it has tokens. Health checks never need one: probes must work without a
+secret, and learn no more than the state of a name that they know already.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+
+from polyhead_proto import RPCS
+from polyhead_server.errors import StartError, shorten
+from polyhead_server.grpc.call import HEALTH, INFERENCE, MethodHandler, rejecting
+from polyhead_server.grpc.tls import read_file
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.statistics import Statistics
+from polyhead_server.settings import Settings
+
+OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
+"""Procedures that need no token. `List` names every model, so it needs one."""
+
+MANAGEMENT = frozenset({RPCS["RepositoryModelLoad"].path, RPCS["RepositoryModelUnload"].path})
+"""Procedures that need a management token."""
+
+_HEADER = "authorization"
+_SCHEME = "bearer "
+_SHORTEST_TOKEN = 16
+
+Rejection: TypeAlias = tuple[grpc.StatusCode, str]
+
+
+def read_tokens(flag: str, path: Path | None) -> tuple[bytes, ...]:
+    """Read a file of tokens, one per line. Two allow a token to be replaced while both are in use.
+
+    Without a file there are none.
+
+    Raises:
+        StartError: The file cannot be read, or holds something that cannot be a token.
+    """
+    if path is None:
+        return ()
+    tokens = tuple(line.strip() for line in read_file(flag, path).splitlines() if line.strip())
+    if not tokens:
+        raise StartError(f"{flag} must hold a token, {path} is empty")
+    for number, token in enumerate(tokens, 1):
+        if len(token) < _SHORTEST_TOKEN or not all(0x21 <= byte <= 0x7E for byte in token):
+            raise StartError(
+                f"{flag}: a token must be at least {_SHORTEST_TOKEN} visible ASCII characters, "
+                f"number {number} in {path} is not (openssl rand -hex 32 makes one)"
+            )
+    return tokens
+
+
+class Guard:
+    """Reject calls without the right token.
+
+    Args:
+        tokens: Open everything but management. If there are none, no token is needed for that.
+        management: Open everything. If there are none, no token is needed for management.
+    """
+
+    def __init__(self, tokens: Iterable[bytes] = (), management: Iterable[bytes] = ()) -> None:
+        self._tokens = tuple(tokens)
+        self._management = tuple(management)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing needs a token."""
+        return not (self._tokens or self._management)
+
+    def closes(self, method: str) -> bool:
+        """Return whether a call of a method, by its full name, needs a token."""
+        return bool(self._management if method in MANAGEMENT else self._tokens) and method not in OPEN
+
+    def rejection(self, method: str, metadata: Any) -> Rejection | None:
+        """Return why a call is rejected, or None if it is not.
+
+        Args:
+            method: The full name of what is called.
+            metadata: What the caller has sent with the call.
+        """
+        if not self.closes(method):
+            return None
+        manages = method in MANAGEMENT
+        given = _bearer(metadata)
+        if given is None:
+            return (
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the call must carry `authorization: Bearer TOKEN` (metadata of gRPC, header of HTTP), "
+                "it carries none",
+            )
+        if _is_one_of(given, self._management) or (not manages and _is_one_of(given, self._tokens)):
+            return None
+        wrong = "the token does not open this procedure: it must be " + (
+            "one that the server has for management" if manages else "one that the server has"
+        )
+        return grpc.StatusCode.PERMISSION_DENIED, wrong
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Reject calls without the right token before their requests are read. Every call passes through it.
+
+    Args:
+        guard: Rejects them.
+        statistics: Counts inferences that are rejected.
+    """
+
+    def __init__(self, guard: Guard, statistics: Statistics) -> None:
+        self._guard = guard
+        self._statistics = statistics
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler | None]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "MethodHandler | None":
+        """Return what answers a call; None if there is no such method."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        rejection = self._guard.rejection(method, handler_call_details.invocation_metadata)
+        if rejection is None or handler is None:
+            return handler
+        code, message = rejection
+        if method in INFERENCE:
+            self._statistics.rejected(code.name)
+        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
+        return rejecting(code, message)
+
+
+def guard_of(settings: Settings) -> Guard:
+    """Return the guard that the settings ask for.
+
+    Raises:
+        StartError: A file of tokens cannot be used, or callers could manage models without a token.
+    """
+    if settings.repository_mode == "explicit" and settings.management_token_file is None:
+        raise StartError(
+            "--repository-mode explicit must come with --management-token-file: "
+            "loading and unloading models needs a token"
+        )
+    return Guard(
+        read_tokens("--token-file", settings.token_file),
+        read_tokens("--management-token-file", settings.management_token_file),
+    )
+
+
+def _bearer(metadata: Any) -> bytes | None:
+    for key, value in metadata or ():
+        if key == _HEADER and isinstance(value, str) and value[: len(_SCHEME)].lower() == _SCHEME:
+            return value[len(_SCHEME) :].strip().encode()
+    return None
+
+
+def _is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
+    """Compare with every token, in a time that does not reveal how much of one is right."""
+    return sum(hmac.compare_digest(given, token) for token in tokens) > 0

@@ -1,0 +1,179 @@
+"""A gRPC server in front of a runtime."""
+
+import asyncio
+from threading import Thread
+from typing import Protocol
+
+import grpc
+from grpc_reflection.v1alpha import reflection
+
+from polyhead_proto import SERVICE
+from polyhead_server.address import bind, format_address
+from polyhead_server.grpc.access import TokenInterceptor, guard_of
+from polyhead_server.grpc.call import HEALTH
+from polyhead_server.grpc.health import Health
+from polyhead_server.grpc.options import server_options
+from polyhead_server.grpc.reflection import Reflection
+from polyhead_server.grpc.service import InferenceService, NotOffered
+from polyhead_server.grpc.tls import server_credentials
+from polyhead_server.observability.access_log import RequestLog
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.tracing import open_tracer
+from polyhead_server.runtime import Runtime
+from polyhead_server.settings import Settings
+
+# Calls that arrive while gRPC closes are cut off without a status of ours, so callers that have just been
+# answered get a moment to learn that the server drains.
+_FAREWELL_SECONDS = 0.25
+_LOOK_SECONDS = 0.05
+_LAST_REPLIES_SECONDS = 1.0
+_LAST_TRACES_SECONDS = 1.0
+
+
+class Front(Protocol):
+    """What answers requests to a runtime."""
+
+    async def stop(self, seconds: float) -> None:
+        """Finish what is in progress within so many seconds, then end."""
+
+
+class GrpcServer:
+    """Serve a runtime over gRPC. `create_server` makes both.
+
+    Args:
+        runtime: Answers requests. The server starts and closes it.
+        reuse_port: Share the port with other processes; each gets some of the connections.
+        listen_when_loaded: Listen only when the models are loaded, since others answer on the port meanwhile.
+
+    Raises:
+        StartError: The port is taken, or the settings of TLS or tokens cannot be used.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, reuse_port: bool = False, listen_when_loaded: bool = False
+    ) -> None:
+        settings = runtime.settings
+        self.runtime = runtime
+        self.port = settings.port
+        self._host = settings.host
+        self._credentials = server_credentials(settings)
+        self._tracer = open_tracer()
+        self.request_log = RequestLog(None if self._tracer is None else self._tracer.write)
+        guard = guard_of(settings)
+        inference = InferenceService(runtime, self.request_log).handlers()
+        services = {
+            SERVICE: inference,
+            HEALTH: Health(runtime).handlers(),
+            reflection.SERVICE_NAME: Reflection().handlers(),
+        }
+        self._grpc = grpc.aio.server(
+            handlers=[
+                *(grpc.method_handlers_generic_handler(*service) for service in services.items()),
+                NotOffered(),
+            ],
+            interceptors=[] if guard.is_open else [TokenInterceptor(guard, runtime.registry.unattributed)],
+            options=server_options(settings, reuse_port=reuse_port),
+        )
+        # From 1.84 on, grpcio has a queue for each registered method, so that probes do not wait behind
+        # inferences. In older releases this does nothing.
+        self._grpc.add_registered_method_handlers(SERVICE, {"ModelInfer": inference["ModelInfer"]})
+        self._listen_when_loaded = listen_when_loaded
+        self._serving: asyncio.Task[None] | None = None
+        if not listen_when_loaded:
+            self._bind()
+
+    async def start(self) -> None:
+        """Start to load the models, and listen.
+
+        Raises:
+            StartError: The repository is missing or empty.
+        """
+        await self.runtime.start()
+        if not self._listen_when_loaded:
+            await self._grpc.start()
+            LOGGER.info("listening on %s; loading models", format_address(self._host, self.port))
+        self._serving = asyncio.ensure_future(self._serve())
+        self._serving.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
+
+    async def loaded(self) -> None:
+        """Wait until every model is loaded or has failed, and the server listens.
+
+        Raises:
+            StartError: All models failed, or the port is taken, or the server was closed.
+        """
+        if self._serving is None:
+            raise RuntimeError("a server must be started before its models can be loaded")
+        await asyncio.shield(self._serving)
+
+    async def drain(self, seconds: float, *others: Front) -> bool:
+        """Reject new requests, finish the accepted ones, and stop. What is not done in time is rejected.
+
+        Args:
+            seconds: How long accepted requests may take.
+            others: Answer requests to the same runtime, and are to stop with this server.
+
+        Returns:
+            Whether every accepted request was finished.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        finished = await self.runtime.drain(seconds)
+        await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
+        # Large replies may be on their way to their readers; nothing says when the last of them is gone.
+        while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        # So may small ones. Unused streams are not waited for.
+        await asyncio.gather(*(front.stop(_LAST_REPLIES_SECONDS) for front in (self._grpc, *others)))
+        await self.runtime.close()
+        if self._tracer is not None:  # whose collector may be gone
+            sending = Thread(target=self._tracer.close, name="traces", daemon=True)
+            sending.start()
+            await asyncio.to_thread(sending.join, _LAST_TRACES_SECONDS)
+        return finished
+
+    def _bind(self) -> None:
+        self.port = bind(self._grpc, self._host, self.port, self._credentials)
+
+    async def _serve(self) -> None:
+        await self.runtime.loaded()
+        if self._listen_when_loaded:
+            self._bind()
+            await self._grpc.start()
+        models = [model.signature for model in self.runtime.registry.models()]
+        if not models:
+            LOGGER.warning(
+                "nothing to serve yet: --models %s has no model; polyhead export writes them there",
+                self.runtime.settings.models,
+            )
+        LOGGER.info(
+            "serving %s on %s with %s (%s)",
+            ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",
+            format_address(self._host, self.port),
+            self.runtime.device.provider,
+            self.runtime.device.reason,
+        )
+
+
+async def create_server(
+    settings: Settings,
+    *,
+    reuse_port: bool = False,
+    listen_when_loaded: bool = False,
+) -> tuple[GrpcServer, int]:
+    """Create a server that is bound to its port, and neither listens nor loads yet.
+
+    Args:
+        settings: How the server runs.
+        reuse_port: Share the port with other processes.
+        listen_when_loaded: Bind the port only when the models are loaded.
+
+    Returns:
+        The server and its port, which the system chooses if the settings say 0.
+
+    Raises:
+        StartError: The port is taken, or settings contradict each other.
+        DeviceError: The requested device does not work.
+    """
+    runtime = Runtime(settings)
+    server = GrpcServer(runtime, reuse_port=reuse_port, listen_when_loaded=listen_when_loaded)
+    return server, server.port

@@ -1,0 +1,176 @@
+"""Vectors of texts, or of token ids: what OpenAI's and TEI's calls have in common.
+
+Shape letters: B inputs, T tokens, D width, n words.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyhead_proto.names import (
+    DIMENSIONS,
+    INPUT_IDS,
+    LENGTHS,
+    POOLED,
+    PRECISION,
+    PROMPT_NAME,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
+    TEXT,
+    TOKENS,
+    TRUNCATE,
+)
+from polyhead_proto.outputs.vectors import VectorPrecision
+from polyhead_server.errors import InvalidRequestError, listed
+from polyhead_server.http.caller import Caller
+from polyhead_server.http.calls import (
+    InputSize,
+    answer_list,
+    joined,
+    message_of,
+    request_of_texts,
+    text_bytes,
+)
+from polyhead_server.http.families import output_of
+from polyhead_server.http.tensors import pack
+from polyhead_server.inference.vectors import ranges_of
+from polyhead_server.inference.wire import InferRequest, make_request
+from polyhead_server.repository.signature import Signature
+from polyhead_server.serving.tokeniser import check_total
+
+
+def embeds(signature: Signature) -> bool:
+    """Return whether a graph is one that embeds: the fast one of a family that pools tokens."""
+    return (
+        signature.graph == "fast"
+        and signature.feed(TOKENS) is not None
+        and output_of(signature, POOLED) is not None
+    )
+
+
+def weighs_words(signature: Signature) -> bool:
+    """Return whether a graph gives sparse vectors."""
+    return output_of(signature, SPARSE_VALUES) is not None
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What a model makes of texts, as calls ask for it."""
+
+    roles: Sequence[str]
+    """Of the outputs."""
+    can: Callable[[Signature], bool]
+    """Whether a model makes them."""
+    does: str
+    """What such models do, for messages."""
+    gives: str
+    """What must be exported for it, for messages."""
+
+
+DENSE = Vectors((POOLED,), embeds, "embed", "pools tokens")
+SPARSE = Vectors(
+    (SPARSE_VALUES, SPARSE_INDICES),
+    weighs_words,
+    "weigh words",
+    "weighs words (polyhead export --graphs sparse)",
+)
+
+
+async def embed(
+    caller: Caller,
+    field: str,
+    inputs: Sequence[Any],
+    vectors: Vectors = DENSE,
+    *,
+    model: str | None,
+    dimensions: int | None = None,
+    precision: VectorPrecision | None = None,
+    truncate: bool | None = None,
+    prompt_name: str | None = None,
+) -> tuple[str, list[NDArray[Any]], int]:
+    """Embed texts, or lists of token ids.
+
+    Args:
+        caller: Asks for it.
+        field: What the caller calls the inputs.
+        inputs: B texts, or B lists of token ids.
+        vectors: What to make of them.
+        model: The family; None: the only one that can do it.
+        dimensions: How many of the first dimensions to return.
+        precision: Of integers to return; None: numbers.
+        truncate: Whether to cut texts that are too long.
+        prompt_name: The prompt to put before each text.
+
+    Returns:
+        The family, outputs (B, …), and the number of tokens.
+
+    Raises:
+        RequestError: The caller gets the reason.
+        EngineError: The engine failed.
+    """
+    families = caller.families
+    named = families.named(model, vectors.can, vectors.does)
+    signature = families.cheapest(named, vectors.roles)
+    _check(signature, vectors, field, inputs, dimensions=dimensions, precision=precision)
+    options = {TRUNCATE: truncate, PROMPT_NAME: prompt_name}
+    given = {name: value for name, value in options.items() if value is not None}
+    outputs = [output_of(signature, role) for role in vectors.roles]
+    most_tokens = caller.service.settings.max_request_tokens
+
+    def request(chunk: range) -> InferRequest:
+        message = message_of(signature, outputs, caller.parameters | given)
+        if dimensions is not None:
+            message.outputs[0].parameters[DIMENSIONS].int64_param = dimensions
+        if precision is not None:
+            message.outputs[0].parameters[PRECISION].string_param = precision
+        part = inputs[chunk.start : chunk.stop]
+        if isinstance(part[0], str):
+            return request_of_texts(message, {TEXT: part})
+        names = [signature.feed(role) for role in (TOKENS, LENGTHS)]
+        ids, lengths = (spec.name for spec in names if spec is not None)
+        longest = max(map(len, part))
+        check_total(len(part), longest, most_tokens)
+        rows = [[*row, *[0] * (longest - len(row))] for row in part]
+        message.inputs.add(name=ids, datatype="INT64", shape=[len(part), longest])
+        message.inputs.add(name=lengths, datatype="INT64", shape=[len(part)])
+        sizes = [len(row) for row in part]
+        raw = [pack(ids, "INT64", [len(part), longest], rows), pack(lengths, "INT64", [len(part)], sizes)]
+        return make_request(message, raw)
+
+    sizes = [
+        InputSize(0, text_bytes(each)) if isinstance(each, str) else InputSize(len(each), 0)
+        for each in inputs
+    ]
+    names = dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]")
+    kept = await answer_list(caller, sizes, request, names)
+    arrays, tokens = joined(kept)
+    return named.name, arrays, tokens
+
+
+def _check(
+    signature: Signature,
+    vectors: Vectors,
+    field: str,
+    inputs: Sequence[Any],
+    *,
+    dimensions: int | None,
+    precision: VectorPrecision | None,
+) -> None:
+    """Check that a model has the outputs, in a width that can be cut so, and takes such inputs."""
+    output = output_of(signature, vectors.roles[0])
+    if output is None or signature.feed(TOKENS) is None:
+        raise InvalidRequestError(
+            f"model must be an encoder that {vectors.gives}, {signature.name} gives "
+            f"{listed(signature.outputs)}"
+        )
+    width = signature.outputs[output].shape[-1]
+    if dimensions is not None and dimensions > width:
+        raise InvalidRequestError(
+            f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, was {dimensions}"
+        )
+    if precision is not None:
+        ranges_of(signature.outputs[output], precision, dimensions or width, "output_dtype")
+    if isinstance(inputs[0], str) and TEXT not in signature.inputs:
+        raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")

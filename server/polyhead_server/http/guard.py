@@ -1,0 +1,250 @@
+"""What one connection may cost: bytes of headers, requests at once, and seconds for each of its steps.
+
+uvicorn's protocol on httptools parses and writes HTTP/1.1, and closes a connection that is silent between two
+requests. It bounds neither headers nor the time that they, or the reader of a reply, take: that is done here.
+The bytes of bodies are counted in `polyhead_server.http.bodies`, connections in `server`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_SECONDS = 5.0
+"""For a TLS handshake, and for the head of a request from its first byte, or from the connection's."""
+
+MAX_HEAD_BYTES = 16 * 2**10
+"""Of a request's line and headers, its trailers included; and of what may come before a parser makes
+something of it, such as a part of one header."""
+
+READ_BYTES = 64 * 2**10
+"""What every connection may hold before it is counted: all of them may be read in one turn."""
+
+_MOST_WAITING = 32
+"""Requests that a client may send on one connection before it has the reply to the first."""
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection, with limits on the head of a request, and on the time for reading a reply.
+
+    Args:
+        stall_seconds: How long a client may take to read a reply that fills the buffer.
+        on_reply: Called with the connection when a reply is complete.
+        on_end: Called with the connection when it has ended.
+        options: uvicorn's.
+    """
+
+    def __init__(
+        self,
+        *,
+        stall_seconds: float,
+        on_reply: Callable[["GuardedProtocol"], object],
+        on_end: Callable[["GuardedProtocol"], object],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.since = self.loop.time()
+        """When it was opened, or got its last reply."""
+        self.parser = _PlainParser(self)
+        self._stall_seconds = stall_seconds
+        self._on_reply = on_reply
+        self._on_end = on_end
+        self._head_bytes = 0
+        self._unused_bytes = 0
+        self._in_head = False
+        self._refused = ""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the server waits for the client: for a request, or for the rest of one."""
+        return not self._answering or self.cycle.more_body
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def end(self) -> None:
+        """Close the connection at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # ---- The connection ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined] # asyncio's own is 256 KiB
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._on_end(self)
+        super().connection_lost(exc)
+        for handle in (self._head_timer, self._stall_timer, self.timeout_keep_alive_task):
+            if handle is not None:
+                handle.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        self._unused_bytes += len(data)
+        super().data_received(data)
+        if self._unused_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("A header or chunk must be shorter.")
+        self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Reject what is not HTTP, after the replies to what came before it."""
+        if not self._answering:
+            super().send_400_response(msg)
+        elif not self.cycle.more_body:
+            self._refused = msg
+            self.flow.pause_reading()
+        elif self.pipeline or self.cycle.response_started:
+            self.transport.abort()
+        else:
+            super().send_400_response(msg)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; a part of it may have come."""
+        self.since = self.loop.time()
+        self._on_reply(self)
+        if not self.flow.write_paused:
+            self._forget_stall()
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._refused and not self._answering:
+            super().send_400_response(self._refused)
+        elif self._in_head:
+            self._watch_head()
+
+    # ---- The head of a request ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Check what httptools does not, and begin to answer.
+
+        Raises:
+            ValueError: A proxy in front may see the end of the request elsewhere, or send it elsewhere; or
+                too many wait.
+        """
+        if self.parser.should_upgrade():
+            return  # the parser stops here: see `begin_again`
+        names = [name for name, _ in self.headers]
+        version = self.parser.get_http_version()
+        if b"transfer-encoding" in names and (version < "1.1" or self._encoding() != b"chunked"):
+            raise ValueError("Transfer-Encoding must be chunked, in HTTP/1.1")
+        if names.count(b"host") != 1 and (version >= "1.1" or b"host" in names):
+            raise ValueError("there must be one Host")
+        if len(self.pipeline) >= _MOST_WAITING:
+            raise ValueError("too many requests wait for their replies")
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._unused_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._unused_bytes = 0
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def begin_again(self, method: bytes, rest: bytes | memoryview) -> None:
+        """Parse a request for another protocol again, and what follows it, as if it did not ask for that.
+
+        Raises:
+            HttpParserError: What follows is not HTTP/1.1.
+        """
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("this is no proxy")
+        head = b"".join(b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade")
+        version = self.parser.get_http_version().encode()
+        self.parser = _PlainParser(self)
+        self.parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, head))
+        self.parser.feed_data(rest)
+
+    def _encoding(self) -> bytes:
+        return b",".join(value for name, value in self.headers if name == b"transfer-encoding").lower()
+
+    def _count(self, size: int) -> None:
+        self._unused_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("the headers are too long")
+
+    def _watch_head(self) -> None:
+        """Limit the time for the head of the next request, or for what follows the end of one."""
+        if self._answering:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._end_if_late)
+
+    def _end_if_late(self) -> None:
+        self._head_timer = None
+        if not self._answering:
+            self.transport.abort()
+
+    # ---- The reader of a reply ---------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        if self._stall_timer is None:  # else it reads, but slowly
+            self._stall_timer = self.loop.call_later(self._stall_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        super().resume_writing()
+        if not self._answering:
+            self._forget_stall()
+
+    def _forget_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+class _PlainParser(httptools.HttpRequestParser):
+    """httptools' parser, which takes a request for another protocol for any other request.
+
+    By itself it drops the body of such a request, and parses nothing after it. Java's own client asks for
+    HTTP/2 in this way unless it is told not to.
+    """
+
+    def __init__(self, protocol: GuardedProtocol) -> None:
+        super().__init__(protocol)
+        self._protocol = protocol
+
+    def feed_data(self, data: Any) -> None:
+        """Parse what has come.
+
+        Raises:
+            HttpParserError: It is not HTTP/1.1.
+        """
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._protocol.begin_again(self.get_method(), data[upgrade.args[0] :])

@@ -1,1 +1,0 @@
-"""The gRPC server: access, TLS, reading and writing messages, errors as statuses."""
