@@ -41,7 +41,8 @@ class Backend:
     address: str = ""
     metadata: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
     """Of each call."""
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """A call of `wait` has ended."""
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def handlers(self) -> dict[str, "grpc.RpcMethodHandler[bytes, bytes]"]:
@@ -60,12 +61,12 @@ class Backend:
 
     def fail(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers with a status, and metadata behind it."""
-        context.set_trailing_metadata([("grpc-retry-pushback-ms", "250"), ("x-request-id", "abc")])
+        context.set_trailing_metadata((("grpc-retry-pushback-ms", "250"), ("x-request-id", "abc")))
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no röom")
 
     def wait(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answers when it may, or never when the caller has gone."""
-        context.add_callback(lambda: self.may_answer.is_set() or self.cancelled.set())
+        """Answers when it may."""
+        context.add_callback(self.ended.set)
         self.metadata.put(dict(context.invocation_metadata()))
         self.may_answer.wait(PATIENCE)
         return request
@@ -97,7 +98,16 @@ def channel(proxy: Proxy) -> Iterator[grpc.Channel]:
 
 def call(channel: grpc.Channel, name: str, request: bytes = b"", **options: Any) -> Any:
     """Calls a method; its answer."""
-    return channel.unary_unary(f"/test.Test/{name}")(request, timeout=PATIENCE, **options)
+    method: Any = channel.unary_unary(f"/test.Test/{name}")
+    return method(request, timeout=PATIENCE, **options)
+
+
+def begin_to_wait(channel: grpc.Channel, backend: Backend) -> Any:
+    """Calls a method that does not answer yet; the call, when it is there."""
+    method: Any = channel.unary_unary("/test.Test/Wait")
+    waiting = method.future(b"abc", timeout=PATIENCE)
+    backend.metadata.get(timeout=PATIENCE)
+    return waiting
 
 
 # ---- gRPC -----------------------------------------------------------------------------------------------
@@ -118,7 +128,8 @@ def test_the_largest_messages_pass_both_ways(channel: grpc.Channel) -> None:
 
 def test_every_message_of_a_stream_is_answered_before_the_next_is_sent(channel: grpc.Channel) -> None:
     sent: queue.Queue[bytes | None] = queue.Queue()
-    replies = channel.stream_stream("/test.Test/Each")(iter(sent.get, None), timeout=PATIENCE)
+    method: Any = channel.stream_stream("/test.Test/Each")
+    replies = method(iter(sent.get, None), timeout=PATIENCE)
     for number in range(20):
         sent.put(b"%d" % number)
         assert next(replies) == b"%d" % number
@@ -137,11 +148,9 @@ def test_a_status_passes_with_its_metadata(channel: grpc.Channel) -> None:
 
 
 def test_a_call_that_is_cancelled_ends_at_the_server(backend: Backend, channel: grpc.Channel) -> None:
-    waiting = channel.unary_unary("/test.Test/Wait").future(b"", timeout=PATIENCE)
-    backend.metadata.get(timeout=PATIENCE)
-    waiting.cancel()
+    begin_to_wait(channel, backend).cancel()
 
-    assert backend.cancelled.wait(PATIENCE)
+    assert backend.ended.wait(PATIENCE)
 
 
 def test_more_headers_than_a_call_may_have_end_it_there(backend: Backend, channel: grpc.Channel) -> None:
@@ -235,8 +244,7 @@ def test_a_caller_cannot_pass_on_a_certificate_by_itself(
 def test_a_proxy_that_stops_finishes_what_it_has_accepted(
     backend: Backend, proxy: Proxy, channel: grpc.Channel
 ) -> None:
-    waiting = channel.unary_unary("/test.Test/Wait").future(b"abc", timeout=PATIENCE)
-    backend.metadata.get(timeout=PATIENCE)
+    waiting = begin_to_wait(channel, backend)
     proxy.stop()
     until(lambda: not listens(int(proxy.grpc.split(":")[1])))
     backend.may_answer.set()
@@ -255,8 +263,7 @@ def test_a_renewed_certificate_is_shown_after_a_reload(backend: Backend, certifi
         proxied(grpc=backend.address, tls=certificates.options) as proxy,
         certificates.channel(proxy, shown=False) as channel,
     ):
-        waiting = channel.unary_unary("/test.Test/Wait").future(b"abc", timeout=PATIENCE)
-        backend.metadata.get(timeout=PATIENCE)
+        waiting = begin_to_wait(channel, backend)
         assert shown(proxy)
         certificates.renew()
         assert not shown(proxy)

@@ -526,7 +526,9 @@ def _load(stack: Stack, *, seconds: int, settings: Mapping[str, str] | None = No
     arguments = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", f"{seconds}s", "--json"]
     said = stack("run", "--rm", "--no-deps", "locust", *arguments, settings=settings)
     # Between the log and the table.
-    stats, _ = json.JSONDecoder().raw_decode(said, said.index("\n[\n") + 1)
+    begins = re.search(r"^\[$", said, re.MULTILINE)
+    assert begins, said
+    stats, _ = json.JSONDecoder().raw_decode(said, begins.start())
     assert {one["num_failures"] for one in stats} == {0}
     return sum(one["num_requests"] for one in stats)
 
