@@ -115,7 +115,7 @@ class _CallRecorder:
         """Wait for a call that was due at `since`, and record how it ends."""
         try:
             await call
-        except (grpc.aio.AioRpcError, BadReplyError, TimeoutError):
+        except (grpc.aio.AioRpcError, BadReplyError, OSError, EOFError):
             self._errors += 1
         else:
             self._latencies_ms.append(1e3 * (time.perf_counter() - since))
@@ -303,7 +303,7 @@ async def stream_calls(address: str, streams: int = 1) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def http_calls(address: str, connections: int = 1) -> AsyncIterator[Call]:
-    """Send whole requests, with their heads, over HTTP/1.1. Replies must say how long they are.
+    """Send whole requests, with their heads, over HTTP/1.1.
 
     Args:
         address: Host and port.
@@ -314,7 +314,7 @@ async def http_calls(address: str, connections: int = 1) -> AsyncIterator[Call]:
         free = deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
         for _ in range(connections):
             reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
-            stack.push_async_callback(writer.wait_closed)
+            stack.push_async_callback(_closed, writer)
             stack.callback(writer.close)
             free.append((reader, writer))
 
@@ -322,16 +322,29 @@ async def http_calls(address: str, connections: int = 1) -> AsyncIterator[Call]:
             reader, writer = free.popleft()
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
-            size = re.search(rb"\r\ncontent-length: (\d+)\r\n", head, re.I)
-            if size is None:
-                raise ValueError(f"the reply must have a length, was {head!r}")
-            body = await reader.readexactly(int(size[1]))
+            if size := re.search(rb"\r\ncontent-length: (\d+)\r\n", head, re.I):
+                body = await reader.readexactly(int(size[1]))
+            else:
+                body = b"".join([chunk async for chunk in _chunks(reader)])
             free.append((reader, writer))
             if head[9:12] != b"200":
                 raise BadReplyError(body[:200].decode(errors="replace"))
             return body
 
         yield call
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the chunks of a reply that does not say how long it is."""
+    while size := int(await reader.readline(), 16):
+        yield await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
 
 
 def http_request(path: str, body: bytes, **headers: str) -> bytes:

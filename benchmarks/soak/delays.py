@@ -1,19 +1,22 @@
 """How long honest calls take beside the largest JSON over HTTP, and beside hostile connections."""
 
 import asyncio
+import http.client
 import json
 import shutil
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import grpc
 import numpy as np
 
 from benchmarks.contenders import Contender, polyhead
 from benchmarks.encoders import BenchEncoder, export_missing, text_request
-from benchmarks.generator import background, channel_to, http_calls, http_request, unary, warm_up
+from benchmarks.generator import channel_to, unary, warm_up
 from benchmarks.hostile import LARGE, AttackOutcome, attack
 from benchmarks.rounds import Condition, console, markdown_table
 from benchmarks.soak.findings import Findings
@@ -72,10 +75,11 @@ def run_json(chosen: Namespace, encoders: SoakEncoders) -> Findings:
 
 
 def json_body(encoder: BenchEncoder, shape: tuple[int, int]) -> bytes:
-    """Return an inference of vectors [B, T, D] as JSON, whose numbers have all of their digits."""
+    """Return an inference of vectors [B, T, D] as JSON, whose numbers have 26 digits."""
     x = np.random.default_rng(0).standard_normal((*shape, encoder.config.d_model))
-    inputs = [{"name": "x", "datatype": "FP32", "shape": x.shape, "data": x.ravel().tolist()}]
-    return json.dumps({"inputs": inputs}).encode()
+    head = json.dumps({"name": "x", "datatype": "FP32", "shape": x.shape})
+    data = ",".join(f"{value:.26f}" for value in x.ravel().tolist())
+    return f'{{"inputs": [{head[:-1]}, "data": [{data}]}}]}}'.encode()
 
 
 async def _beside_json(
@@ -83,30 +87,36 @@ async def _beside_json(
 ) -> tuple[list[float], list[float], int]:
     """Return the seconds of lone texts alone, and beside JSON, and how often that was answered."""
     path = f"/v2/models/{encoders.wide.name}/infer"
-    large = http_request(path, body, Content_Type="application/json")
     text = text_request(encoders.texts.name, ["A cat sat on the mat."])
-    answered = 0
-    async with channel_to(server.address) as channel, http_calls(server.http) as post:
+    ended = threading.Event()
+
+    async def lone(channel: grpc.aio.Channel) -> list[float]:
+        taken: list[float] = []
+        until = time.perf_counter() + seconds
+        while (start := time.perf_counter()) < until:
+            await unary(channel)(text, timeout=60)
+            taken.append(time.perf_counter() - start)
+            await asyncio.sleep(0.01)
+        return taken
+
+    def send_large() -> int:
+        """Run in a thread, so that what is large does not keep this event loop busy."""
+        answered, connection = 0, http.client.HTTPConnection(server.http, timeout=60)
+        while not ended.is_set():
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            reply.read()
+            answered += reply.status == 200
+        connection.close()
+        return answered
+
+    async with channel_to(server.address) as channel:
         await warm_up(unary(channel), [text] * 8)
-
-        async def lone(until: float) -> list[float]:
-            taken: list[float] = []
-            while (start := time.perf_counter()) < until:
-                await unary(channel)(text, timeout=60)
-                taken.append(time.perf_counter() - start)
-                await asyncio.sleep(0.01)
-            return taken
-
-        async def send_large() -> None:
-            nonlocal answered
-            while True:
-                await post(large)
-                answered += 1
-
-        alone = await lone(time.perf_counter() + seconds)
-        async with background(send_large()):
-            beside = await lone(time.perf_counter() + seconds)
-        return alone, beside, answered
+        alone = await lone(channel)
+        sending = asyncio.create_task(asyncio.to_thread(send_large))
+        beside = await lone(channel)
+        ended.set()
+        return alone, beside, await sending
 
 
 def run_hostile(chosen: Namespace, encoders: SoakEncoders) -> Findings:

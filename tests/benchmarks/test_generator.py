@@ -279,6 +279,22 @@ def test_http_has_a_connection_for_each_request_in_flight() -> None:
     assert sorted(connections) == [2, 3]
 
 
+def test_a_reply_in_chunks_is_read_to_its_end() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(7):
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            writer.write(head + b"3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n")
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, http_calls(f"127.0.0.1:{port}") as call:
+            assert [await call(b"request"), await call(b"request")] == [b"abc0123456789"] * 2
+
+    asyncio.run(run())
+
+
 def test_a_request_says_how_long_it_is() -> None:
     assert http_request("/a", b"{}", Content_Type="x") == (
         b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Type: x\r\n\r\n{}"
