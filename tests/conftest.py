@@ -21,6 +21,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from tests.checkpoints import write_checkpoint, write_splade
 from tests.clock import SkippingLoop
+from tests.encoders import seeded
+from tests.exports import share_traces
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from polyhead_export import TokenizerFile, export_family, from_checkpoint
@@ -76,16 +78,12 @@ PROMPTS = {"query": "the big ", "passage": "a "}
 
 def build_encoder(name: str) -> Encoder:
     """The encoder that the family `name` was exported from."""
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        return Encoder(FAMILIES[name]).eval()
+    return seeded(FAMILIES[name], 7)
 
 
 def build_probed() -> Encoder:
     """The encoder of the family `probed`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(9)
-        return Encoder(PROBED).eval()
+    return seeded(PROBED, 9)
 
 
 def write_tokenizer(path: Path) -> None:
@@ -247,6 +245,13 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have exports trace each graph of an encoder once in a run."""
+    with share_traces(made_once(tmp_path_factory, "traces", lambda _: None)):
+        yield
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with version 1 of every family in `FAMILIES`. Copy it before you change it."""
@@ -296,7 +301,7 @@ def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def int8_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository of families in int8: `vectors`, `masked`, and `tokens`, with every kind of graph."""
-    from tests.export.test_quantisation import CONFIGS, build
+    from tests.export.test_quantisation import CONFIGS
 
     tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     write_tokenizer(tokenizer)
@@ -305,7 +310,7 @@ def int8_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def export(folder: Path) -> None:
         for name, config in CONFIGS.items():
             more: Any = {"graphs": ["all"], "tokenizer": file} if config.vocabulary else {}
-            export_family(build(config), name, folder, precision="int8", **more)
+            export_family(seeded(config, 41), name, folder, precision="int8", **more)
 
     return made_once(tmp_path_factory, "int8", export)
 
@@ -325,12 +330,8 @@ def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config = replace(
                 FAMILIES["tiny-tokens"], pooling=None, normalise=False, classifier=Classifier(labels=labels)
             )
-            with torch.random.fork_rng():
-                torch.manual_seed(17)
-                encoder = Encoder(config).eval()
-            export_family(
-                encoder, name, folder, tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
-            )
+            file = TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+            export_family(seeded(config, 17), name, folder, tokenizer=file)
 
     return made_once(tmp_path_factory, "scorers", export)
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from tests.encoders import seeded
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client
@@ -66,13 +67,11 @@ def configurations() -> dict[str, EncoderConfig]:
 
 
 def build(name: str, config: EncoderConfig) -> Encoder:
-    with torch.random.fork_rng():
-        torch.manual_seed(sum(name.encode()))
-        encoder = Encoder(config).eval()
-        with torch.no_grad():
-            for parameter in encoder.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.05)
-    return encoder
+    return seeded(
+        config,
+        sum(name.encode()),
+        change=lambda _, parameter: parameter.add_(torch.randn_like(parameter) * 0.05),
+    )
 
 
 @pytest.fixture(scope="module")

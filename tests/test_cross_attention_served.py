@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import torch
+from tests.encoders import seeded
 from tests.load.sweep.synthetic import a_plan
 from tests.pages import block
 from tests.server.conftest import Running, running
@@ -49,12 +50,8 @@ def floats(*shape: int) -> Any:
 
 
 def build(name: str) -> Encoder:
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        encoder = Encoder(CONFIGS[name]).eval()
-        for parameter in encoder.parameters():  # biases, too: they show what is seen of an empty memory
-            torch.nn.init.normal_(parameter, std=0.3)
-        return encoder
+    # Biases, too: they show what is seen of an empty memory.
+    return seeded(CONFIGS[name], 2, change=lambda _, parameter: parameter.normal_(std=0.3))
 
 
 def reference(name: str, *inputs: Any, **more: Any) -> Any:

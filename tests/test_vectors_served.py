@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.checkpoints import write_checkpoint
 from tests.conftest import FAMILIES, write_tokenizer
+from tests.encoders import seeded
 from tests.numerics import close
 from tests.server.http.conftest import OverHttp, over_http
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
 from polyhead_export import ExportError, TokenizerFile, export_family, from_checkpoint
 from polyhead_export.options import ExportOptions
-from polyhead_model import Encoder
 
 TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday.", "!"]
 TRAINED = (4, 8, 11)
@@ -38,10 +37,8 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
         ("cut", replace(config, matryoshka=TRAINED)),
         ("raw", replace(config, normalise=False)),
     ):
-        with torch.random.fork_rng():
-            torch.manual_seed(23)
-            sentences = CALIBRATION if name == "cut" else ()
-            export_family(Encoder(one), name, models, tokenizer=tokenizer, sentences=sentences)
+        sentences = CALIBRATION if name == "cut" else ()
+        export_family(seeded(one, 23), name, models, tokenizer=tokenizer, sentences=sentences)
     with over_http(models) as served:
         yield served
 
@@ -71,9 +68,7 @@ def test_graphs_are_added_to_those_of_the_same_calibration(
     models = web.running.runtime.settings.models
     assert isinstance(models, Path)
     tokenizer = TokenizerFile(path=models / "cut" / "1" / "tokenizer.json", max_tokens=16)
-    with torch.random.fork_rng():
-        torch.manual_seed(23)
-        encoder = Encoder(replace(FAMILIES["tiny-tokens"], layers=1, matryoshka=TRAINED))
+    encoder = seeded(replace(FAMILIES["tiny-tokens"], layers=1, matryoshka=TRAINED), 23)
 
     monkeypatch.setattr("polyhead_export.family.calibrate", None)
     for others in (CALIBRATION[:2], ()):

@@ -96,7 +96,7 @@ def fused_attention(
             return _fused_without_mask(q, k, v, heads, layout, lengths=lengths), None
         context = _fused(q, k, v, heads, layouts, lengths=lengths, bias=bias, causal=causal)
         if can_be_empty:
-            context = torch.where(layout.repeat(lengths > 0)[..., None], context, 0)
+            context = torch.where(layout.repeat(lengths > 0)[..., None], context, 0.0)
         return context, None
 
     return attend

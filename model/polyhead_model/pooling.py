@@ -56,7 +56,7 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
     if pooling == "weighted_mean":
         weights = torch.arange(1, output.shape[1] + 1, device=output.device, dtype=output.dtype)[None]
         if valid is not None:
-            weights = torch.where(valid, weights, 0)
+            weights = torch.where(valid, weights, 0.0)
         return (output * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
     if valid is None:
         valid = torch.ones(output.shape[:2], dtype=torch.bool, device=output.device)
@@ -76,7 +76,7 @@ def _highest(output: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return output.amax(1)
     highest = output.masked_fill(~valid[..., None], -torch.inf).amax(1)
-    return torch.where(valid.any(1, keepdim=True), highest, 0)
+    return torch.where(valid.any(1, keepdim=True), highest, 0.0)
 
 
 class DenseLayer(nn.Module):
@@ -153,7 +153,7 @@ class TokenHead(nn.Module):
         for layer in self.dense:
             x = layer(x)
         x = F.normalize(x, dim=-1).reshape(*output.shape[:2], x.shape[1])
-        return x if valid is None else torch.where(valid[..., None], x, 0)
+        return x if valid is None else torch.where(valid[..., None], x, 0.0)
 
 
 class ClassifierHead(nn.Module):
@@ -179,7 +179,7 @@ class ClassifierHead(nn.Module):
         # As rows, like pooled vectors, whose products no quantisation touches.
         rows = apply_linear(self.pooler(output.flatten(0, 1), None), self.out)
         logits = rows.reshape(*output.shape[:2], rows.shape[1])
-        return logits if valid is None else torch.where(valid[..., None], logits, 0)
+        return logits if valid is None else torch.where(valid[..., None], logits, 0.0)
 
 
 def apply_linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -49,7 +49,7 @@ class SpladeHead(nn.Module):
             words = slice(start, start + step)
             logits = F.linear(x, embeddings[words].to(x.dtype), self.bias[words].to(x.dtype))
             logits = layout.pad(logits.reshape(*packed.shape[:2], -1))  # [B, T, D words]
-            logits = torch.where(valid[..., None], logits, 0)
+            logits = torch.where(valid[..., None], logits, 0.0)
             if self.config.pooling == "sum":
                 weights.append(self._of_logits(logits).sum(1))
             else:  # of what grows with the logits

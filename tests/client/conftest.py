@@ -21,6 +21,7 @@ from polyhead_client.calls import Sleep
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import PUSHBACK
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -94,6 +95,30 @@ class FakeServer:
 
     def last(self, rpc: str) -> Any:
         return [request for name, request, _ in self.calls if name == rpc][-1]
+
+    def fail(
+        self,
+        rpc: str,
+        code: grpc.StatusCode,
+        details: str = "what went wrong",
+        *,
+        times: int = 10**6,
+        when: Callable[[Any], bool] = lambda _: True,
+        pushback: str | None = None,
+    ) -> None:
+        """Have a procedure fail so often, for requests that are such, and say when to come back."""
+        usual, left = self.answers[rpc], [times]
+
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            if when(request):
+                left[0] -= 1
+                if left[0] >= 0:
+                    if pushback is not None:
+                        context.set_trailing_metadata(((PUSHBACK, pushback),))
+                    context.abort(code, details)
+            return usual(request, context)
+
+        self.answers[rpc] = answer
 
     def _handler(self, name: str) -> Answer:
         def handle(request: Any, context: grpc.ServicerContext) -> Any:

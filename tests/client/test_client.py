@@ -83,7 +83,7 @@ def test_a_server_that_is_not_there_is_neither_live_nor_ready(connect: "Connect"
 
 
 def test_the_probes_are_not_tried_again(client: Client, fake: "FakeServer") -> None:
-    fake.answers["ServerReady"] = lambda _, context: context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+    fake.fail("ServerReady", grpc.StatusCode.UNAVAILABLE)
 
     assert not client.ready()
     assert fake.count("ServerReady") == 1
@@ -133,12 +133,9 @@ def test_waiting_for_a_server_that_never_comes_says_why(connect: "Connect") -> N
 def test_waiting_for_a_model_that_is_not_there_is_pointless(
     client: Client, fake: "FakeServer", says: str
 ) -> None:
-    def absent(_: Any, context: grpc.ServicerContext) -> Any:
-        context.abort(grpc.StatusCode.NOT_FOUND, "no model 'cat'")
-
-    fake.answers["ModelReady"] = (
-        absent if says.startswith("NOT") else lambda *_: pb.ModelReadyResponse(ready=False)
-    )
+    fake.answers["ModelReady"] = lambda *_: pb.ModelReadyResponse(ready=False)
+    if says.startswith("NOT"):
+        fake.fail("ModelReady", grpc.StatusCode.NOT_FOUND, "no model 'cat'")
 
     assert client.ready("cat") is False
     with pytest.raises(NotFound, match=r"no model '?cat"):
@@ -181,7 +178,7 @@ def test_no_model_that_is_ready_is_reported_with_the_reason(client: Client, fake
     with pytest.raises(NotFound, match="serves no models"):
         client.encode("a")
 
-    fake.answers["RepositoryIndex"] = lambda _, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+    fake.fail("RepositoryIndex", grpc.StatusCode.UNIMPLEMENTED)
     with pytest.raises(InvalidRequest, match=r"model must be given: .* does not list its models"):
         client.encode("a")
 

@@ -236,16 +236,14 @@ def test_an_error_is_that_of_its_caller_alone(gate: Gate, code: grpc.StatusCode,
     assert max(gate.sizes) > 1
 
 
+def is_joined(request: Any) -> bool:
+    return int(request.inputs[0].shape[0]) > 1
+
+
 def test_an_outage_reaches_each_caller_and_not_asked_about_again(gate: Gate) -> None:
-    usual = gate.fake.answers["ModelInfer"]
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        if request.inputs[0].shape[0] > 1:
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", "70"),))
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
-        return usual(request, context)
-
-    gate.fake.answers["ModelInfer"] = answer
+    gate.fake.fail(
+        "ModelInfer", grpc.StatusCode.UNAVAILABLE, "the queue is full", when=is_joined, pushback="70"
+    )
 
     async def run() -> None:
         async with busy(gate, options=[("grpc.enable_retries", 0)]) as client:
@@ -263,17 +261,7 @@ def test_an_outage_reaches_each_caller_and_not_asked_about_again(gate: Gate) -> 
 
 
 def test_a_patient_client_is_patient_with_joined_calls(gate: Gate) -> None:
-    usual, left = gate.fake.answers["ModelInfer"], [4]
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        if request.inputs[0].shape[0] > 1:
-            left[0] -= 1
-            if left[0] >= 0:
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", "1"),))
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
-        return usual(request, context)
-
-    gate.fake.answers["ModelInfer"] = answer
+    gate.fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, when=is_joined, times=4, pushback="1")
 
     async def run() -> None:
         async with busy(gate, patient=True, options=[("grpc.enable_retries", 0)]) as client:
@@ -285,7 +273,7 @@ def test_a_patient_client_is_patient_with_joined_calls(gate: Gate) -> None:
                 np.testing.assert_array_equal(encoding.output, 2 * x)
 
     asyncio.run(run())
-    assert left[0] < 4
+    assert sum(gate.sizes) > 3 + 12, "none was refused"
 
 
 def test_a_call_that_waits_ends_at_its_own_deadline(gate: Gate) -> None:

@@ -58,30 +58,13 @@ CALLS = {
 }
 
 
-def failing(code: grpc.StatusCode, details: str = "what went wrong", times: int = 10**6) -> Any:
-    """An answer that fails `times` times, and then is the usual one."""
-
-    def wrap(usual: Any) -> Any:
-        left = [times]
-
-        def answer(request: Any, context: grpc.ServicerContext) -> Any:
-            left[0] -= 1
-            if left[0] >= 0:
-                context.abort(code, details)
-            return usual(request, context)
-
-        return answer
-
-    return wrap
-
-
 @pytest.mark.parametrize(
     "code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK], ids=lambda c: c.name
 )
 def test_every_status_becomes_an_error_of_ours(
     client: Client, fake: "FakeServer", code: grpc.StatusCode
 ) -> None:
-    fake.answers["ModelStatistics"] = failing(code)(fake.answers["ModelStatistics"])
+    fake.fail("ModelStatistics", code)
 
     with pytest.raises(PolyheadError) as caught:
         client.statistics()
@@ -101,7 +84,7 @@ def test_no_error_of_grpc_escapes_from_any_call(
     connect: "Connect", fake: "FakeServer", rpc: str, code: grpc.StatusCode
 ) -> None:
     client = connect(fake.target, options=[("grpc.enable_retries", 0)])
-    fake.answers[rpc] = failing(code)(fake.answers[rpc])
+    fake.fail(rpc, code)
     probes = {"ServerLive", "ServerReady", "ModelReady"}
 
     if rpc in probes and code is grpc.StatusCode.UNAVAILABLE:
@@ -123,15 +106,11 @@ def test_a_reply_that_is_no_message_is_the_servers_fault(
 
 
 def test_the_other_nature_of_an_error_can_be_caught(client: Client, fake: "FakeServer") -> None:
-    fake.answers["ModelStatistics"] = failing(grpc.StatusCode.INVALID_ARGUMENT)(
-        fake.answers["ModelStatistics"]
-    )
+    fake.fail("ModelStatistics", grpc.StatusCode.INVALID_ARGUMENT)
     with pytest.raises(ValueError, match="what went wrong"):
         client.statistics()
 
-    fake.answers["ModelStatistics"] = failing(grpc.StatusCode.DEADLINE_EXCEEDED)(
-        fake.answers["ModelStatistics"]
-    )
+    fake.fail("ModelStatistics", grpc.StatusCode.DEADLINE_EXCEEDED)
     with pytest.raises(TimeoutError):
         client.statistics()
 
@@ -150,14 +129,14 @@ def test_the_servers_own_name_for_a_call_is_kept(client: Client, fake: "FakeServ
 
 
 def test_unavailable_is_tried_again_until_it_works(client: Client, fake: "FakeServer") -> None:
-    fake.answers["ModelInfer"] = failing(grpc.StatusCode.UNAVAILABLE, times=2)(fake.answers["ModelInfer"])
+    fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, times=2)
 
     assert client.encode("a", model="words").model == "words"
     assert fake.count("ModelInfer") == 3
 
 
 def test_large_requests_are_tried_again_too(client: Client, fake: "FakeServer") -> None:
-    fake.answers["ModelInfer"] = failing(grpc.StatusCode.UNAVAILABLE, times=1)(fake.answers["ModelInfer"])
+    fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, times=1)
 
     client.encode(np.zeros((4, 1 << 16, 4), np.float32), model="vectors")
 
@@ -165,9 +144,7 @@ def test_large_requests_are_tried_again_too(client: Client, fake: "FakeServer") 
 
 
 def test_retries_end(client: Client, fake: "FakeServer") -> None:
-    fake.answers["ModelInfer"] = failing(grpc.StatusCode.UNAVAILABLE, "queue full")(
-        fake.answers["ModelInfer"]
-    )
+    fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, "queue full")
 
     with pytest.raises(Unavailable, match=f"{fake.target} is unavailable: queue full"):
         client.encode("a", model="words")
@@ -178,7 +155,7 @@ def test_retries_end(client: Client, fake: "FakeServer") -> None:
     "code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED], ids=lambda c: c.name
 )
 def test_nothing_else_is_tried_again(client: Client, fake: "FakeServer", code: grpc.StatusCode) -> None:
-    fake.answers["ModelInfer"] = failing(code, times=1)(fake.answers["ModelInfer"])
+    fake.fail("ModelInfer", code, times=1)
 
     with pytest.raises(PolyheadError):
         client.encode("a", model="words")
@@ -262,7 +239,7 @@ def test_an_event_loop_that_is_not_the_first_is_refused(fake: "FakeServer") -> N
 
 def test_a_model_that_vanished_is_looked_up_anew(client: Client, fake: "FakeServer") -> None:
     client.encode("a", model="words")
-    fake.answers["ModelInfer"] = failing(grpc.StatusCode.NOT_FOUND, times=1)(fake.answers["ModelInfer"])
+    fake.fail("ModelInfer", grpc.StatusCode.NOT_FOUND, times=1)
 
     with pytest.raises(NotFound):
         client.encode("a", model="words")

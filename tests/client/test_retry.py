@@ -1,10 +1,9 @@
 """Patient clients ride out a server that is away, loading or full."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from tests.client.test_errors import failing
 
 from polyhead_client import Cancelled, Client, PolyheadError, Unavailable
 from polyhead_client.calls import NextMessage, Operation, Sleep, Stream
@@ -16,16 +15,7 @@ if TYPE_CHECKING:
     from tests.client.conftest import Connect, FakeServer
 
 MORE_THAN_GRPC_TRIES = 9
-
-
-def refusing(pushback: str) -> Any:
-    """An answer that always says when to come back."""
-
-    def answer(_: Any, context: grpc.ServicerContext) -> Any:
-        context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
-        context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-
-    return answer
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.fixture
@@ -42,8 +32,7 @@ def test_every_call_of_an_operation_is_made_again(
 ) -> None:
     monkeypatch.setattr("polyhead_client.retry._LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr("polyhead_client.retry._FIRST_PAUSE_S", 0.01)
-    fail = failing(grpc.StatusCode[code], times=MORE_THAN_GRPC_TRIES)
-    fake.answers[rpc] = fail(fake.answers[rpc])
+    fake.fail(rpc, grpc.StatusCode[code], times=MORE_THAN_GRPC_TRIES)
 
     assert patient.encode("a", model="words").model == "words"
     assert fake.count(rpc) == MORE_THAN_GRPC_TRIES + 1
@@ -52,7 +41,7 @@ def test_every_call_of_an_operation_is_made_again(
 def test_the_servers_own_words_are_passed_on_when_no_time_is_left(
     connect: "Connect", fake: "FakeServer"
 ) -> None:
-    fake.answers["ServerMetadata"] = refusing("3600000")
+    fake.fail("ServerMetadata", UNAVAILABLE, "not now", pushback="3600000")
     # gRPC's own retries would wait for that.
     patient = connect(fake.target, patient=True, timeout=100, options=[("grpc.enable_retries", 0)])
 
@@ -65,7 +54,7 @@ def test_the_servers_own_words_are_passed_on_when_no_time_is_left(
 def test_what_will_not_get_better_is_not_waited_for(
     patient: "Client", fake: "FakeServer", pushback: str
 ) -> None:
-    fake.answers["ServerMetadata"] = refusing(pushback)
+    fake.fail("ServerMetadata", UNAVAILABLE, "not now", pushback=pushback)
 
     with pytest.raises(Unavailable, match="not now") as caught:
         patient.metadata(timeout=None)
@@ -76,7 +65,7 @@ def test_what_will_not_get_better_is_not_waited_for(
 
 def test_other_errors_and_probes_are_not_tried_again(patient: "Client", fake: "FakeServer") -> None:
     for rpc, code in (("ServerMetadata", "INTERNAL"), ("ServerReady", "UNAVAILABLE")):
-        fake.answers[rpc] = failing(grpc.StatusCode[code])(None)
+        fake.fail(rpc, grpc.StatusCode[code])
 
     with pytest.raises(PolyheadError, match="what went wrong"):
         patient.metadata()
@@ -94,8 +83,8 @@ def test_what_the_client_calls_off_itself_is_not_tried_again(fake: "FakeServer")
 
 
 def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "FakeServer") -> None:
-    fake.answers["ServerMetadata"] = refusing("-1")
-    fake.answers["ModelStatistics"] = failing(grpc.StatusCode.UNAVAILABLE)(None)
+    fake.fail("ServerMetadata", UNAVAILABLE, "not now", pushback="-1")
+    fake.fail("ModelStatistics", UNAVAILABLE)
 
     for call, expected in ((client.metadata, -0.001), (client.statistics, None)):
         with pytest.raises(Unavailable) as caught:
@@ -104,7 +93,7 @@ def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "Fak
 
 
 def test_options_of_the_caller_win(connect: "Connect", fake: "FakeServer") -> None:
-    fake.answers["ServerMetadata"] = failing(grpc.StatusCode.UNAVAILABLE)(None)
+    fake.fail("ServerMetadata", UNAVAILABLE)
     client = connect(fake.target, options=[("grpc.enable_retries", 0)])
 
     with pytest.raises(Unavailable):

@@ -164,15 +164,11 @@ def test_edits_count_in_requests() -> None:
     assert parts_of(batch, max_request_bytes="1000") == [2, 2, 4]  # 24 + 100 each
 
 
-def refusing_more_than(size: int, usual: Any) -> Any:
-    """An answer that refuses requests with more sequences."""
+TOO_LARGE = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tokens in one request")
 
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        if request.inputs[0].shape[0] > size:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tokens in one request")
-        return usual(request, context)
 
-    return answer
+def has_a_dog(request: Any) -> bool:
+    return b"dog" in request.raw_input_contents[0]
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_batch_size": "8"}], ids=str)
@@ -181,7 +177,7 @@ def test_what_the_server_finds_too_large_is_halved(
 ) -> None:
     whole = connect(fake.target).encode(TEXTS, model="words", attention=True)
     fake.properties = limit
-    fake.answers["ModelInfer"] = refusing_more_than(2, fake.answers["ModelInfer"])
+    fake.fail("ModelInfer", *TOO_LARGE, when=lambda request: request.inputs[0].shape[0] > 2)
     calls: list[tuple[int, int]] = []
 
     split = connect(fake.target).encode(
@@ -194,14 +190,7 @@ def test_what_the_server_finds_too_large_is_halved(
 
 
 def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: "FakeServer") -> None:
-    usual = fake.answers["ModelInfer"]
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        if b"dog" in request.raw_input_contents[0]:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tokens in one request")
-        return usual(request, context)
-
-    fake.answers["ModelInfer"] = answer
+    fake.fail("ModelInfer", *TOO_LARGE, when=has_a_dog)
     texts = [*TEXTS[:9], "dog", *TEXTS[9:]]
 
     with pytest.raises(TooLarge, match=r"too many tokens in one request \(inputs\[9\]\)") as caught:
@@ -211,14 +200,7 @@ def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: "
 
 def test_errors_name_the_item_among_all(client: Client, fake: "FakeServer") -> None:
     fake.properties = {"max_batch_size": "5"}
-    usual = fake.answers["ModelInfer"]
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        if b"dog" in request.raw_input_contents[0]:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "text[1] must be shorter")
-        return usual(request, context)
-
-    fake.answers["ModelInfer"] = answer
+    fake.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT, "text[1] must be shorter", when=has_a_dog)
     texts = [*TEXTS[:11], "dog", *TEXTS[12:]]
 
     with pytest.raises(InvalidRequest, match=r"^text\[11\] must be shorter \(inputs\[10:15\]\)$") as caught:
@@ -387,16 +369,7 @@ def test_answers_of_two_versions_are_not_mixed(client: Client, fake: "FakeServer
 
 def test_a_patient_client_is_patient_with_every_request(connect: "Connect", fake: "FakeServer") -> None:
     fake.properties = {"max_batch_size": "5"}
-    usual, left = fake.answers["ModelInfer"], [9]
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        left[0] -= 1
-        if left[0] >= 0:
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", "1"),))
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
-        return usual(request, context)
-
-    fake.answers["ModelInfer"] = answer
+    fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, times=9, pushback="1")
     patient = connect(fake.target, patient=True, options=[("grpc.enable_retries", 0)])
     assert len(patient.encode(TEXTS, model="words").output) == 23
 

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 from tests.client.conftest import Connect
 from tests.conftest import TEXT_MAX_TOKENS, write_tokenizer
+from tests.encoders import seeded
 from tests.numerics import close
 from tests.pages import block
 from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, Direction, Edit, InvalidRequest, Place
 from polyhead_export import TokenizerFile, export_family
-from polyhead_model import Classifier, Encoder, EncoderConfig
+from polyhead_model import Classifier, EncoderConfig
 
 L, H, D, K = 2, 2, 16, 8
 CLEAN, CORRUPTED = "the cat sat on the mat", "the dog sat on the sofa"
@@ -40,11 +40,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with a family, `open`, whose stream is open; three sequences a request."""
     folder = tmp_path_factory.mktemp("open")
     write_tokenizer(folder / "tokenizer.json")
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        encoder = Encoder(CONFIG).eval()
     tokenizer = TokenizerFile(path=folder / "tokenizer.json", max_tokens=TEXT_MAX_TOKENS)
-    export_family(encoder, "open", folder / "models", graphs=["stream"], tokenizer=tokenizer)
+    export_family(seeded(CONFIG, 4), "open", folder / "models", graphs=["stream"], tokenizer=tokenizer)
     with serving(quick_settings(folder / "models", max_batch_size=3)) as server:
         yield server.address
 

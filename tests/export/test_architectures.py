@@ -4,7 +4,6 @@ The export itself compares every graph with PyTorch, ragged, at lengths beyond w
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from tests.encoders import draw_norms_and_biases, seeded
+from tests.exports import manifest_of
 
 from polyhead_export import export_family
 from polyhead_export.forward_pass import norm_maps_of, run_forward
@@ -59,14 +60,7 @@ MASKED = EncoderConfig(d_model=8, heads=2, layers=2, local_window=6, global_ever
 
 def build(config: EncoderConfig) -> Encoder:
     """An encoder whose norms, biases and relative positions are random, too."""
-    with torch.random.fork_rng():
-        torch.manual_seed(43)
-        encoder = Encoder(config).eval()
-        with torch.no_grad():
-            for name, parameter in encoder.named_parameters():
-                if "norm" in name or name.endswith("bias") or "relative" in name:
-                    parameter.normal_(0.5, 0.5)
-    return encoder
+    return seeded(config, 43, change=draw_norms_and_biases)
 
 
 @contextmanager
@@ -104,7 +98,7 @@ def test_a_shared_layer_is_stored_once_in_16_bits(tmp_path: Path) -> None:
 
     graphs = graphs_of(version)
     assert len(set(added_to_scores(graphs["model.onnx"]))) == 1
-    manifest = json.loads((version / "manifest.json").read_text())
+    manifest = manifest_of(version)
     large = 2 * SHARED.d_model * 48 * 2  # the two matrices of the feed-forward network
     assert large <= manifest["files"]["weights.bin"]["bytes"] < 2 * large + 4 * 4096
     assert manifest["numbers"]["parameters"] == sum(each.numel() for each in build(SHARED).parameters())

@@ -9,6 +9,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from tests.encoders import seeded
+from tests.exports import run, session_of
 from tests.numerics import close
 
 from polyhead_export.blocks import Blocks
@@ -74,10 +76,8 @@ LONG = dataclasses.replace(LOCAL, vocabulary=30, positions=8192)
 @cache
 def graph_of(config: EncoderConfig) -> tuple[Encoder, ort.InferenceSession]:
     """An encoder, and its graph."""
-    torch.manual_seed(2)
-    encoder = Encoder(config).eval()
-    graph = ir.to_proto(build_graph(encoder, FastGraph(), pack=True)).SerializeToString()
-    return encoder, ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    encoder = seeded(config, 2)
+    return encoder, session_of(build_graph(encoder, FastGraph(), pack=True))
 
 
 @pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (3, 50), (4, 150), (2, 333)])
@@ -88,9 +88,7 @@ def test_a_graph_with_local_layers_is_what_pytorch_gives(
     encoder, session = graph_of(config)
     inputs = sample_inputs(config, FastGraph(), batch, tokens, seed=4)
 
-    (output,) = session.run(["output"], {name: value.numpy() for name, value in inputs.items()})
-
-    close(output, reference_outputs(encoder, FastGraph(), inputs)["output"])
+    close(run(session, inputs)["output"], reference_outputs(encoder, FastGraph(), inputs)["output"])
 
 
 def test_a_sequence_is_what_it_is_alone_where_padding_is_hidden_by_keys() -> None:

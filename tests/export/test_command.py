@@ -1,16 +1,17 @@
 """`polyhead export` as a user calls it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.checkpoints import OTHER_PROMPTS, sentence_transformer, write_checkpoint
+from tests.encoders import seeded
+from tests.exports import manifest_of
 
 from polyhead_export import Built, ExportError, ParityError, TokenizerFile, export_family
 from polyhead_export.command import app, print_exported
 from polyhead_export.options import ExportOptions
-from polyhead_model import CheckpointError, DescriptionError, Encoder, EncoderConfig
+from polyhead_model import CheckpointError, DescriptionError
 
 
 def export(*arguments: str | Path) -> None:
@@ -22,7 +23,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
     export("--preset", "teaching", "--heads", "1,8", "--layers", "1", "--models", tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["teaching-h1", "teaching-h8"]
-    manifest = json.loads((tmp_path / "teaching-h8" / "1" / "manifest.json").read_text())
+    manifest = manifest_of(tmp_path / "teaching-h8" / "1")
     assert (manifest["encoder"]["heads"], manifest["encoder"]["d_model"]) == (8, 256)
     said = capsys.readouterr()
     assert "teaching-h1" in said.out
@@ -30,7 +31,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
 
     # What is there stays, without work and without a complaint.
     export("--preset", "teaching", "--heads", "1,8", "--models", tmp_path, "--if-exists", "skip")
-    assert json.loads((tmp_path / "teaching-h8" / "1" / "manifest.json").read_text()) == manifest
+    assert manifest_of(tmp_path / "teaching-h8" / "1") == manifest
     assert "teaching-h1: version 1 is there already" in capsys.readouterr().err
 
     with pytest.raises(
@@ -105,7 +106,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
         "vocab.txt: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
     ]
     assert [f"mine: {sentence}" for sentence in sentences] == [line for line in lines if "not served" in line]
-    manifest = json.loads((models / "mine" / "1" / "manifest.json").read_text())
+    manifest = manifest_of(models / "mine" / "1")
     assert (manifest["left_out"], manifest["tokenizer"]) == (sentences, None)
     encoder = manifest["encoder"]
     assert encoder["head_mask_input"]
@@ -121,7 +122,7 @@ def test_a_classifier_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[st
     export(*arguments, "--strict")
 
     version = tmp_path / "models" / "mine" / "1"
-    manifest = json.loads((version / "manifest.json").read_text())
+    manifest = manifest_of(version)
     logits = {"name": "logits", "datatype": "FP32", "axes": ["B", "C"], "role": "logits"}
     for graph in manifest["graphs"].values():
         assert {**logits, "labels": ["no", "yes"]} in graph["outputs"]
@@ -202,7 +203,7 @@ def test_no_name_is_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "an-encoder-with-a-rather-long-name"
-    family = export_family(Encoder(EncoderConfig(d_model=8, heads=2, layers=1)), name, tmp_path)
+    family = export_family(seeded(), name, tmp_path)
 
     for columns in ("40", "80"):
         monkeypatch.setenv("COLUMNS", columns)
@@ -244,7 +245,7 @@ def test_a_description_in_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[
     options = ("--graphs", "rows", "--attention-layers", "0", "--head-mask", "--precision", "bf16")
     export("--encoder", file, "--name", "described", "--models", tmp_path / "models", *options)
 
-    manifest = json.loads((tmp_path / "models" / "described" / "1" / "manifest.json").read_text())
+    manifest = manifest_of(tmp_path / "models" / "described" / "1")
     assert {"d_model": 12, "heads": 3, "head_width": 8, "bias": False}.items() <= manifest["encoder"].items()
     assert list(manifest["graphs"]) == ["fast", "attention", "rows"]
     assert manifest["precision"] == "bf16"

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 from tests.checkpoints import bert_tokenizer
+from tests.encoders import SMALL, seeded
+from tests.exports import manifest_of
 
 from polyhead_export import ExportError, IncompleteExportError, ParityError, TokenizerFile, export_family
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig
 
-SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
-
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
     """An encoder, and the repository that it was exported to."""
-    encoder, models = Encoder(SMALL), tmp_path_factory.mktemp("models")
+    encoder, models = seeded(), tmp_path_factory.mktemp("models")
     export_family(encoder, "small", models)
     return encoder, models
 
@@ -34,11 +34,6 @@ def encoder(exported: tuple[Encoder, Path], tmp_path: Path) -> Encoder:
 def folder(encoder: Encoder, tmp_path: Path) -> Path:
     """Its version."""
     return tmp_path / "small" / "1"
-
-
-def manifest_of(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return manifest
 
 
 def test_what_is_missing_is_added(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
@@ -134,7 +129,7 @@ def test_graphs_in_other_precisions_are_made_again(precision: Precision, tmp_pat
 
 
 def test_a_version_that_is_not_there_is_exported_where_graphs_are_to_be_added(tmp_path: Path) -> None:
-    exported = export_family(Encoder(SMALL), "small", tmp_path, if_exists="add")
+    exported = export_family(seeded(), "small", tmp_path, if_exists="add")
 
     assert set(manifest_of(exported.folder)["graphs"]) == {"fast", "attention"}
 

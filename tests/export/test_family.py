@@ -3,7 +3,6 @@
 import dataclasses
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -15,9 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
+from tests.encoders import SMALL, seeded
+from tests.exports import manifest_of, session_of
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -34,14 +34,8 @@ from polyhead_export.options import ExportOptions
 from polyhead_export.sources import Built
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput
 
-SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
 GRAPHS = ("model.onnx", "attention.onnx")
 EXPORTED = ("tiny", "tiny-tokens", "tiny-masked")
-
-
-def manifest_of(version: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((version / "manifest.json").read_text())
-    return manifest
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -61,9 +55,7 @@ def test_manifest_describes_every_file(repository: Path, name: str) -> None:
 def test_graphs_have_the_signature_of_the_manifest(repository: Path, name: str, graph: str) -> None:
     version = repository / name / "1"
     manifest = manifest_of(version)
-    session = ort.InferenceSession(
-        version / manifest["graphs"][graph]["file"], providers=["CPUExecutionProvider"]
-    )
+    session = session_of(version / manifest["graphs"][graph]["file"])
 
     def shapes(tensors: list[Any]) -> list[tuple[str, list[int | str]]]:
         return [(tensor.name, tensor.shape) for tensor in tensors]
@@ -148,7 +140,7 @@ def test_padding_may_hold_anything(repository: Path) -> None:
     dirty[1, 2:] = np.nan
     dirty[2, :] = np.inf
     for graph in GRAPHS:
-        session = ort.InferenceSession(repository / "tiny" / "1" / graph, providers=["CPUExecutionProvider"])
+        session = session_of(repository / "tiny" / "1" / graph)
         clean = session.run(None, {"x": x, "lengths": lengths})
         for actual, expected in zip(session.run(None, {"x": dirty, "lengths": lengths}), clean, strict=True):
             np.testing.assert_array_equal(actual, expected)
@@ -157,7 +149,7 @@ def test_padding_may_hold_anything(repository: Path) -> None:
 
 def test_every_step_is_announced(tmp_path: Path) -> None:
     steps: list[str] = []
-    exported = export_family(Encoder(SMALL), "small", tmp_path, version=3, on_step=steps.append)
+    exported = export_family(seeded(), "small", tmp_path, version=3, on_step=steps.append)
 
     assert len(steps) == count_steps([])
     assert exported.folder == tmp_path / "small" / "3"
@@ -302,7 +294,7 @@ def test_what_killed_exports_left_is_removed(repository: Path, tmp_path: Path) -
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         with pytest.raises(ParityError):
-            export_family(_TracesWrong(SMALL), "small", tmp_path)
+            export_family(seeded(kind=_TracesWrong), "small", tmp_path)
     finally:
         os.close(lock)
 
@@ -323,11 +315,11 @@ def test_what_another_export_wrote_meanwhile_stays(
             theirs.write_text("theirs")
 
     if if_exists == "replace":
-        export_family(Encoder(SMALL), "small", tmp_path, if_exists=if_exists, on_step=write)
+        export_family(seeded(), "small", tmp_path, if_exists=if_exists, on_step=write)
         assert manifest_of(theirs.parent)["name"] == "small"
     else:
         with pytest.raises(FamilyExistsError, match="exists already"):
-            export_family(Encoder(SMALL), "small", tmp_path, if_exists=if_exists, on_step=write)
+            export_family(seeded(), "small", tmp_path, if_exists=if_exists, on_step=write)
         assert theirs.read_text() == "theirs"
         assert [path.name for path in theirs.parents[1].iterdir()] == ["1"]
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
@@ -358,7 +350,7 @@ def test_failed_parity_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(
         ParityError, match=r"model\.onnx: 'output' must be what PyTorch gives where both compute in float64"
     ):
-        export_family(_TracesWrong(SMALL), "small", tmp_path)
+        export_family(seeded(kind=_TracesWrong), "small", tmp_path)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -380,7 +372,7 @@ class _TracesWrongWeights(Encoder):
 
 def test_graphs_that_agree_are_kept_where_others_fail(tmp_path: Path) -> None:
     with pytest.raises(IncompleteExportError) as caught:
-        export_family(_TracesWrongWeights(SMALL), "small", tmp_path, graphs=["rows"])
+        export_family(seeded(kind=_TracesWrongWeights), "small", tmp_path, graphs=["rows"])
 
     message = str(caught.value)
     assert re.search(r"^attention\.onnx: '\S+' must be what PyTorch gives where both compute", message)
@@ -404,7 +396,7 @@ def test_an_incomplete_version_replaces_none(repository: Path, tmp_path: Path) -
         match=r"(?s)attention\.onnx: .*tiny/1 stays as it was, as it would lose attention\. fast agree with "
         "PyTorch: under another --version, .* --if-exists add",
     ):
-        export_family(_TracesWrongWeights(SMALL), "tiny", tmp_path, if_exists="replace")
+        export_family(seeded(kind=_TracesWrongWeights), "tiny", tmp_path, if_exists="replace")
 
     assert manifest_of(tmp_path / "tiny" / "1") == before
 
@@ -414,7 +406,7 @@ def test_failed_replacement_keeps_what_was_there(repository: Path, tmp_path: Pat
     before = manifest_of(tmp_path / "tiny" / "1")
 
     with pytest.raises(ParityError):
-        export_family(_TracesWrong(SMALL), "tiny", tmp_path, if_exists="replace")
+        export_family(seeded(kind=_TracesWrong), "tiny", tmp_path, if_exists="replace")
 
     assert manifest_of(tmp_path / "tiny" / "1") == before
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
@@ -423,7 +415,7 @@ def test_failed_replacement_keeps_what_was_there(repository: Path, tmp_path: Pat
 def test_replacement_takes_the_place_of_the_old(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository / "tiny", tmp_path / "tiny")
 
-    export_family(Encoder(SMALL), "tiny", tmp_path, if_exists="replace")
+    export_family(seeded(), "tiny", tmp_path, if_exists="replace")
 
     assert EncoderConfig(**manifest_of(tmp_path / "tiny" / "1")["encoder"]) == SMALL
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

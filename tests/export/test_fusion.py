@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
-import torch
+from tests.encoders import draw_norms_and_biases, seeded
+from tests.exports import session_of
 
 from polyhead_export import ExportError, IncompleteExportError, Precision, export_family
 from polyhead_export.evaluation import evaluate
@@ -69,13 +69,7 @@ KINDS = [
 
 
 def build(variant: str) -> Encoder:
-    torch.manual_seed(21)
-    encoder = Encoder(VARIANTS[variant]).eval()
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if name.endswith("bias") or "norm" in name:  # PyTorch draws zeros and ones for some
-                parameter.normal_(0.5, 0.2)
-    return encoder
+    return seeded(VARIANTS[variant], 21, change=draw_norms_and_biases)
 
 
 @cache
@@ -86,10 +80,9 @@ def fused(variant: str, kind: GraphKind) -> ir.Model:
 
 
 @pytest.mark.parametrize(("variant", "kind"), KINDS)
-def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind, tmp_path: Path) -> None:
+def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind) -> None:
     encoder, config = build(variant), VARIANTS[variant]
-    ir.save(fused(variant, kind), tmp_path / "fused.onnx")
-    session = ort.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(fused(variant, kind))
     names = [spec.name for spec in outputs_of(config, kind)]
 
     for seed, (batch, tokens) in enumerate([(4, 19), (1, 2), (7, 1)], start=22):

@@ -6,16 +6,16 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
-import torch
 from numpy.typing import DTypeLike, NDArray
 from onnx import TensorProto, helper
+from tests.encoders import seeded
+from tests.exports import session_of
 
 from polyhead_export import ParityError, export_family
 from polyhead_export.fusion import fuse
 from polyhead_export.half_precision import widen
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import EncoderConfig
 
 NARROW: dict[int, DTypeLike] = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
 
@@ -43,8 +43,7 @@ def scaled_sum(narrow: int) -> ir.Model:
 
 def run(model: ir.Model, x: NDArray[np.float32], folder: Path) -> NDArray[np.float32]:
     ir.save(model, folder / "model.onnx")
-    session = ort.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    result: NDArray[np.float32] = session.run(None, {"x": x})[0]
+    result: NDArray[np.float32] = session_of(folder / "model.onnx").run(None, {"x": x})[0]
     return result
 
 
@@ -81,13 +80,12 @@ def test_a_mistake_in_a_fused_operator_is_found(tmp_path: Path, monkeypatch: pyt
         norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", 1e-12 + 5e-7)
 
     monkeypatch.setattr("polyhead_export.version.fuse", fuse_wrongly)
-    torch.manual_seed(6)
-    encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=1, feed_forward=24, layer_norm_epsilon=1e-12))
+    config = EncoderConfig(d_model=16, heads=2, layers=1, feed_forward=24, layer_norm_epsilon=1e-12)
 
     with pytest.raises(
         ParityError, match=r"'output' must be what PyTorch gives where both compute in float64"
     ):
-        export_family(encoder, "wrong", tmp_path, precision="fp16")
+        export_family(seeded(config, 6), "wrong", tmp_path, precision="fp16")
 
 
 def test_the_model_itself_stays_as_it_is() -> None:

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
 from tests.checkpoints import random_model, write_checkpoint
+from tests.encoders import seeded
+from tests.exports import manifest_of, run, session_of
 from tests.model.insight.plain import norm_weighted, rollout, scores, thumbnail, visible_pairs
 
 from polyhead_export import export_family, from_checkpoint
@@ -19,8 +19,7 @@ from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.parity import deviation, reference_outputs, run_reference
 from polyhead_export.samples import sample_inputs
-from polyhead_export.weights import names_of, share_weights
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import EncoderConfig
 
 LENGTHS = [40, 12, 1]
 ERRORS = ("rms", "largest")
@@ -40,8 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def manifest(folder: Path) -> dict[str, Any]:
-    contents: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return contents
+    return manifest_of(folder)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +57,7 @@ def inputs() -> dict[str, NDArray[Any]]:
 
 @pytest.fixture(scope="module")
 def outputs(folder: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    session = ort.InferenceSession(folder / "insight.onnx", providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
+    return run(session_of(folder / "insight.onnx"), inputs)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +79,7 @@ def theirs(inputs: dict[str, NDArray[Any]], folder: Path) -> list[tuple[Any, Any
 
 
 def test_the_graph_has_the_signature_of_the_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    session = ort.InferenceSession(folder / "insight.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(folder / "insight.onnx")
     sizes, graph = manifest["sizes"], manifest["graphs"]["insight"]
 
     assert {letter: sizes[letter] for letter in ("Scores", "Top", "Side")} == {
@@ -188,23 +184,18 @@ def test_keys_and_pictures_are_those_of_transformers_attention(
     ],
     ids=["causal", "mask"],
 )
-def test_padding_may_hold_anything(config: EncoderConfig, tmp_path: Path) -> None:
+def test_padding_may_hold_anything(config: EncoderConfig) -> None:
     """NaN behind the end of a sequence reaches nothing; vectors have the scores that need no tokens."""
-    torch.manual_seed(52)
-    encoder, kind = Encoder(config).eval(), InsightGraph()
-    model = build_graph(encoder, kind)
-    share_weights([model], tmp_path, names_of(encoder))
-    ir.save(model, tmp_path / kind.file)
-    session = ort.InferenceSession(tmp_path / kind.file, providers=["CPUExecutionProvider"])
+    encoder, kind = seeded(config, 52), InsightGraph()
+    session = session_of(build_graph(encoder, kind))
     inputs = sample_inputs(config, kind, 4, 9, seed=53)
     inputs["lengths"] = torch.tensor([9, 5, 1, 0], dtype=torch.int32)
-    names = [value.name for value in session.get_outputs()]
     reference, expected = run_reference(encoder, kind, inputs)
     dirty = {name: value.numpy().copy() for name, value in inputs.items()}
     for item, length in enumerate(inputs["lengths"].tolist()):
         dirty["x"][item, length:] = np.nan
 
-    actual = dict(zip(names, session.run(names, dirty), strict=True))
+    actual = run(session, dirty)
 
     assert kind.scores(config) == (*POSITIONS, *SHAPES)
     assert np.isnan(actual["head_scores"][2:]).all()
@@ -216,10 +207,7 @@ def test_padding_may_hold_anything(config: EncoderConfig, tmp_path: Path) -> Non
 def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     config = EncoderConfig(d_model=4, heads=1, layers=1)
     kind = InsightGraph()
-    with torch.random.fork_rng():
-        torch.manual_seed(54)
-        encoder = Encoder(config).eval()
-    expected = reference_outputs(encoder, kind, sample_inputs(config, kind, 1, 3, seed=55))
+    expected = reference_outputs(seeded(config, 54), kind, sample_inputs(config, kind, 1, 3, seed=55))
     weights = torch.tensor([[0.4, 0.4, 0.2]]).expand(1, 1, 3, 3)
     keys = expected["top_keys"].copy()
     keys[..., :3] = [0, 1, 2]
@@ -246,8 +234,7 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
 
 @pytest.mark.slow
 def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
-    torch.manual_seed(56)
-    encoder = Encoder(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40))
+    encoder = seeded(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40), 56)
 
     parity: Any = export_family(encoder, "narrow", tmp_path, precision="bf16", graphs=["insight"]).parity
 

@@ -1,15 +1,15 @@
 """Which graphs a family has, and which layers they show."""
 
 import dataclasses
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-import torch
+from tests.encoders import SMALL, seeded
+from tests.exports import manifest_of, session_of
+from tests.exports import run as run_session
 from tests.numerics import close
 
 from polyhead_export import ExportError, export_family
@@ -27,9 +27,7 @@ CONFIG = EncoderConfig(d_model=16, heads=2, layers=3)
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One encoder as two families: with all layers, and with layers 2 and 0 only."""
     repository = tmp_path_factory.mktemp("kinds")
-    with torch.random.fork_rng():
-        torch.manual_seed(41)
-        encoder = Encoder(CONFIG)
+    encoder = seeded(CONFIG, seed=41)
     options: dict[str, dict[str, Any]] = {"every": {}, "chosen": {"attention_layers": [2, 0]}}
     return {
         name: export_family(encoder, name, repository, graphs=["rows"], **more).folder
@@ -40,11 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def run(folder: Path, kind: GraphKind) -> dict[str, Any]:
     """The outputs of a graph by name, for the same input each time."""
     inputs = sample_inputs(CONFIG, RowsGraph(), 4, 11, seed=42)
-    session = ort.InferenceSession(folder / kind.file, providers=["CPUExecutionProvider"])
-    taken = {value.name for value in session.get_inputs()}
-    feed = {name: value.numpy() for name, value in inputs.items() if name in taken}
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, feed), strict=True))
+    return run_session(session_of(folder / kind.file), inputs)
 
 
 def test_chosen_layers_are_those_of_all(folders: dict[str, Path]) -> None:
@@ -70,7 +64,7 @@ def test_weights_of_padding_are_exactly_zero(folders: dict[str, Path]) -> None:
 
 
 def test_chosen_layers_are_explicit_and_the_others_fused(folders: dict[str, Path]) -> None:
-    manifest = json.loads((folders["chosen"] / "manifest.json").read_text())
+    manifest = manifest_of(folders["chosen"])
 
     assert manifest["sizes"] == {"D": 16, "H": 2, "L": 3, "A": 2}
     graphs = manifest["graphs"]
@@ -104,7 +98,7 @@ def test_rows_in_16_bits(tmp_path: Path) -> None:
     options: dict[str, Any] = {"graphs": ["rows"], "attention_layers": [1], "precision": "fp16"}
     exported: Any = export_family(encoder, "half", tmp_path, **options)
 
-    operators = json.loads((exported.folder / "manifest.json").read_text())["graphs"]["rows"]["operators"]
+    operators = manifest_of(exported.folder)["graphs"]["rows"]["operators"]
     assert (operators["Attention"], operators["MultiHeadAttention"], operators["Softmax"]) == (2, 1, 1)
     assert exported.parity.outputs["rows"]["attention_rows"].excess <= 1
     assert 1e-5 < exported.parity.drift.deviations["rows"]["attention_rows"] < 1e-2
@@ -144,13 +138,13 @@ def test_what_another_version_of_torch_records_is_decomposed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyhead_export.graphs._TRANSLATIONS", {})
-    encoder = Encoder(EncoderConfig(d_model=8, heads=2, layers=1))
+    encoder = Encoder(SMALL)
 
     export_family(encoder, "other", tmp_path)  # which compares the graphs with PyTorch
 
 
 def test_graphs_may_be_traced_in_two_threads() -> None:
-    encoder = Encoder(EncoderConfig(d_model=8, heads=2, layers=1))
+    encoder = Encoder(SMALL)
 
     with ThreadPoolExecutor(2) as threads:
         fast, attention = threads.map(lambda kind: build_graph(encoder, kind), kinds_of(encoder.config))

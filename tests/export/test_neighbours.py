@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
+from tests.encoders import seeded
 
 from polyhead_export import ParityError
 from polyhead_export.comparison import Closeness, Errors
@@ -16,7 +16,7 @@ from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.precision import Precision
 from polyhead_export.quantisation import quantise
 from polyhead_export.weights import names_of, share_weights
-from polyhead_model import Encoder, EncoderConfig
+from polyhead_model import EncoderConfig
 
 CONFIG = EncoderConfig(d_model=32, heads=2, layers=2, feed_forward=48)
 PYTORCH = Errors(1e-7, 1e-6)
@@ -69,8 +69,7 @@ def leave(model: ir.Model) -> None:
 def test_what_neighbours_change_is_measured(
     in_int8: bool, plant: Callable[[ir.Model], None], is_refused: bool, tmp_path: Path
 ) -> None:
-    torch.manual_seed(6)
-    encoder, kind = Encoder(CONFIG).eval(), FastGraph()
+    encoder, kind = seeded(CONFIG, 6), FastGraph()
     model = build_graph(encoder, kind, pack=True)
     names = names_of(encoder)
     if in_int8:

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.encoders import draw_heads_that_prefer_some_keys, seeded
+from tests.exports import run, session_of
 from torch import Tensor
 
 from polyhead_export import export_family
@@ -50,8 +51,7 @@ QUICK = next(iter(VARIANTS))
 )
 def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
     config = VARIANTS[variant]
-    torch.manual_seed(11)
-    encoder = Encoder(config).eval()
+    encoder = seeded(config, 11)
     version = export_family(encoder, "variant", tmp_path, graphs=["rows"]).folder
     random = torch.Generator().manual_seed(12)
 
@@ -78,12 +78,7 @@ def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
                 need_weights=True,
             )
         for graph in ("model.onnx", "attention.onnx", "rows.onnx"):
-            session = ort.InferenceSession(version / graph, providers=["CPUExecutionProvider"])
-            if graph == "rows.onnx":
-                feed["rows"] = rows.numpy()
-            actual = dict(
-                zip([out.name for out in session.get_outputs()], session.run(None, feed), strict=True)
-            )
+            actual = run(session_of(version / graph), feed | {"rows": rows.numpy()})
             np.testing.assert_allclose(actual.pop("output"), expected.output.numpy(), rtol=1e-5, atol=1e-5)
             if expected.pooled is not None:
                 np.testing.assert_allclose(
@@ -144,14 +139,7 @@ def test_float64_has_the_frequencies_of_the_encoder(kind_of: str, tmp_path: Path
 
 def of_trained_scale(config: EncoderConfig) -> Encoder:
     """An encoder whose heads prefer some keys, as those of trained ones do."""
-    with torch.random.fork_rng():
-        torch.manual_seed(61)
-        encoder = Encoder(config).eval()
-        with torch.no_grad():
-            for name, parameter in encoder.named_parameters():
-                if name.endswith(("w_q.weight", "w_k.weight")):
-                    parameter.mul_(3)
-    return encoder
+    return seeded(config, 61, change=draw_heads_that_prefer_some_keys)
 
 
 @contextmanager
@@ -187,11 +175,9 @@ def norms_in_loops(encoder: Encoder, values: list[Tensor], lengths: NDArray[np.i
 
 def test_large_activations_do_not_see_padding(tmp_path: Path) -> None:
     """Scores of tens of thousands reach the fused operator's usual mask value; ours is out of their reach."""
-    torch.manual_seed(5)
-    encoder = Encoder(EncoderConfig(d_model=8, heads=1, layers=1)).eval()
-    version = export_family(encoder, "loud", tmp_path).folder
-    x = 1e3 * torch.randn(1, 9, 8)
-    session = ort.InferenceSession(version / "model.onnx", providers=["CPUExecutionProvider"])
+    encoder = seeded(EncoderConfig(d_model=8, heads=1, layers=1), 5)
+    session = session_of(export_family(encoder, "loud", tmp_path).folder / "model.onnx")
+    x = 1e3 * torch.randn(1, 9, 8, generator=torch.Generator().manual_seed(5))
 
     (alone,) = session.run(None, {"x": x[:, :4].numpy(), "lengths": np.array([4], np.int32)})
     (padded,) = session.run(None, {"x": x.numpy(), "lengths": np.array([4], np.int32)})

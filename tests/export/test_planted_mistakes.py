@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from numpy.typing import NDArray
+from tests.encoders import draw_heads_that_prefer_some_keys, seeded
+from torch import Tensor
 
 from polyhead_export.comparison import check_parity
 from polyhead_export.errors import ParityError
@@ -40,16 +41,13 @@ CONFIG = EncoderConfig(
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     """An encoder whose scores have the scale of trained ones, where heads prefer some keys."""
-    with torch.random.fork_rng():
-        torch.manual_seed(61)
-        encoder = Encoder(CONFIG).eval()
-        with torch.no_grad():
-            for name, parameter in encoder.named_parameters():
-                if name.endswith(("w_q.weight", "w_k.weight")):
-                    parameter.mul_(3)
-                elif name.endswith("bias"):
-                    parameter.normal_(std=0.1)
-    return encoder
+
+    def change(name: str, parameter: Tensor) -> None:
+        draw_heads_that_prefer_some_keys(name, parameter)
+        if name.endswith("bias"):
+            parameter.normal_(std=0.1)
+
+    return seeded(CONFIG, 61, change=change)
 
 
 @pytest.fixture(scope="module")

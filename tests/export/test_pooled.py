@@ -9,6 +9,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from tests.encoders import draw_norms_and_biases, seeded
+from tests.exports import run, session_of
 from tests.numerics import close
 
 from polyhead_export import ExportError, export_family
@@ -76,14 +78,7 @@ ENCODERS = {
 
 
 def build(config: EncoderConfig) -> Encoder:
-    with torch.random.fork_rng():
-        torch.manual_seed(71)
-        encoder = Encoder(config).eval()
-        with torch.no_grad():
-            for name, parameter in encoder.named_parameters():
-                if "norm" in name or name.endswith("bias"):
-                    parameter.normal_(0.5, 0.5)
-    return encoder
+    return seeded(config, 71, change=draw_norms_and_biases)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +87,15 @@ def build(config: EncoderConfig) -> Encoder:
 )
 def test_the_graph_gives_what_pytorch_gives(name: str) -> None:
     encoder = build(ENCODERS[name])
-    graph = ir.to_proto(build_graph(encoder, KIND, pack=True)).SerializeToString()
-    session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    session = session_of(build_graph(encoder, KIND, pack=True))
 
     for seed, size in enumerate([(1, 1), (1, 40), (5, 23), (3, 150)]):
         inputs = sample_inputs(encoder.config, KIND, *size, seed=seed)
         expected = reference_outputs(encoder, KIND, inputs)
-        names = [output.name for output in session.get_outputs()]
-        found = session.run(names, {name: value.numpy() for name, value in inputs.items()})
-        assert names == list(expected)
-        assert "output" not in names
-        for output, got in zip(names, found, strict=True):
+        found = run(session, inputs)
+        assert list(found) == list(expected)
+        assert "output" not in found
+        for output, got in found.items():
             close(got, expected[output])
 
 

@@ -1,20 +1,20 @@
 """Families of 16 bits: another precision between the same inputs and outputs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto
+from tests.encoders import seeded
+from tests.exports import manifest_of, session_of
 
 from polyhead_export import ExportError, ParityError, Precision, export_family
 from polyhead_export.family import count_steps
 from polyhead_export.parity import deviation
-from polyhead_model import Encoder, EncoderConfig, load_checkpoint
+from polyhead_model import EncoderConfig, load_checkpoint
 
 SMALL = EncoderConfig(d_model=8, heads=2, layers=2)
 
@@ -24,24 +24,14 @@ EPSILON: dict[Precision, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 SIXTEEN_BITS: list[tuple[str, Precision]] = [("tiny", "fp16"), ("tiny", "bf16"), ("tiny-tokens", "bf16")]
 
 
-def build(config: EncoderConfig) -> Encoder:
-    torch.manual_seed(31)
-    return Encoder(config).eval()
-
-
 @pytest.fixture(scope="module")
 def narrow(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of families like those of `repository`, called tiny-fp16 and so on."""
     folder = tmp_path_factory.mktemp("narrow")
     for name, precision in SIXTEEN_BITS:
         config = EncoderConfig(**manifest_of(repository / name / "1")["encoder"])
-        export_family(build(config), f"{name}-{precision}", folder, precision=precision)
+        export_family(seeded(config, 31), f"{name}-{precision}", folder, precision=precision)
     return folder
-
-
-def manifest_of(version: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((version / "manifest.json").read_text())
-    return manifest
 
 
 @pytest.mark.parametrize(("name", "precision"), SIXTEEN_BITS)
@@ -76,7 +66,7 @@ def test_drift_is_that_of_pytorch_in_16_bits(narrow: Path, precision: Precision)
     """Another implementation of 16 bits, which rounds elsewhere, drifts about as far."""
     manifest = manifest_of(narrow / f"tiny-{precision}" / "1")
     ours = manifest["parity"]["drift"]["graphs"]["fast"]["output"]
-    encoder = build(EncoderConfig(**manifest["encoder"]))
+    encoder = seeded(EncoderConfig(**manifest["encoder"]), 31)
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     x = torch.randn(9, 40, 16, generator=torch.Generator().manual_seed(32))
     with torch.inference_mode():
@@ -109,15 +99,14 @@ def test_a_sentence_encoder_in_fp16(minilm_checkpoint: Path, tmp_path: Path) -> 
         "token_type_ids": np.zeros((3, 50), np.int64),
         "lengths": np.array([50, 17, 1], np.int32),
     }
-    session = ort.InferenceSession(exported.folder / "model.onnx", providers=["CPUExecutionProvider"])
-    (pooled,) = session.run(["pooled"], feed)
+    (pooled,) = session_of(exported.folder / "model.onnx").run(["pooled"], feed)
     with torch.inference_mode():
         expected = encoder(torch.from_numpy(feed["input_ids"]), torch.from_numpy(feed["lengths"])).pooled
     np.testing.assert_allclose(pooled, expected.numpy(), atol=1e-3)
 
 
 def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
-    encoder = build(SMALL)
+    encoder = seeded(SMALL, 31)
     with torch.no_grad():
         encoder.get_parameter("layers.0.w_o.weight").mul_(1e6)
 
@@ -129,4 +118,4 @@ def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
 
 def test_precisions_have_names(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, int8, was 'int4'"):
-        export_family(build(SMALL), "small", tmp_path, precision="int4")  # type: ignore[arg-type]
+        export_family(seeded(SMALL, 31), "small", tmp_path, precision="int4")  # type: ignore[arg-type]

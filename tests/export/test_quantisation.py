@@ -1,9 +1,7 @@
 """Families in int8: exact products, a scale for each token, and refusal where 8 bits are not enough."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
+from tests.encoders import seeded
+from tests.exports import manifest_of
 
 from polyhead_export import ParityError, export_family
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
-from polyhead_model import Encoder, EncoderConfig, TokenVectors
+from polyhead_model import EncoderConfig, TokenVectors
 from polyhead_model.config import Classifier, Dense
 
 CONFIGS = {
@@ -46,19 +46,9 @@ CONFIGS = {
 }
 
 
-def build(config: EncoderConfig) -> Encoder:
-    torch.manual_seed(41)
-    return Encoder(config).eval()
-
-
 @pytest.fixture(scope="module")
 def folders(int8_models: Path) -> dict[str, Path]:
     return {name: int8_models / name / "1" for name in CONFIGS}
-
-
-def manifest_of(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return manifest
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -70,7 +60,7 @@ def test_every_graph_is_exact_and_close_to_fp32(folders: Mapping[str, Path], nam
     assert set(manifest["graphs"]) == {"fast", "attention"} | (
         {"rows", "insight", "stream"} if config.vocabulary else set()
     )
-    linear = sum(isinstance(part, torch.nn.Linear) for part in build(config).modules())
+    linear = sum(isinstance(part, torch.nn.Linear) for part in seeded(config).modules())
     linear *= config.layers if config.shared_layers else 1
     for graph, about in manifest["graphs"].items():
         onnx.checker.check_model(folders[name] / about["file"])
@@ -114,7 +104,7 @@ def test_what_follows_the_layers_stays_in_fp32(tmp_path: Path) -> None:
         token_vectors=TokenVectors(dense=(Dense(width=12), Dense(width=8))),
     )
 
-    exported = export_family(build(config), "heads", tmp_path, precision="int8")
+    exported = export_family(seeded(config, 41), "heads", tmp_path, precision="int8")
 
     manifest = manifest_of(exported.folder)
     assert set(manifest["parity"]["drift"]["cosines"]["fast"]) == {"output", "token_vectors"}
@@ -164,13 +154,13 @@ def test_a_wrong_scale_is_found(tmp_path: Path, factor: float, monkeypatch: pyte
 
     monkeypatch.setattr("polyhead_export.quantisation.quantise_columns", wrong)
     with pytest.raises(ParityError, match=r"must be what its own inputs give within 1e-05"):
-        export_family(build(CONFIGS["vectors"]), "wrong", tmp_path, precision="int8")
+        export_family(seeded(CONFIGS["vectors"], 41), "wrong", tmp_path, precision="int8")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_encoder_that_8_bits_cannot_hold_is_refused(tmp_path: Path) -> None:
     """One channel, which no weight reads, is so large that all others get no steps."""
-    encoder = build(EncoderConfig(d_model=16, heads=2, layers=1, feed_forward=32, norm="pre"))
+    encoder = seeded(EncoderConfig(d_model=16, heads=2, layers=1, feed_forward=32, norm="pre"), 41)
     with torch.no_grad():
         encoder.get_parameter("layers.0.feed_forward_norm.weight")[3] = 1e4
         encoder.get_parameter("layers.0.feed_forward.up.weight")[:, 3] = 0

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
 from tests.export.test_pooled import BERT, ENCODERS, build
+from tests.exports import run, session_of
 from tests.numerics import close
 from torch import Tensor, nn
 
@@ -37,20 +37,13 @@ Session = tuple[Encoder, ort.InferenceSession]
 
 def traced(name: str) -> Session:
     encoder = build(CONFIGS[name])
-    graph = ir.to_proto(build_graph(encoder, KIND, pack=encoder.config.feed_forward is not None))
-    return encoder, ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    return encoder, session_of(build_graph(encoder, KIND, pack=encoder.config.feed_forward is not None))
 
 
 @pytest.fixture(scope="module")
 def causal() -> Session:
     """A causal encoder, and its graph."""
     return traced(CAUSAL)
-
-
-def run(session: ort.InferenceSession, inputs: Mapping[str, Any]) -> Arrays:
-    names = [output.name for output in session.get_outputs()]
-    feeds = {name: np.asarray(value) for name, value in inputs.items()}
-    return dict(zip(names, session.run(names, feeds), strict=True))
 
 
 def edited(x: Tensor, mode: int, vector: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 import torch
+from tests.exports import session_of
 
 from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
@@ -22,8 +22,9 @@ def test_more_than_two_gibibytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert (exported.folder / "weights.bin").stat().st_size > 2 * 2**30
     assert exported.parity.worst.excess <= 1
-    session = ort.InferenceSession(exported.folder / "model.onnx", providers=["CPUExecutionProvider"])
     last = np.array([[config.vocabulary or 0]], dtype=np.int64) - 1
-    (output,) = session.run(None, {"input_ids": last, "lengths": np.array([1], dtype=np.int32)})
+    (output,) = session_of(exported.folder / "model.onnx").run(
+        None, {"input_ids": last, "lengths": np.array([1], dtype=np.int32)}
+    )
     with torch.inference_mode():
         np.testing.assert_allclose(output, encoder(torch.from_numpy(last)).output.numpy(), atol=1e-5)

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.encoders import draw_all, seeded
 from tests.numerics import close
 from torch import Tensor
 
@@ -97,12 +98,7 @@ def configs(draw: st.DrawFn) -> EncoderConfig:
 
 def build(config: EncoderConfig) -> Encoder:
     """An encoder in which every parameter is random, norms and biases too."""
-    torch.manual_seed(0)
-    encoder = Encoder(config).eval()
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return encoder
+    return seeded(config, change=draw_all)
 
 
 @dataclass(frozen=True)

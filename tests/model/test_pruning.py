@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.encoders import draw_all, seeded
 from tests.pages import block
 from torch import Tensor
 
@@ -43,13 +44,7 @@ ENCODERS: Mapping[str, EncoderConfig] = {
 
 def build(config: EncoderConfig, *, seed: int = 3) -> Encoder:
     """An encoder in which every parameter is random, biases too."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        encoder = Encoder(config).eval()
-        with torch.no_grad():
-            for parameter in encoder.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.3)
-    return encoder.double()
+    return seeded(config, seed, change=draw_all).double()
 
 
 def inputs_of(config: EncoderConfig, *, lengths: tuple[int, ...] = (7, 4, 1)) -> dict[str, Tensor]:

@@ -13,13 +13,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-import torch
 from tests.conftest import FAMILIES
+from tests.encoders import seeded
 from tests.server.conftest import fails
 from tests.waiting import until
 
 from polyhead_export import export_family
-from polyhead_model import Encoder
 from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
 from polyhead_server.engine.engine import Engine
@@ -32,10 +31,7 @@ TOKEN = "a-token-for-management"
 @pytest.fixture(scope="module")
 def exported(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two encoders of one family, `a` and `b`, which differ in their weights."""
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        encoder = Encoder(FAMILIES["tiny"]).eval()
-    other = export_family(encoder, "tiny", tmp_path_factory.mktemp("b")).folder
+    other = export_family(seeded(FAMILIES["tiny"], 1), "tiny", tmp_path_factory.mktemp("b")).folder
     return {"a": repository / "tiny" / "1", "b": other}
 
 
