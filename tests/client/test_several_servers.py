@@ -139,7 +139,7 @@ def test_one_of_three_is_killed_and_comes_back_under_load(words: Path) -> None:
     with serving(quick_settings(words)) as first, serving(quick_settings(words)) as second:
         mortal = start()
         third = Answered(f"127.0.0.1:{port}")
-        answered = [count_answers(first), count_answers(second), third]
+        answered: list[Callable[[], int]] = [count_answers(first), count_answers(second), third]
         target = f"ipv4:{first.address},{second.address},127.0.0.1:{port}"
         # Every call a request, and joined calls.
         clients: list[Any] = [
