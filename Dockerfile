@@ -1,4 +1,4 @@
-# polyhead's images: `docker build --target server .`, or server-gpu, export, load, explorer.
+# polyhead's images: `docker build --target server .`, or server-gpu, proxy, export, load, explorer.
 #
 # Each is built in a stage that has pip and uv, and leaves with its packages in /opt/polyhead and nothing else: none of them
 # needs to write anywhere but /tmp and its volumes, or to be root. Versions are those of constraints.txt. What a label
@@ -92,6 +92,29 @@ LABEL org.opencontainers.image.title="polyhead server, GPU" \
 ENV POLYHEAD_SERVE_DEVICE=cuda \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# ---- proxy: HAProxy, in front of a server ---------------------------------------------------------------------
+
+FROM base AS proxy
+# Whatever version the distribution has:
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends haproxy \
+    && rm -rf /var/lib/apt/lists/*
+COPY --chmod=644 deploy/proxy/haproxy.cfg /etc/haproxy/haproxy.cfg
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="polyhead proxy" \
+      org.opencontainers.image.description="HAProxy in front of a polyhead server" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+USER 10001:10001
+EXPOSE 8001 8002
+# Which lets it finish what it has accepted; SIGUSR2 has it read its files again.
+STOPSIGNAL SIGUSR1
+HEALTHCHECK --interval=10s --timeout=5s --start-period=2m --start-interval=2s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8404/readyz', timeout=4)"]
+ENTRYPOINT ["haproxy", "-W", "-db", "-f", "/etc/haproxy/haproxy.cfg"]
 
 # ---- export: torch's CPU build, and the sentence encoder that compose serves --------------------------------
 

@@ -113,7 +113,7 @@ soak: $(VENV)/dev  ## Half an hour of mixed load, crowds, large JSON and hostile
 	$(BIN)/python -m benchmarks.soak $(if $(PARTS),--parts $(PARTS))
 
 # Tags are the version's. The image for GPUs is large: IMAGES=server-gpu builds it.
-IMAGES ?= server export
+IMAGES ?= server proxy export
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 images:  ## Build the images for Kubernetes, with Docker; REGISTRY=registry.example.com also pushes them there
 	set -e; for image in $(IMAGES); do \

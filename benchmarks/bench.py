@@ -128,7 +128,7 @@ def tiny(encoder: BenchEncoder, floor: Contender, seconds: float) -> Iterator[Tr
             in_flight=in_flight,
             per_call=8 if requests is eight else 1,
             connect=connect,
-            wanted=[Want(of=FLOOR, least=least)],
+            wanted=[Want(of=FLOOR, least=least)] if least else [],
         )
         yield replace(traffic, beside={FLOOR: partial(traffic.measure, floor, seconds)})
 

@@ -123,7 +123,8 @@ def run(chosen: Namespace) -> int:
     """Compare, write the page, and return 0 if every condition holds."""
     study = _STUDIES[chosen.part]
     if chosen.tiny:
-        study = replace(study, encoders={TINY_TEXTS: {_LONE: [], _LISTS: []}})
+        tiny: Wanted = {_EIGHT if study.beside_triton else _LONE: [], _LISTS: []}
+        study = replace(study, encoders={TINY_TEXTS: tiny})
     peers = environment_of(chosen.sentences_venv, dict.fromkeys(_PACKAGES, ""), chosen)
     triton_python = environment_of(chosen.triton_venv, {}, chosen) if study.beside_triton else None
     bf16 = bool(_BF16_INSTRUCTIONS & instructions())

@@ -8,10 +8,9 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from threading import Lock
 from typing import Any
-from unittest.mock import patch
 
 import onnx_ir as ir
 import torch
@@ -19,7 +18,6 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from onnxscript import opset20
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import Interpreter, Node
 
 from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
@@ -42,7 +40,7 @@ TRACED_SIZE = (3, 7)
 """(B, T) of the example input. Both are above 1, and different: the exporter takes others for constants."""
 
 _ONE_EXPORT = Lock()
-"""What is replaced while the exporter runs is the whole process's."""
+"""The exporter changes settings of the whole process while it runs."""
 
 
 class _TracedEncoder(nn.Module):
@@ -102,17 +100,14 @@ def _build(encoder: Encoder, kind: GraphKind, *, pack: bool) -> ir.Model:
             # Sizes that no other input has: the graph must not read T or S from what may have size 1.
             batch, queries, keys = inputs[spec.name].shape
             inputs[spec.name] = torch.ones(batch, queries + 2, keys + 4, dtype=torch.bool)
-    with _quiet_exporter(), torch.no_grad():
-        try:
-            with _interruptible(), _in_less_time():
-                program = _export(encoder, kind, inputs, pack=pack)
-        except (torch.onnx.OnnxExporterError, AttributeError, ImportError):
-            # Another version of torch may not have what is replaced, or record other operators.
-            with _interruptible():
-                program = _export(encoder, kind, inputs, pack=pack)
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned no program")
-    model = program.model
+    with _quiet_exporter(), _interruptible(), torch.no_grad():
+        traced = torch.export.export(
+            _TracedEncoder(encoder, kind, pack=pack).eval(),
+            (),
+            kwargs={"inputs": inputs},
+            dynamic_shapes={"inputs": _dynamic_shapes(config, kind)},
+        )
+        model = _translate(traced, config, kind).model
     # The exporter writes source paths and stack traces into every node.
     ClearMetadataAndDocStringPass()(model)
     model.producer_name = "polyhead"
@@ -120,21 +115,31 @@ def _build(encoder: Encoder, kind: GraphKind, *, pack: bool) -> ir.Model:
     return model
 
 
-def _export(
-    encoder: Encoder, kind: GraphKind, inputs: dict[str, Tensor], *, pack: bool
-) -> torch.onnx.ONNXProgram | None:
-    config = encoder.config
-    return torch.onnx.export(
-        _TracedEncoder(encoder, kind, pack=pack).eval(),
-        kwargs={"inputs": inputs},
+def _translate(traced: ExportedProgram, config: EncoderConfig, kind: GraphKind) -> torch.onnx.ONNXProgram:
+    """Translate a traced graph into ONNX, without decomposing its operators if the exporter knows all.
+
+    To decompose them, it would trace the graph again, which takes as long as all else, and forgets that some
+    sizes are the same, so that fewer operators can be fused.
+    """
+    translate = partial(
+        torch.onnx.export,
+        traced,
         dynamo=True,
         opset_version=OPSET,
         input_names=[spec.name for spec in inputs_of(config, kind)],
         output_names=[spec.name for spec in outputs_of(config, kind)],
-        dynamic_shapes={"inputs": _dynamic_shapes(config, kind)},
         custom_translation_table=_TRANSLATIONS,
         verbose=False,
     )
+    traced.run_decompositions = lambda *_: traced
+    try:
+        program = translate()
+    except torch.onnx.OnnxExporterError:  # another version of torch may record others
+        del traced.run_decompositions
+        program = translate()
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program")
+    return program
 
 
 def _at_full_size(
@@ -205,56 +210,6 @@ _TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.to.dtype: _cast,
 }
 """What the exporter translates only once it is decomposed, or with more operators."""
-
-
-def _promote_types(interpreter: Any, node: Node) -> Any:
-    """Promote the types of a node's arguments where it must be; return what the trace knows of its result."""
-    from torch.onnx._internal.fx.passes.type_promotion import get_type_promotion_rule
-
-    if node.op != "call_function":
-        return Interpreter.run_node(interpreter, node)
-    with interpreter._set_current_node(node):
-        if rule := get_type_promotion_rule(node, interpreter.type_promotion_table):
-            interpreter._maybe_promote_node(node, rule)
-    return node.meta["val"]
-
-
-_OF_OTHER_NETWORKS = ("Conv", "BatchNorm", "Clip", "Min", "Max", "Relu", "Scatter", "SlicesSplit")
-"""In the names of rewriting rules; the last passes over all nodes for each node."""
-
-
-@cache
-def _loaded_once(load: Callable[..., Any], **options: Any) -> Any:
-    return load(**options)
-
-
-@contextmanager
-def _in_less_time() -> Iterator[None]:
-    """Have the exporter make the same graphs in less than half its time.
-
-    To decompose operators it would trace the whole graph again. It would load its thousand translations
-    for every graph. A cache of what operators return takes longer to fill, where sizes are dynamic, than it
-    saves. To promote the types of a few arguments it would compute the shapes of all nodes again. It would
-    look at every node for what only other networks have.
-    """
-    from onnxscript import rewriter
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-    from torch.onnx._internal.fx.passes import type_promotion
-
-    rules = tuple(
-        rule
-        for rule in rewriter._DEFAULT_REWRITE_RULES
-        if not any(word in (rule.name or "") for word in _OF_OTHER_NETWORKS)
-    )
-    translations = partial(_loaded_once, ONNXRegistry.from_torchlib)
-    with (
-        patch.object(ExportedProgram, "run_decompositions", lambda program, *_, **__: program),
-        patch.object(ONNXRegistry, "from_torchlib", staticmethod(translations)),
-        patch.object(rewriter, "_DEFAULT_REWRITE_RULES", rules),
-        patch.object(type_promotion._TypePromotionInterpreter, "run_node", _promote_types),
-        torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
-    ):
-        yield
 
 
 @contextmanager

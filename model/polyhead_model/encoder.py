@@ -571,7 +571,9 @@ def _zero_padding(x: Tensor, valid: Tensor | None, layout: TokenLayout | None = 
         x, valid = layout.pack(x), None if valid is None else layout.pack(valid)
     if valid is None:
         return x
-    return torch.where(valid if x.ndim == 2 else valid[..., None], x, 0)
+    # An integer beside floats would have its type promoted, for which the exporter gives N another name.
+    zero = 0.0 if x.is_floating_point() else 0
+    return torch.where(valid if x.ndim == 2 else valid[..., None], x, zero)
 
 
 def _check_lengths(name: str, lengths: Tensor, batch: int, letter: str, tokens: int) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Rotation = tuple[Tensor, Tensor]
@@ -69,11 +70,10 @@ class RelativeBias(nn.Module):
     def forward(self, tokens: int) -> Tensor:
         """Return the bias [1, H, T, T]."""
         weight = self.table.weight
-        by_offset = weight[torch.tensor(self.buckets, device=weight.device)].T  # (H, 2·distance + 1)
+        by_offset = weight[torch.tensor(self.buckets, device=weight.device)]  # (2·distance + 1, H)
         position = torch.arange(tokens, device=weight.device)
         offset = (position[None, :] - position[:, None]).clamp(-self.distance, self.distance)
-        bias = by_offset.index_select(1, (offset + self.distance).flatten())
-        return bias.reshape(1, -1, tokens, tokens)
+        return F.embedding(offset + self.distance, by_offset).permute(2, 0, 1)[None]
 
 
 def _buckets(buckets: int, distance: int) -> tuple[int, ...]:

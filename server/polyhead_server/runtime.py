@@ -139,7 +139,7 @@ class Runtime:
     def _build(self, loaded: Loaded) -> Model:
         """Build a model that can answer requests."""
         signature = loaded.signature
-        statistics = Statistics(signature.name, signature.version)
+        statistics = Statistics(signature.name, signature.version, metrics=self.registry.metrics)
         scheduler = Scheduler(
             Dispatch(
                 loaded.lanes,
@@ -376,6 +376,7 @@ class Runtime:
             await self.drain(self.settings.drain_seconds)
         await asyncio.wait((self._stop_models(),), timeout=_CLOSING_SECONDS)
         self._gauges.stop()
+        self.registry.metrics.close()
         self._workers.shutdown(wait=False)
 
     def _stop_models(self) -> asyncio.Future[list[None]]:

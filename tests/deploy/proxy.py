@@ -29,6 +29,8 @@ class Proxy:
     grpc: str
     """Where it takes gRPC."""
     http: str
+    local: str
+    """Where it takes HTTP for health checks."""
 
     def reload(self) -> None:
         """Has it read its files again."""
@@ -49,12 +51,13 @@ def proxied(*, grpc: str = "127.0.0.1:1", http: str = "127.0.0.1:1", tls: str = 
         tls: Options of TLS, for both of the proxy's ports.
     """
     assert HAPROXY is not None
-    grpc_port, http_port = free_port(), free_port()
+    grpc_port, http_port, local_port = free_port(), free_port(), free_port()
     settings = {
         "GRPC_BIND": f"127.0.0.1:{grpc_port}",
         "HTTP_BIND": f"127.0.0.1:{http_port}",
         "GRPC_SERVER": grpc,
         "HTTP_SERVER": http,
+        "LOCAL_PORT": str(local_port),
         "TLS": tls,
     }
     environment = os.environ | {f"POLYHEAD_PROXY_{name}": value for name, value in settings.items()}
@@ -67,7 +70,7 @@ def proxied(*, grpc: str = "127.0.0.1:1", http: str = "127.0.0.1:1", tls: str = 
                 lambda: process.poll() is not None or ("success" in text.read_text() and reloads(process.pid))
             )
             assert process.poll() is None, text.read_text()
-            yield Proxy(process, f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}")
+            yield Proxy(process, *(f"127.0.0.1:{port}" for port in (grpc_port, http_port, local_port)))
         finally:
             process.terminate()
             process.wait()

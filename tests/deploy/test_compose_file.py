@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 from tests.deploy.compose_file import ROOT, TEXT, read, seconds, services, variables
+from tests.deploy.proxy import CONFIGURATION
 
 from polyhead_server import Settings
 
 SERVERS = ("server", "server-gpu")
-OURS = (*SERVERS, "export", "locust", "locust-worker", "explorer")
+PROXIES = ("proxy", "proxy-gpu")
+OURS = (*SERVERS, *PROXIES, "export", "locust", "locust-worker", "explorer")
 
 FIXED = {
     *("models", "host", "port", "http", "http_host", "http_port", "compute_precision", "device"),
     *("tls_cert", "tls_key", "tls_client_ca", "token_file", "management_token_file"),
 }
-"""Settings that the image or the compose file has to make: addresses, protocols, paths, the device."""
+"""Settings that the image, the compose file or the proxy makes: addresses, protocols, paths, the device."""
 
 
 @pytest.mark.parametrize("name", services())
@@ -64,7 +66,43 @@ def test_a_server_waits_for_the_export_and_stops_after_its_drain(name: str) -> N
     assert seconds(server["stop_grace_period"]) > Settings(models=ROOT).drain_seconds + 5
     assert server["restart"] == "unless-stopped"
     assert "models:/models:ro" in server["volumes"]
-    assert "python /opt/health.py" in server["healthcheck"]["test"][1]
+    assert server["healthcheck"]["test"] == ["CMD", "python", "/opt/health.py"]
+    assert "ports" not in server, "callers reach the proxy"
+
+
+@pytest.mark.parametrize(("name", "behind"), list(zip(PROXIES, SERVERS, strict=True)))
+def test_a_proxy_is_in_front_of_each_server(name: str, behind: str) -> None:
+    proxy = services()[name]
+    settings = proxy["environment"]
+
+    # So that it is stopped before.
+    assert proxy["depends_on"] == [behind]
+    assert proxy.get("profiles") == services()[behind].get("profiles")
+    for protocol, port in (("GRPC", 8001), ("HTTP", 8002)):
+        (default,) = set(re.findall(rf"POLYHEAD_PROXY_{protocol}_SERVER-([\w:]+)", CONFIGURATION.read_text()))
+        assert settings.get(f"POLYHEAD_PROXY_{protocol}_SERVER", default) == f"{behind}:{port}"
+    assert {port.rsplit(":", 1)[1] for port in proxy["ports"]} == {"8001", "8002"}
+    assert settings["POLYHEAD_PROXY_SECONDS"] == Settings(models=ROOT).max_request_seconds
+    longer = services({"POLYHEAD_SERVE_MAX_REQUEST_SECONDS": "900"})[name]
+    assert longer["environment"]["POLYHEAD_PROXY_SECONDS"] == 900
+
+
+def test_tls_ends_at_the_proxy() -> None:
+    flags = {
+        (): "",
+        ("CERT",): "ssl crt /run/secrets/tls.crt",
+        ("CERT", "CLIENT_CA"): (
+            "ssl crt /run/secrets/tls.crt verify required ca-file /run/secrets/tls_client_ca"
+        ),
+    }
+    for names, expected in flags.items():
+        found = services({f"POLYHEAD_TLS_{name}": "./a-file" for name in names})
+        for proxy in PROXIES:
+            assert " ".join(found[proxy]["environment"]["POLYHEAD_PROXY_TLS"].split()) == expected
+        assert all("tls" not in found[server]["command"] for server in SERVERS)
+    for proxy in PROXIES:
+        secrets = {one if isinstance(one, str) else one["target"] for one in services()[proxy]["secrets"]}
+        assert secrets == {"tls.crt", "tls.key", "tls_client_ca"}
 
 
 def test_the_export_runs_once_and_without_a_network() -> None:
@@ -82,6 +120,8 @@ def test_profiles_are_what_the_documentation_says() -> None:
         "export": [],
         "server": [],
         "server-gpu": ["gpu"],
+        "proxy": [],
+        "proxy-gpu": ["gpu"],
         "explorer": ["explorer"],
         "locust": ["load"],
         "locust-worker": ["load"],
@@ -109,34 +149,28 @@ def test_every_option_of_a_load_can_be_given() -> None:
     variables = {f"POLYHEAD_LOAD_{option.replace('-', '_').upper()}" for option in options}
 
     for name in ("locust", "locust-worker"):
-        # Records are files, and nothing is mounted for them.
-        assert set(services()[name]["environment"]) == variables - {"POLYHEAD_LOAD_RECORDS"} | {"LOCUST_HOST"}
+        # Records and certificates are files, and nothing is mounted for them.
+        left_out = {
+            f"POLYHEAD_LOAD_{name}"
+            for name in ("RECORDS", "SERVER_TLS", "SERVER_CA", "CLIENT_CERT", "CLIENT_KEY")
+        }
+        assert set(services()[name]["environment"]) == variables - left_out | {"LOCUST_HOST"}
 
 
-def test_the_explorer_is_let_in_as_the_load_test_is() -> None:
-    flags = {
-        "POLYHEAD_TOKEN_FILE": ["--token-file"],
-        "POLYHEAD_SERVER_CA": ["--tls-ca"],
-        "POLYHEAD_HEALTH_CERT": ["--tls-cert", "--tls-key"],
-    }
+def test_the_explorer_is_let_in_with_the_token_of_the_server() -> None:
     assert shlex.split(services()["explorer"]["command"]) == ["--port", "8003"]
-    for variable, expected in flags.items():
-        command = shlex.split(services({variable: "./some-file"})["explorer"]["command"])
-        assert [word for word in command if word.startswith("--")] == ["--port", *expected]
-        for path in command[3::2]:
-            assert path.removeprefix("/run/secrets/") in services()["explorer"]["secrets"]
+    command = shlex.split(services({"POLYHEAD_TOKEN_FILE": "./some-file"})["explorer"]["command"])
+    assert command[2:] == ["--token-file", "/run/secrets/token"]
+    assert services()["explorer"]["secrets"] == ["token"]
 
 
 def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
     flags = {
         "POLYHEAD_TOKEN_FILE": ["--token-file"],
         "POLYHEAD_MANAGEMENT_TOKEN_FILE": ["--management-token-file"],
-        "POLYHEAD_TLS_CERT": ["--tls-cert", "--tls-key"],
-        "POLYHEAD_TLS_CLIENT_CA": ["--tls-client-ca"],
     }
     for name in SERVERS:
         assert shlex.split(services()[name]["command"]) == ["--models", "/models", "--http"]
-        assert "--tls-cert" not in services()[name]["healthcheck"]["test"][1]
     for variable, expected in flags.items():
         command = shlex.split(services({variable: "./some-file"})["server"]["command"])
         assert [word for word in command if word.startswith("--")] == ["--models", "--http", *expected]
@@ -167,6 +201,7 @@ def test_every_image_is_built_once() -> None:
     built = {name: service for name, service in services().items() if "build" in service}
 
     assert set(built) == set(OURS) - {"locust-worker"}
+    assert built["proxy"]["build"] == built["proxy-gpu"]["build"]
     assert services()["locust-worker"]["image"] == built["locust"]["image"]
     assert services()["locust-worker"]["depends_on"] == ["locust"]
     for service in built.values():

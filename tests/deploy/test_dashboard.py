@@ -66,45 +66,23 @@ def test_queries_name_what_is_exported(query: str, exported: set[str]) -> None:
     assert names <= exported
 
 
-@pytest.mark.parametrize(
-    ("given", "more"),
-    [
-        ([], {}),
-        (["TLS_CERT"], {"server_name": "server", "ca_file": "server_ca"}),
-        (
-            ["TLS_CERT", "TLS_CLIENT_CA"],
-            {
-                "server_name": "server",
-                "ca_file": "server_ca",
-                "cert_file": "health_cert",
-                "key_file": "health_key",
-            },
-        ),
-    ],
-)
-def test_prometheus_is_let_in_with_the_secrets_of_the_stack(given: list[str], more: dict[str, str]) -> None:
-    prometheus = services({f"POLYHEAD_{name}": "./a-file" for name in given})["prometheus"]
-    path = prometheus["command"][0].removeprefix("--config.file=/etc/")
-    config, plain = load(path), load("prometheus/prometheus.yml")
-    (job,) = config["scrape_configs"]
+def test_prometheus_is_let_in_with_the_token_of_the_stack() -> None:
+    prometheus = services()["prometheus"]
+    (job,) = load(prometheus["command"][0].removeprefix("--config.file=/etc/"))["scrape_configs"]
 
-    secrets = {key: value.removeprefix("/run/secrets/") for key, value in job.pop("tls_config", {}).items()}
-    assert secrets == more
-    assert job.pop("scheme", "http") == ("https" if given else "http")
-    files = {value for key, value in secrets.items() if key.endswith("_file")}
-    assert files | {"token"} <= set(prometheus["secrets"])
     assert job["authorization"] == {"credentials_file": "/run/secrets/token"}
-    assert config == plain, "they differ in nothing else"
+    assert prometheus["secrets"] == ["token"]
 
 
 def test_the_page_scrapes_as_the_stack_does() -> None:
     yaml: Any = importlib.import_module("yaml")
     (job,) = yaml.safe_load(block("docs/operations.md", "scrape_configs"))["scrape_configs"]
-    (ours,) = load("prometheus/prometheus-tls-mutual.yml")["scrape_configs"]
+    (ours,) = load("prometheus/prometheus.yml")["scrape_configs"]
 
     assert job["job_name"] == ours["job_name"]
-    assert job.keys() - {"static_configs"} <= ours.keys()
-    assert job["tls_config"].keys() <= ours["tls_config"].keys()
+    assert job.keys() - {"static_configs", "scheme", "tls_config"} <= ours.keys(), (
+        "inside the stack there is no TLS"
+    )
 
 
 def test_the_stack_is_wired_together() -> None:

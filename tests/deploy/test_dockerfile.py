@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 from tests.deploy.compose_file import ROOT
 
-TARGETS = ("server", "server-gpu", "export", "load", "explorer")
+OF_PYTHON = ("server", "server-gpu", "export", "load", "explorer")
+TARGETS = (*OF_PYTHON, "proxy")
 TEXT = (ROOT / "Dockerfile").read_text()
 
 
@@ -57,7 +58,7 @@ def test_images_do_not_run_as_root(target: str) -> None:
     assert users[-1:] == ["10001:10001"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", OF_PYTHON)
 def test_images_take_packages_from_a_stage_of_their_own_and_no_more(target: str) -> None:
     copies = [rest for word, rest in history(target) if word == "COPY"]
     packages = [copy for copy in copies if copy.startswith("--from=")]
@@ -94,8 +95,8 @@ def test_what_starts_gets_its_signals(target: str) -> None:
     assert isinstance(json.loads(entry[-1]), list), "a shell in between would keep SIGTERM"
 
 
-def test_servers_have_a_health_check() -> None:
-    for target in ("server", "server-gpu"):
+def test_what_serves_has_a_health_check() -> None:
+    for target in ("server", "server-gpu", "proxy"):
         assert any(word == "HEALTHCHECK" for word, _ in history(target))
 
 
@@ -122,7 +123,7 @@ def test_bases_have_versions() -> None:
     assert re.search(r"^ARG BASE_IMAGE=python:3\.\d+-slim$", TEXT, re.M)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", OF_PYTHON)
 def test_requirements_are_locked_and_light(target: str, tmp_path: Path) -> None:
     for name in ("pyproject.toml", "constraints.txt", "constraints-cuda.txt"):
         shutil.copy(ROOT / name, tmp_path)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from tests.deploy.kubernetes_objects import (
     render,
     server,
 )
+from tests.deploy.proxy import CONFIGURATION
+from tests.deploy.stack import run
 from tests.interop.test_kserve import ENVIRONMENT as KSERVE
 from tests.servers import InThread, quick_settings, serving, serving_metrics
 
@@ -167,7 +170,6 @@ def test_arguments_are_flags_of_the_server(target: str) -> None:
     served = settings(target)
     mounts = {mount["mountPath"]: mount for mount in server(target)["volumeMounts"]}
 
-    assert served.http_port == DEFAULT_PORT
     assert "/tmp" in mounts, "the only place that it writes to"
     if target == "kserve":
         # Where KServe puts the storage URI.
@@ -181,16 +183,23 @@ def test_arguments_are_flags_of_the_server(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_ports_are_those_of_the_server(target: str) -> None:
     served, container = settings(target), server(target)
-    ports = {"grpc": served.port, "http": served.http_port}
+    ports = {"grpc": Settings.port, "http": DEFAULT_PORT}
 
     for name in ("startupProbe", "readinessProbe"):
-        assert container[name]["grpc"]["port"] == served.port
-    assert container["livenessProbe"]["httpGet"]["port"] == served.http_port
+        assert container[name]["grpc"]["port"] == ports["grpc"]
+    if target == OWN:
+        # The proxy's; behind it, the server listens where only the pod reaches it.
+        assert (served.host, served.http_host) == ("127.0.0.1", "127.0.0.1")
+        assert {served.port, served.http_port}.isdisjoint(ports.values())
+        assert f"127.0.0.1:{served.http_port}/healthz" in container["livenessProbe"]["exec"]["command"][-1]
+    else:
+        assert {"grpc": served.port, "http": served.http_port} == ports
+        assert container["livenessProbe"]["httpGet"]["port"] == ports["http"]
     if target == "kserve":
         # One port, whose name makes KServe route HTTP/2 to it.
-        assert container["ports"] == [{"name": "grpc", "containerPort": served.port, "protocol": "TCP"}]
+        assert container["ports"] == [{"name": "grpc", "containerPort": ports["grpc"], "protocol": "TCP"}]
         annotations = of_kind(target, "ServingRuntime")["spec"]["annotations"]
-        assert annotations["prometheus.kserve.io/port"] == str(served.http_port)
+        assert annotations["prometheus.kserve.io/port"] == str(ports["http"])
         return
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
     service = of_kind(target, "Service")["spec"]
@@ -208,7 +217,20 @@ def test_ports_are_those_of_the_server(target: str) -> None:
         assert "annotations" not in deployment, "all would count twice"
         return
     annotations = of_kind(target, "Deployment")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(served.http_port)
+    assert annotations["prometheus.io/port"] == str(ports["http"])
+
+
+def test_the_proxy_is_a_sidecar_that_finds_the_server() -> None:
+    (proxy,) = pod(OWN)["initContainers"]
+    served = settings(OWN)
+    listening = re.findall(r"_BIND-:(\d+)", CONFIGURATION.read_text())
+
+    assert proxy["restartPolicy"] == "Always"
+    assert {one["name"]: one["value"] for one in proxy["env"]} == {
+        "POLYHEAD_PROXY_GRPC_SERVER": f"{served.host}:{served.port}",
+        "POLYHEAD_PROXY_HTTP_SERVER": f"{served.http_host}:{served.http_port}",
+    }
+    assert [str(port["containerPort"]) for port in server(OWN)["ports"]] == listening
 
 
 def test_http_is_for_inference_where_its_component_is() -> None:
@@ -246,6 +268,10 @@ def test_a_server_answers_the_probes(target: str, small: InThread) -> None:
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
     with serving_metrics(Settings(models=served.models, http_port=0)) as port:
+        if target == OWN:
+            script = container["livenessProbe"]["exec"]["command"][-1]
+            run(sys.executable, "-c", script.replace(f":{settings(target).http_port}", f":{port}"))
+            return
         url = f"http://127.0.0.1:{port}{container['livenessProbe']['httpGet']['path']}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.status == 200
@@ -280,11 +306,28 @@ def test_images_are_of_this_version() -> None:
 
     assert images.pop("overlays/gpu") == f"polyhead-server-gpu:{version}"
     assert images.pop(OWN) == f"registry.example.com/polyhead-server:{version}"
+    assert pod(OWN)["initContainers"][0]["image"] == f"registry.example.com/polyhead-proxy:{version}"
     (job,) = of_kind(MODELS, "Job")["spec"]["template"]["spec"]["containers"]
     assert job["image"] == f"polyhead-export:{version}"
     assert set(images.values()) == {f"polyhead-server:{version}"}
     assert export == f"polyhead-export:{version}"
     assert server("overlays/gpu")["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_components_go_together(tmp_path: Path) -> None:
+    folder = copy_with_own(tmp_path)
+    file = folder / OWN / "kustomization.yaml"
+    components = ", ".join(f"../../components/{one.name}" for one in (folder / "components").iterdir())
+    file.write_text(re.sub(r"components: \[.*\]", f"components: [{components}]", file.read_text()))
+
+    done = kustomize(file.parent)
+
+    assert done.returncode == 0, done.stderr
+    images = {
+        image.partition(":")[0].rpartition("/")[2] for image in re.findall(r"image: (\S+)", done.stdout)
+    }
+    assert images == {"polyhead-server-gpu", "polyhead-proxy", "polyhead-export"}
+    assert "- --http\n" in done.stdout
 
 
 @pytest.mark.parametrize("target", [*(target for target in PLAIN if target != OWN), MODELS])

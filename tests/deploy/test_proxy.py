@@ -178,14 +178,14 @@ class Certificates:
         self.client = self.authority.issue_cert("caller")
         self.authority.cert_pem.write_to_path(folder / "ca.pem")
         self.renew()
-        self.options = f"ssl crt {folder}/tls.pem"
+        self.options = f"ssl crt {folder}/tls.crt"
         self.mutual = f"{self.options} verify required ca-file {folder}/ca.pem"
 
     def renew(self) -> None:
         """Has the proxy show another certificate from now on."""
         self.server = self.authority.issue_cert("localhost")
-        self.server.cert_chain_pems[0].write_to_path(self.folder / "tls.pem")
-        self.server.private_key_pem.write_to_path(self.folder / "tls.pem.key")
+        self.server.cert_chain_pems[0].write_to_path(self.folder / "tls.crt")
+        self.server.private_key_pem.write_to_path(self.folder / "tls.key")
 
     def channel(self, proxy: Proxy, *, shown: bool) -> grpc.Channel:
         """A channel with TLS, which shows the caller's certificate or none."""

@@ -4,6 +4,7 @@ The tests run in this order, on one stack that each leaves as it was. What they 
 build/compose/report.json.
 """
 
+import asyncio
 import json
 import math
 import os
@@ -18,14 +19,16 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import trustme
 from tests.deploy.compose_file import ROOT, services
-from tests.deploy.kubernetes_objects import KUBECTL, pod
+from tests.deploy.kubernetes_objects import KUBECTL, OWN, pod
 from tests.deploy.stack import Stack, can_be_had, run, volumes
 from tests.deploy.traffic import TEXTS, Hurried, Persistent, UntilRefused
 
-from polyhead_client import AccessDenied, Client, PolyheadError
+from benchmarks.hostile import LARGE, attack
+from polyhead_client import AccessDenied, AsyncClient, Client, PolyheadError
 
 pytestmark = [
     pytest.mark.skipif(
@@ -38,7 +41,8 @@ pytestmark = [
 
 OUT = ROOT / "build" / "compose"
 TAG = f"test-{os.getpid()}"
-OURS = ("server", "export", "load", "explorer")
+OF_PYTHON = ("server", "export", "load", "explorer")
+OURS = (*OF_PYTHON, "proxy")
 MEGABYTE = 1e6
 
 
@@ -80,7 +84,7 @@ def images(report: Report) -> Iterator[None]:
     """Our images, built; removed in the end."""
     builder = Stack("polyhead-build", tag=TAG)
     started = time.monotonic()
-    builder("build", "server", "export", "locust", "explorer", timeout=900)
+    builder("build", "server", "proxy", "export", "locust", "explorer", timeout=900)
     report("build, seconds", time.monotonic() - started)
     yield
     run("docker", "image", "rm", "--force", *(f"polyhead-{name}:{TAG}" for name in OURS))
@@ -97,6 +101,7 @@ def stack(images: None, prometheus: str, report: Report) -> Iterator[Stack]:
         # An empty setting is one that is not made.
         stack("up", "--detach", settings={"POLYHEAD_SERVE_WORKERS": "", "POLYHEAD_TOKEN_FILE": ""})
         stack.until_healthy()
+        stack.until_healthy("proxy")
         report("cold up to healthy, seconds", time.monotonic() - started)
         stack("up", "--detach", "prometheus")
         stack.until_healthy("prometheus")
@@ -137,7 +142,7 @@ def test_images_hold_what_is_locked_and_no_more(images: None, tmp_path: Path) ->
         shutil.copy(ROOT / name, tmp_path)
     run(sys.executable, ROOT / "deploy" / "requirements.py", cwd=tmp_path)
     look = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
-    for name in OURS:
+    for name in OF_PYTHON:
         image = f"polyhead-{name}:{TAG}"
         said = run("docker", "run", "--rm", "--entrypoint", "/opt/polyhead/bin/python", image, "-c", look)
         locked = (tmp_path / "requirements" / name / "constraints.txt").read_text().splitlines()
@@ -149,18 +154,19 @@ def test_images_hold_what_is_locked_and_no_more(images: None, tmp_path: Path) ->
 
 
 def test_containers_are_locked_and_on_loopback(stack: Stack) -> None:
-    for service in ("server", "prometheus"):
+    for service in ("server", "proxy", "prometheus"):
         host = stack.container(service)["HostConfig"]
         assert host["ReadonlyRootfs"] is True
         assert host["CapDrop"] == ["ALL"]
-        assert {binding["HostIp"] for port in host["PortBindings"].values() for binding in port} == {
-            "127.0.0.1"
-        }
+        open_on = {binding["HostIp"] for port in (host["PortBindings"] or {}).values() for binding in port}
+        # Callers reach the proxy.
+        assert open_on == (set() if service == "server" else {"127.0.0.1"})
     tries = "for f in /x /opt/polyhead/x /models/x; do touch $f && echo wrote $f; done"
     said = stack("exec", "--no-TTY", "server", "sh", "-c", tries, check=False)
     assert "wrote" not in said
     assert said.count("Read-only file system") == 3
-    assert stack("exec", "--no-TTY", "server", "id", "-u") == "10001\n"
+    for service in ("server", "proxy"):
+        assert stack("exec", "--no-TTY", service, "id", "-u") == "10001\n"
 
 
 def test_the_export_does_nothing_when_all_is_there(stack: Stack, report: Report) -> None:
@@ -190,6 +196,31 @@ def test_the_client_calls_it_from_outside(stack: Stack, client: Client) -> None:
         *("infer", TEXTS[0], "--model", "minilm", "--attention", "5", "--address", stack.address),
     )
     assert "eating" in said
+
+
+def test_metrics_and_probes_pass_through_the_proxy(stack: Stack) -> None:
+    assert stack.get("polyhead_http", "/readyz") is not None
+    assert "polyhead_build_info" in stack.get("polyhead_http", "/metrics")
+
+
+def test_32_hostile_connections_cost_the_server_nothing(stack: Stack, report: Report) -> None:
+    async def run_attack() -> None:
+        async with AsyncClient(stack.address, timeout=120) as client:
+
+            async def honest() -> None:
+                await client.encode(TEXTS, model="minilm")
+
+            await honest()
+            # The server in its container, which docker's init has started.
+            (process,) = psutil.Process(stack.container("server")["State"]["Pid"]).children()
+            outcome = await attack(stack.address, honest, process, connections=32, bomb=LARGE)
+        report("longest call beside 32 hostile connections, seconds", outcome.longest_seconds)
+        assert outcome.failed == []
+        assert outcome.honest_calls > 1
+        assert outcome.hostile_calls > 32
+        assert outcome.grown_mib <= 50
+
+    asyncio.run(run_attack())
 
 
 def test_locust_without_its_web_interface(stack: Stack, report: Report) -> None:
@@ -290,44 +321,44 @@ def test_a_killed_server_comes_back(stack: Stack, report: Report) -> None:
     assert stack.container("server")["RestartCount"] == 1
 
 
-def test_a_stop_under_load_loses_no_accepted_request(stack: Stack, report: Report) -> None:
+@pytest.mark.parametrize("stopped", ["server", "proxy"])
+def test_a_stop_under_load_loses_no_accepted_request(stack: Stack, report: Report, stopped: str) -> None:
     # Which writes a line for every request.
-    stack("up", "--detach", "--no-deps", "server", settings={"POLYHEAD_SERVE_LOG_LEVEL": "debug"})
+    debug = {"POLYHEAD_SERVE_LOG_LEVEL": "debug"}
+    stack("up", "--detach", "--no-deps", "--force-recreate", "server", settings=debug)
     stack.until_healthy()
     callers = UntilRefused(stack.address)
     callers.wait_for_answers(20)
     started = time.monotonic()
-    stack("stop", "server")
-    report("stop under load, seconds", time.monotonic() - started)
+    stack("stop", stopped)
+    report(f"stop of the {stopped} under load, seconds", time.monotonic() - started)
     callers.wait_until_ended()
-    state = stack.container("server")["State"]
+    state = stack.container(stopped)["State"]
     log = stack("logs", "server")
 
     assert (state["Status"], state["ExitCode"]) == ("exited", 0)
-    assert re.search(r"draining: \d+ requests to finish", log)
-    assert log.rstrip().endswith("stopped")
+    if stopped == "server":
+        assert re.search(r"draining: \d+ requests to finish", log)
+        assert log.rstrip().endswith("stopped")
     assert len(re.findall(r" request \S+ teaching-h4 OK ", log)) == len(callers.replies)
-    # Refused by the server, or not even connected; one that was lost would say that its connection ended.
+    # Refused by the server, by the proxy when that is gone, or not even connected; a lost one would
+    # say that its connection ended.
     assert len(callers.ended) == 4
     for code, details in callers.ended:
         assert code == "UNAVAILABLE"
-        assert "draining" in details or "failed to connect" in details, details
-    stack("up", "--detach", "--no-deps", "server")
+        assert re.search("draining|status: 503|failed to connect", details), details
+    stack("up", "--detach", "--no-deps", "server", "proxy")
     stack.until_healthy()
+    stack.until_healthy("proxy")
 
 
 def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
     authority = trustme.CA()
-    issued = authority.issue_cert("server", "encoders.test")
-    files = {
-        name: tmp_path / name for name in ("cert", "key", "ca", "token", "wrong", "health", "health-key")
-    }
+    issued, caller = authority.issue_cert("encoders.test"), authority.issue_cert("caller")
+    files = {name: tmp_path / name for name in ("cert", "key", "ca", "token", "wrong")}
     issued.private_key_pem.write_to_path(files["key"])
     issued.cert_chain_pems[0].write_to_path(files["cert"])
     authority.cert_pem.write_to_path(files["ca"])
-    caller = authority.issue_cert("health")
-    caller.private_key_pem.write_to_path(files["health-key"])
-    caller.cert_chain_pems[0].write_to_path(files["health"])
     files["token"].write_text("a-token-that-is-long-enough\n")
     files["wrong"].write_text("another-token-as-long\n")
     for path in (tmp_path, *tmp_path.parents[:2]):
@@ -339,15 +370,12 @@ def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
         "POLYHEAD_TLS_CERT": str(files["cert"]),
         "POLYHEAD_TLS_KEY": str(files["key"]),
         "POLYHEAD_TLS_CLIENT_CA": str(files["ca"]),
-        "POLYHEAD_SERVER_CA": str(files["ca"]),
-        "POLYHEAD_HEALTH_CERT": str(files["health"]),
-        "POLYHEAD_HEALTH_KEY": str(files["health-key"]),
     }
-    stack("up", "--detach", "--no-deps", "server", settings=settings)
+    stack("up", "--detach", "--no-deps", "server", "proxy", settings=settings)
     stack.until_healthy()
-    credentials = grpc.ssl_channel_credentials(
-        *(files[name].read_bytes() for name in ("ca", "health-key", "health"))
-    )
+    stack.until_healthy("proxy")
+    pair = (caller.private_key_pem.bytes(), caller.cert_chain_pems[0].bytes())
+    credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), *pair)
     name = (("grpc.ssl_target_name_override", "encoders.test"),)
     try:
         for token, error in (("a-token-that-is-long-enough", None), ("another-token-as-long", AccessDenied)):
@@ -357,9 +385,14 @@ def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
                 else:
                     with pytest.raises(error):
                         client.encode(TEXTS, model="minilm")
+        # Without TLS, and without a certificate of its own.
         no_retries = (*name, ("grpc.enable_retries", 0))
-        with Client(stack.address, timeout=5, options=no_retries) as client, pytest.raises(PolyheadError):
-            client.encode(TEXTS, model="minilm")
+        for shown in (None, grpc.ssl_channel_credentials(authority.cert_pem.bytes())):
+            with (
+                Client(stack.address, credentials=shown, timeout=5, options=no_retries) as client,
+                pytest.raises(PolyheadError),
+            ):
+                client.encode(TEXTS, model="minilm")
         assert _load(stack, seconds=5, settings=settings) > 0
         with pytest.raises(AssertionError, match=r"ended with 2:[\s\S]*(?i:token|bearer)"):
             _load(stack, seconds=5, settings=settings | {"POLYHEAD_TOKEN_FILE": str(files["wrong"])})
@@ -368,8 +401,8 @@ def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
         stack.until_healthy("prometheus")
         _until(lambda: stack.ask(f"{up} == 1 and timestamp({up}) > {now}"))
     finally:
-        stack("up", "--detach", "--no-deps", "server", "prometheus")
-        for service in ("server", "prometheus"):
+        stack("up", "--detach", "--no-deps", "server", "proxy", "prometheus")
+        for service in ("server", "proxy", "prometheus"):
             stack.until_healthy(service)
 
 
@@ -394,31 +427,41 @@ def test_a_full_disk_is_said_and_starts_nothing(images: None, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
-def test_a_pod_runs_with_what_its_manifest_gives_it(images: None) -> None:
-    """The containers of deploy/kubernetes/overlays/try, one after the other, on this engine."""
-    spec = pod("overlays/try")
-    (export,), (server,) = spec["initContainers"], spec["containers"]
+@pytest.mark.parametrize("target", ["overlays/try", OWN])
+def test_a_pod_runs_with_what_its_manifest_gives_it(images: None, target: str) -> None:
+    """The containers of an overlay of deploy/kubernetes, on this engine."""
+    spec, of_models = pod(target), pod("overlays/try")
+    (export,), (server,) = of_models["initContainers"], spec["containers"]
+    sidecars = [one for one in spec["initContainers"] if one.get("restartPolicy") == "Always"]
     name = f"polyhead-pod-{TAG}"
+    names = [name, *(f"{name}-{sidecar['name']}" for sidecar in sidecars)]
     try:
-        run(*_as_container(export, spec, volume=name))
+        run(*_as_container(export, of_models, volume=name))
         run(*_as_container(server, spec, volume=name, more=("--detach", "--name", name, "--publish-all")))
+        for sidecar, its_name in zip(sidecars, names[1:], strict=True):
+            options = ("--detach", "--name", its_name, f"--network=container:{name}")
+            run(*_as_container(sidecar, spec, volume=name, more=options))
         (state,) = json.loads(run("docker", "inspect", name))
         published = {
             int(port.partition("/")[0]): f"127.0.0.1:{bound[0]['HostPort']}"
             for port, bound in state["NetworkSettings"]["Ports"].items()
         }
-        startup, live = server["startupProbe"], server["livenessProbe"]["httpGet"]
+        startup, live = server["startupProbe"], server["livenessProbe"]
         with Client(published[startup["grpc"]["port"]], timeout=60) as client:
             client.wait_until_ready(timeout=startup["periodSeconds"] * startup["failureThreshold"])
             assert client.encode(TEXTS, model="minilm").pooled is not None
-        for path in (live["path"], "/v2/models/minilm/ready"):
-            with urllib.request.urlopen(f"http://{published[live['port']]}{path}", timeout=120) as reply:
-                assert reply.status == 200
-        run("docker", "stop", "--time", str(spec["terminationGracePeriodSeconds"]), name)
-        (state,) = json.loads(run("docker", "inspect", name))
-        assert state["State"]["ExitCode"] == 0
+        if target == OWN:
+            run("docker", "exec", name, *live["exec"]["command"])
+        else:
+            _get(published[live["httpGet"]["port"]], live["httpGet"]["path"])
+            _get(published[8002], "/v2/models/minilm/ready")
+        _get(published[8002], "/metrics")
+        for one in names:
+            run("docker", "stop", "--time", str(spec["terminationGracePeriodSeconds"]), one)
+            (state,) = json.loads(run("docker", "inspect", one))
+            assert state["State"]["ExitCode"] == 0
     finally:
-        run("docker", "rm", "--force", name, check=False)
+        run("docker", "rm", "--force", *reversed(names), check=False)
         run("docker", "volume", "rm", "--force", name)
 
 
@@ -434,6 +477,7 @@ def test_down_keeps_the_models_and_nothing_that_runs(stack: Stack) -> None:
     # And up again, which finds them.
     stack("up", "--detach")
     stack.until_healthy()
+    stack.until_healthy("proxy")
 
 
 def _size(image: str) -> int:
@@ -458,11 +502,18 @@ def _as_container(
     words += [f"--cap-drop={name}" for name in security["capabilities"]["drop"]]
     words += [] if security["allowPrivilegeEscalation"] else ["--security-opt=no-new-privileges"]
     words += [f"--memory={limits['memory'].lower().removesuffix('i')}", f"--cpus={limits.get('cpu', 2)}"]
-    for mount in container["volumeMounts"]:
+    words += [f"--env={one['name']}={one['value']}" for one in container.get("env", ())]
+    for mount in container.get("volumeMounts", ()):
         flag, value = mounts[mount["name"]]
         words += [flag, value + mount["mountPath"] + ",readonly" * mount.get("readOnly", False)]
-    image = container["image"].partition(":")[0]
+    image = container["image"].rpartition("/")[2].partition(":")[0]
     return [*words, *(() if more else ("--rm",)), f"{image}:{TAG}", *container.get("args", ())]
+
+
+def _get(address: str, path: str) -> None:
+    """Has a server answer over HTTP."""
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as reply:
+        assert reply.status == 200
 
 
 def _normal(pinned: str) -> str:

@@ -6,7 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,8 +55,11 @@ class Running:
 
     one: InThread
     channel: grpc.Channel
-    counted: Counts = field(default_factory=Counts)
-    """What has been counted since it runs."""
+
+    @property
+    def counted(self) -> Counts:
+        """What it has counted."""
+        return Counts(self.runtime.registry.metrics)
 
     @property
     def address(self) -> str:

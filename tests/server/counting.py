@@ -1,32 +1,33 @@
-"""What the servers of this process have counted, which all of them do together."""
+"""What has been counted."""
 
-from polyhead_server.observability import metrics
+from polyhead_server.observability.metrics import Metrics
 
 
 class Counts:
-    """What has been counted since this was made."""
+    """What a runtime has counted since it was made.
 
-    def __init__(self) -> None:
-        self._before = metrics.totals()
+    Args:
+        metrics: Those of the runtime.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def __call__(self, name: str, model: str = "", **labels: str) -> float:
-        """How much larger a sample of `/metrics`, or the sum of several, is now.
+        """The value of a sample of `/metrics`, or the sum of several.
 
         Args:
             name: Its name.
             model: Version 1 of this model; empty for what belongs to none.
             labels: Other labels that it has.
         """
-        key = (model, "1" if model else "")
-        now, before = (
-            totals[key](name, **labels) if key in totals else 0.0
-            for totals in (metrics.totals(), self._before)
-        )
-        return now - before
+        return self._metrics.totals()[model, "1" if model else ""](name, **labels)
 
     def codes(self, model: str = "", protocol: str = "grpc") -> dict[str, float]:
         """The numbers of requests, by status, of the statuses that there were."""
-        samples = metrics.totals()[model, "1" if model else ""].samples["polyhead_requests_total"]
-        codes = {sample.labels["code"] for sample in samples}
-        found = {code: self("polyhead_requests_total", model, protocol=protocol, code=code) for code in codes}
-        return {code: count for code, count in found.items() if count}
+        samples = self._metrics.totals()[model, "1" if model else ""].samples["polyhead_requests_total"]
+        return {
+            sample.labels["code"]: sample.value
+            for sample in samples
+            if sample.labels["protocol"] == protocol and sample.value
+        }

@@ -24,7 +24,6 @@ from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import StartError
-from polyhead_server.observability import metrics
 
 X = np.random.default_rng(6).normal(size=(2, 5, 16)).astype(np.float32)
 TOKEN = "a-token-for-management"
@@ -301,7 +300,11 @@ def test_an_unloaded_version_leaves_no_counters_however_often_it_was_loaded(mana
     first = count()
     for _ in range(3):
         order(managed, "Unload", "tiny")
-        names = {name for name, samples in metrics.totals()["tiny", "1"].samples.items() if samples}
+        names = {
+            name
+            for name, samples in managed.runtime.registry.metrics.totals()["tiny", "1"].samples.items()
+            if samples
+        }
         assert names == {"polyhead_model_ready"}  # the index shows it, too
         order(managed, "Load", "tiny")
         assert count() == 1

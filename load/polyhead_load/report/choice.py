@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from polyhead_load.report.findings import Capacity, Findings, Throughput
+from polyhead_load.report.findings import Capacity, SweepFindings, Throughput
 from polyhead_load.report.formatting import count, described, number, size, spread
 from polyhead_load.report.tables import compact_table, interval_facts
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
@@ -78,7 +78,7 @@ class Option:
         }
 
 
-def choose(findings: Findings, target: ServiceTarget | None) -> list[Option]:
+def choose(findings: SweepFindings, target: ServiceTarget | None) -> list[Option]:
     """Return the configurations of a sweep, by workload, and of each those with the most capacity first."""
     families = findings.facts.get("families", {})
     searched: list[Capacity] = [one for one in findings.capacities if target and one.load == target.load]

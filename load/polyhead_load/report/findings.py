@@ -105,7 +105,7 @@ class Row(Aggregate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class SweepFindings:
     """Everything that a report shows."""
 
     sweep: Sweep
@@ -151,7 +151,7 @@ class Findings:
         return bool(compared) and all(labels[name] == value for name, value in compared.items())
 
 
-def read_findings(folder: RunFolder) -> Findings:
+def read_findings(folder: RunFolder) -> SweepFindings:
     """Aggregate what a run's folder holds.
 
     Raises:
@@ -169,7 +169,7 @@ def read_findings(folder: RunFolder) -> Findings:
     found = [_throughput(runs) for key, runs in by_cell.items() if kinds[key] == THROUGHPUT]
     throughputs = [one for one in found if one is not None]
     closed = {tuple(one.labels.values()): one.value for one in throughputs}
-    findings = Findings(
+    findings = SweepFindings(
         sweep=sweep,
         facts=facts,
         rows=(),

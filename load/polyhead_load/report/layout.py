@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from polyhead_load.report.findings import Aggregate, Findings, Row
+from polyhead_load.report.findings import Aggregate, Row, SweepFindings
 from polyhead_load.report.formatting import described
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension
 
@@ -38,7 +38,7 @@ class Facet:
 class PlotLayout:
     """Map findings to panels, axes and colours."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: SweepFindings) -> None:
         self.findings = findings
         self.loads = findings.sweep.loads
         labels_of = findings.sweep.labels

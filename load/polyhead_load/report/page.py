@@ -21,7 +21,7 @@ from polyhead_load.report.choice import (
     machines_cell,
     throughput_cell,
 )
-from polyhead_load.report.findings import QUANTILES, Findings, read_findings
+from polyhead_load.report.findings import QUANTILES, SweepFindings, read_findings
 from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
     count,
@@ -44,7 +44,7 @@ from polyhead_load.sweep.target import ServiceTarget, choose_target
 class SweepReport:
     """What was written, and where."""
 
-    findings: Findings
+    findings: SweepFindings
     options: Sequence[Option]
     """From which to choose."""
     target: ServiceTarget | None
@@ -125,7 +125,7 @@ def unbroken(text: str) -> Markup:
     )
 
 
-def summary(findings: Findings) -> list[str]:
+def summary(findings: SweepFindings) -> list[str]:
     """Return the findings in sentences."""
     lines = []
     if findings.sweep.blocks < FEWEST_BLOCKS:
@@ -151,7 +151,7 @@ def summary(findings: Findings) -> list[str]:
     return lines
 
 
-def _counts(findings: Findings) -> Iterator[str]:
+def _counts(findings: SweepFindings) -> Iterator[str]:
     """Count the ratios that differ from 1, and how many would by chance."""
     for name in QUANTILES:
         ratios = [interval for row in findings.rows if (interval := row.ratios.get(name))]
@@ -172,7 +172,7 @@ def _ratio_cell(interval: Interval) -> tuple[str, str, str]:
     return *ratio(interval), kind
 
 
-def _constants(findings: Findings) -> Mapping[str, str]:
+def _constants(findings: SweepFindings) -> Mapping[str, str]:
     """Return what is the same in all cells, and how it was measured."""
     sweep, facts = findings.sweep, findings.facts
     valid = [one for row in findings.rows for one in row.valid]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyhead_load.records import REST
-from polyhead_load.report.findings import Findings
+from polyhead_load.report.findings import SweepFindings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
@@ -74,7 +74,7 @@ class Plot:
         return text.getvalue()
 
 
-def draw(findings: Findings, target: ServiceTarget | None = None) -> list[Plot]:
+def draw(findings: SweepFindings, target: ServiceTarget | None = None) -> list[Plot]:
     """Return all pictures for which there are numbers."""
     if not any(row.valid for row in findings.rows):
         return []

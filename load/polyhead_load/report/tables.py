@@ -7,7 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from polyhead_load.report.findings import QUANTILES, Findings, Row
+from polyhead_load.report.findings import QUANTILES, Row, SweepFindings
 from polyhead_load.report.formatting import (
     TOO_FEW,
     described,
@@ -19,7 +19,7 @@ from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 _MEANS = ("generator_cpu", "server_cpu", "foreign_cpu", "steal", "server_mib", "request_bytes", "reply_bytes")
 
 
-def terminal_table(findings: Findings) -> Table:
+def terminal_table(findings: SweepFindings) -> Table:
     """Return the headline table, which fits into 80 columns."""
     title = findings.sweep.title
     if _has_ratios(findings):
@@ -52,7 +52,7 @@ def stacked(text: str) -> str:
     return text.replace(" (", "\n(")
 
 
-def _cells(row: Row, findings: Findings) -> list[str]:
+def _cells(row: Row, findings: SweepFindings) -> list[str]:
     counts = {"void": len(row.void), "overl.": len(row.overloaded)}
     runs = [f"{len(row.valid)} of {findings.sweep.blocks}"] if row.valid else []
     runs += [f"{count} {what}" for what, count in counts.items() if count]
@@ -65,12 +65,12 @@ def _cells(row: Row, findings: Findings) -> list[str]:
     return cells
 
 
-def _has_ratios(findings: Findings) -> bool:
+def _has_ratios(findings: SweepFindings) -> bool:
     """Return whether there are blocks enough for ratios."""
     return findings.sweep.blocks >= FEWEST_BLOCKS
 
 
-def remarks(findings: Findings) -> list[str]:
+def remarks(findings: SweepFindings) -> list[str]:
     """Return what the table leaves out: why runs are void or overloaded, and what is missing.
 
     One line for each kind of reason, the most frequent first.
@@ -96,7 +96,7 @@ def _counted(what: str, reasons: Iterable[str]) -> list[str]:
     return lines
 
 
-def as_json(findings: Findings) -> dict[str, Any]:
+def as_json(findings: SweepFindings) -> dict[str, Any]:
     """Return everything that the page shows."""
     return {
         "sweep": findings.sweep.model_dump(mode="json"),
@@ -120,7 +120,7 @@ def interval_facts(interval: Interval | None) -> dict[str, float] | str:
     return TOO_FEW if interval is None else interval.facts()
 
 
-def _facts(row: Row, findings: Findings) -> dict[str, Any]:
+def _facts(row: Row, findings: SweepFindings) -> dict[str, Any]:
     return {
         **{str(name): label for name, label in row.labels.items()},
         "load": row.load,

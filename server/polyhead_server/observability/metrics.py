@@ -1,5 +1,6 @@
 """The metrics of the server: each is declared here once, and counted where it happens.
 
+A process serves one runtime; several, as in a host that embeds them, count apart, and are shown together.
 With several workers, each keeps its values in files that all of them read (prometheus_client's multiprocess
 mode, in the folder that `PROMETHEUS_MULTIPROC_DIR` names). What a worker has counted is continued by its
 replacement; its gauges vanish.
@@ -12,6 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,89 +28,131 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+_MODEL = ("model", "version")
 _SECONDS = (
     *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _POWERS = tuple(2**power for power in range(11))
 
-_MODEL = ("model", "version")
-
-_registry = CollectorRegistry()
-_of_models: list[Counter | Gauge | Histogram] = []
-
 M = TypeVar("M", Counter, Gauge, Histogram)
 
-
-def _of_model(kind: type[M], name: str, text: str, *labels: str, **options: Any) -> M:
-    metric = kind(name, text, (*_MODEL, *labels), registry=_registry, **options)
-    _of_models.append(metric)
-    return metric
-
-
-_count = partial(_of_model, Counter)
-_time = partial(_of_model, Histogram, buckets=_SECONDS)
-_state = partial(_of_model, Gauge, multiprocess_mode="livesum")
-_server = partial(Gauge, multiprocess_mode="livesum", registry=_registry)
-
-# ---- Requests. A model and version are empty where a request ended before they were known --------------
-
-REQUESTS = _count("polyhead_requests", "Inference requests, by protocol and gRPC status.", "protocol", "code")
-FAILED_SECONDS = _count("polyhead_failed_seconds", "Time of requests that were not answered.")
-DROPS = _count("polyhead_drops", "Work that was rejected or dropped, by the reason.", "reason")
-SEQUENCES = _count("polyhead_sequences", "Sequences in answered requests.")
-REQUEST_SECONDS = _time(
-    "polyhead_request_seconds", "Time of an answered request, from its bytes to its reply's."
+_of_process = CollectorRegistry()
+_WORKERS = Gauge("polyhead_workers", "Running workers.", multiprocess_mode="livesum", registry=_of_process)
+_WORKER_PROCESS = Gauge(
+    "polyhead_worker_process",
+    "A worker's process.",
+    ("worker",),
+    multiprocess_mode="livesum",
+    registry=_of_process,
 )
-PARSE_SECONDS = _time("polyhead_parse_seconds", "Time to read and check an answered request.")
-TOKENISE_SECONDS = _time("polyhead_tokenise_seconds", "Time to tokenise the text of an answered request.")
-QUEUE_SECONDS = _time("polyhead_queue_seconds", "Time of an answered request in the queue.")
-COMPUTE_SECONDS = _time("polyhead_compute_seconds", "Time of the run that an answered request was part of.")
-SERIALISE_SECONDS = _time("polyhead_serialise_seconds", "Time to write the reply to an answered request.")
-
-# ---- Runs of the engine --------------------------------------------------------------------------------
-
-BATCH_SEQUENCES = _of_model(
-    Histogram, "polyhead_batch_sequences", "Sequences in each run of the engine.", buckets=_POWERS
+_WORKER_RESTARTS = Counter(
+    "polyhead_worker_restarts", "Workers that ended and were replaced.", registry=_of_process
 )
-TOKENS = _count("polyhead_tokens", "Tokens computed, without padding.")
-PADDED_TOKENS = _count("polyhead_padded_tokens", "Tokens that layers computed, padding included.")
-LAST_RUN = _of_model(
-    Gauge, "polyhead_last_run_timestamp_seconds", "When a run ended last.", multiprocess_mode="max"
-)
-RUNS = _count("polyhead_runs", "Runs of the engine, by sequences.", "sequences")
-RUN_SECONDS = _count("polyhead_run_seconds", "Time of runs, by sequences and stage.", "sequences", "stage")
-
-# ---- State ---------------------------------------------------------------------------------------------
-
-MODEL_READY = _state("polyhead_model_ready", "Workers in which the model is ready.")
-MODEL_INFO = _of_model(
-    Gauge,
-    "polyhead_model_info",
-    "1; names the provider that runs the model.",
-    "provider",
-    multiprocess_mode="livemax",
-)
-QUEUED_TOKENS = _state("polyhead_queued_tokens", "Tokens to compute in the queue.")
-QUEUED_REQUESTS = _state("polyhead_queued_requests", "Requests in the queue.")
-IN_FLIGHT = _server("polyhead_requests_in_flight", "Accepted requests that are not answered yet.")
-HELD_BYTES = _server("polyhead_held_bytes", "Bytes of received requests and unsent outputs.")
-READY_WORKERS = _server("polyhead_ready_workers", "Workers that are ready for requests.")
-WORKERS = _server("polyhead_workers", "Running workers.")
-WORKER_PROCESS = _server("polyhead_worker_process", "A worker's process.", ("worker",))
-WORKER_RESTARTS = Counter(
-    "polyhead_worker_restarts", "Workers that ended and were replaced.", registry=_registry
-)
-BUILD_INFO = Gauge(
+_BUILD_INFO = Gauge(
     "polyhead_build_info",
     "1; names the version.",
     ("version",),
     multiprocess_mode="livemax",
-    registry=_registry,
+    registry=_of_process,
 )
 
 _HIDDEN = {"polyhead_runs", "polyhead_run_seconds", "polyhead_worker_process"}
 """Not in `/metrics`: they would have a sample for each size of a batch, or help nobody."""
+
+
+class Metrics:
+    """The metrics of a runtime, most of them of each version of a model."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        of_models = self._of_models = list[Counter | Gauge | Histogram]()
+
+        def of_model(kind: type[M], name: str, text: str, *labels: str, **options: Any) -> M:
+            metric = kind(name, text, (*_MODEL, *labels), registry=registry, **options)
+            of_models.append(metric)
+            return metric
+
+        count = partial(of_model, Counter)
+        time = partial(of_model, Histogram, buckets=_SECONDS)
+        state = partial(of_model, Gauge, multiprocess_mode="livesum")
+        server = partial(Gauge, multiprocess_mode="livesum", registry=registry)
+
+        # Requests. Model and version are empty where a request ended before they were known.
+        self.requests = count(
+            "polyhead_requests", "Inference requests, by protocol and gRPC status.", "protocol", "code"
+        )
+        self.failed_seconds = count("polyhead_failed_seconds", "Time of requests that were not answered.")
+        self.drops = count("polyhead_drops", "Work that was rejected or dropped, by the reason.", "reason")
+        self.sequences = count("polyhead_sequences", "Sequences in answered requests.")
+        self.request_seconds = time(
+            "polyhead_request_seconds", "Time of an answered request, from its bytes to its reply's."
+        )
+        self.parse_seconds = time("polyhead_parse_seconds", "Time to read and check an answered request.")
+        self.tokenise_seconds = time(
+            "polyhead_tokenise_seconds", "Time to tokenise the text of an answered request."
+        )
+        self.queue_seconds = time("polyhead_queue_seconds", "Time of an answered request in the queue.")
+        self.compute_seconds = time(
+            "polyhead_compute_seconds", "Time of the run that an answered request was part of."
+        )
+        self.serialise_seconds = time(
+            "polyhead_serialise_seconds", "Time to write the reply to an answered request."
+        )
+
+        # Runs of the engine.
+        self.batch_sequences = of_model(
+            Histogram, "polyhead_batch_sequences", "Sequences in each run of the engine.", buckets=_POWERS
+        )
+        self.tokens = count("polyhead_tokens", "Tokens computed, without padding.")
+        self.padded_tokens = count("polyhead_padded_tokens", "Tokens that layers computed, padding included.")
+        self.last_run = of_model(
+            Gauge, "polyhead_last_run_timestamp_seconds", "When a run ended last.", multiprocess_mode="max"
+        )
+        self.runs = count("polyhead_runs", "Runs of the engine, by sequences.", "sequences")
+        self.run_seconds = count(
+            "polyhead_run_seconds", "Time of runs, by sequences and stage.", "sequences", "stage"
+        )
+
+        # State.
+        self.model_ready = state("polyhead_model_ready", "Workers in which the model is ready.")
+        self.model_info = of_model(
+            Gauge,
+            "polyhead_model_info",
+            "1; names the provider that runs the model.",
+            "provider",
+            multiprocess_mode="livemax",
+        )
+        self.queued_tokens = state("polyhead_queued_tokens", "Tokens to compute in the queue.")
+        self.queued_requests = state("polyhead_queued_requests", "Requests in the queue.")
+        self.in_flight = server("polyhead_requests_in_flight", "Accepted requests that are not answered yet.")
+        self.held_bytes = server("polyhead_held_bytes", "Bytes of received requests and unsent outputs.")
+        self.ready_workers = server("polyhead_ready_workers", "Workers that are ready for requests.")
+        _shown.add(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Collect what this process has counted."""
+        return self._registry.collect()
+
+    def totals(self) -> "Mapping[tuple[str, str], Totals]":
+        """Add up what all workers have counted, by model and version. May read files: call it in a thread."""
+        return _by_version(_of_workers(self.collect()))
+
+    def forget(self, name: str, number: int) -> None:
+        """Remove the metrics of a version that is not served any more. Files of workers keep its counters."""
+        if _folder() is not None:
+            for gauge in (self.model_ready, self.queued_tokens, self.queued_requests):
+                gauge.labels(name, number).set(0)
+            return
+        for metric in self._of_models:
+            metric.remove_by_labels({"model": name, "version": str(number)})
+
+    def close(self) -> None:
+        """Do not show them any more: their runtime has ended."""
+        _shown.discard(self)
+
+
+_shown: "WeakSet[Metrics]" = WeakSet()
 
 
 class Totals:
@@ -151,39 +195,20 @@ _TRITON: Mapping[str, Callable[[Totals], float]] = {
 def start(worker: int = 0, restarts: int = 0) -> None:
     """Note that this process is a worker that serves, and how often it has been replaced."""
     disable_created_metrics()
-    WORKERS.set(1)
-    WORKER_PROCESS.labels(worker).set(os.getpid())
-    BUILD_INFO.labels(version("polyhead")).set(1)
-    counted = _value_of(WORKER_RESTARTS.collect(), "polyhead_worker_restarts_total")
-    WORKER_RESTARTS.inc(max(0, restarts - counted))
-
-
-def forget(name: str, number: int) -> None:
-    """Remove the metrics of a version that is not served any more. Files of workers keep its counters."""
-    if _folder() is not None:
-        for gauge in (MODEL_READY, QUEUED_TOKENS, QUEUED_REQUESTS):
-            gauge.labels(name, number).set(0)
-        return
-    for metric in _of_models:
-        metric.remove_by_labels({"model": name, "version": str(number)})
-
-
-def totals(families: Iterable[Metric] | None = None) -> Mapping[tuple[str, str], Totals]:
-    """Add up what all workers have counted, by model and version. It may read files: call it in a thread."""
-    found: dict[tuple[str, str], Totals] = defaultdict(Totals)
-    for family in _collect() if families is None else families:
-        for sample in family.samples:
-            key = sample.labels.get("model", ""), sample.labels.get("version", "")
-            found[key].samples[sample.name].append(sample)
-    return found
+    _WORKERS.set(1)
+    _WORKER_PROCESS.labels(worker).set(os.getpid())
+    _BUILD_INFO.labels(version("polyhead")).set(1)
+    counted = _value_of("polyhead_worker_restarts_total", _WORKER_RESTARTS.collect())
+    _WORKER_RESTARTS.inc(max(0, restarts - counted))
 
 
 def any_ready() -> bool:
     """Return whether any worker of this server is ready. Takes microseconds where this one is."""
-    if _value_of(READY_WORKERS.collect(), "polyhead_ready_workers"):
+    name = "polyhead_ready_workers"
+    if any(_value_of(name, one.ready_workers.collect()) for one in list(_shown)):
         return True
     files = Path(folder).glob("gauge_livesum_*.db") if (folder := _folder()) else ()
-    return _value_of(MultiProcessCollector.merge(files), "polyhead_ready_workers") > 0
+    return _value_of(name, MultiProcessCollector.merge(files)) > 0
 
 
 def exposition(accept: str = "") -> tuple[bytes, str]:
@@ -204,9 +229,10 @@ class _Exposed(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Collect our metrics, Triton's and those of processes."""
-        families = list(_collect())
+        families = [family for one in list(_shown) for family in one.collect()]
+        families = list(_of_workers([*_of_process.collect(), *families]))
         yield from (family for family in families if family.name not in _HIDDEN)
-        counted = totals(families)
+        counted = _by_version(families)
         for name, value_of in _TRITON.items():
             triton = UnknownMetricFamily(name, "Triton's name for one of polyhead's.", labels=_MODEL)
             for model, of in counted.items():
@@ -227,7 +253,17 @@ def _processes(workers: Iterable[Sample]) -> Iterable[Metric]:
     return families.values()
 
 
-def _value_of(families: Iterable[Metric], name: str) -> float:
+def _by_version(families: Iterable[Metric]) -> Mapping[tuple[str, str], Totals]:
+    """Group samples by model and version."""
+    found: dict[tuple[str, str], Totals] = defaultdict(Totals)
+    for family in families:
+        for sample in family.samples:
+            key = sample.labels.get("model", ""), sample.labels.get("version", "")
+            found[key].samples[sample.name].append(sample)
+    return found
+
+
+def _value_of(name: str, families: Iterable[Metric]) -> float:
     """Return the sum of the samples of one name."""
     return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
@@ -236,6 +272,7 @@ def _folder() -> str | None:
     return os.environ.get("PROMETHEUS_MULTIPROC_DIR")
 
 
-def _collect() -> Iterable[Metric]:
+def _of_workers(own: Iterable[Metric]) -> Iterable[Metric]:
+    """Read what all workers have counted; where this process is not one of several, that is its own."""
     folder = _folder()
-    return _registry.collect() if folder is None else MultiProcessCollector(None, folder).collect()
+    return own if folder is None else MultiProcessCollector(None, folder).collect()

@@ -10,7 +10,7 @@ from typing import Protocol
 from prometheus_client import Counter
 
 from polyhead_server.errors import status_of
-from polyhead_server.observability import metrics
+from polyhead_server.observability.metrics import Metrics
 
 GRPC, HTTP = "grpc", "http"
 PROTOCOL: ContextVar[str] = ContextVar("protocol", default=GRPC)
@@ -18,11 +18,6 @@ PROTOCOL: ContextVar[str] = ContextVar("protocol", default=GRPC)
 
 _EXACT_BATCHES = 256
 """Larger batches are counted as the next power of two."""
-
-_TIMES = (
-    *(metrics.REQUEST_SECONDS, metrics.PARSE_SECONDS, metrics.TOKENISE_SECONDS),
-    *(metrics.QUEUE_SECONDS, metrics.COMPUTE_SECONDS, metrics.SERIALISE_SECONDS),
-)
 
 
 class Drop(StrEnum):
@@ -82,24 +77,33 @@ class Statistics:
     Args:
         name: The model; empty where requests end before their model is known: they only fail.
         version: Its version.
+        metrics: Where it is counted; None counts for nobody.
     """
 
-    def __init__(self, name: str = "", version: int | str = "") -> None:
+    def __init__(self, name: str = "", version: int | str = "", *, metrics: Metrics | None = None) -> None:
+        metrics = metrics or Metrics()
         labels = name, str(version)
-        self._requests = cache(partial(metrics.REQUESTS.labels, *labels))
-        self._drops = cache(partial(metrics.DROPS.labels, *labels))
-        self._failed_seconds = metrics.FAILED_SECONDS.labels(*labels)
+        self._requests = cache(partial(metrics.requests.labels, *labels))
+        self._drops = cache(partial(metrics.drops.labels, *labels))
+        self._failed_seconds = metrics.failed_seconds.labels(*labels)
         if name:
             self._requests(GRPC, "OK")  # shows from the beginning
-            self._times = tuple(metric.labels(*labels) for metric in _TIMES)
-            self._sequences = metrics.SEQUENCES.labels(*labels)
-            self._batch_sequences = metrics.BATCH_SEQUENCES.labels(*labels)
-            self._tokens = metrics.TOKENS.labels(*labels)
-            self._padded_tokens = metrics.PADDED_TOKENS.labels(*labels)
-            self._last_run = metrics.LAST_RUN.labels(*labels)
-            self._of_size = lru_cache(maxsize=1024)(partial(_of_size, labels))
-            self._queued_requests = metrics.QUEUED_REQUESTS.labels(*labels)
-            self._queued_tokens = metrics.QUEUED_TOKENS.labels(*labels)
+            self._times = [
+                metrics.request_seconds.labels(*labels),
+                metrics.parse_seconds.labels(*labels),
+                metrics.tokenise_seconds.labels(*labels),
+                metrics.queue_seconds.labels(*labels),
+                metrics.compute_seconds.labels(*labels),
+                metrics.serialise_seconds.labels(*labels),
+            ]
+            self._sequences = metrics.sequences.labels(*labels)
+            self._batch_sequences = metrics.batch_sequences.labels(*labels)
+            self._tokens = metrics.tokens.labels(*labels)
+            self._padded_tokens = metrics.padded_tokens.labels(*labels)
+            self._last_run = metrics.last_run.labels(*labels)
+            self._of_size = lru_cache(maxsize=1024)(partial(_of_size, metrics, labels))
+            self._queued_requests = metrics.queued_requests.labels(*labels)
+            self._queued_tokens = metrics.queued_tokens.labels(*labels)
 
     def succeeded(
         self,
@@ -151,8 +155,8 @@ class Statistics:
         self._queued_tokens.set(tokens)
 
 
-def _of_size(labels: tuple[str, str], sequences: int) -> tuple[Counter, ...]:
+def _of_size(metrics: Metrics, labels: tuple[str, str], sequences: int) -> tuple[Counter, ...]:
     """Return what counts runs of one size: their number, and the time of their stages."""
     size = sequences if sequences <= _EXACT_BATCHES else 1 << (sequences - 1).bit_length()
-    seconds = (metrics.RUN_SECONDS.labels(*labels, size, stage) for stage in ("input", "infer", "output"))
-    return metrics.RUNS.labels(*labels, size), *seconds
+    seconds = (metrics.run_seconds.labels(*labels, size, stage) for stage in ("input", "infer", "output"))
+    return metrics.runs.labels(*labels, size), *seconds

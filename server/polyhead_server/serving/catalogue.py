@@ -8,7 +8,7 @@ from importlib.metadata import version
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
 from polyhead_proto.names import Property
-from polyhead_server.observability import metrics
+from polyhead_server.observability.metrics import Metrics, Totals
 from polyhead_server.repository.manifest import PACKED, PADDED
 from polyhead_server.repository.signature import Signature, TensorSpec
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
@@ -193,7 +193,7 @@ def repository_index(registry: Registry, *, ready_only: bool) -> pb.RepositoryIn
     )
 
 
-def model_statistics(models: Iterable[Model]) -> pb.ModelStatisticsResponse:
+def model_statistics(models: Iterable[Model], metrics: Metrics) -> pb.ModelStatisticsResponse:
     """Sum up the counters of models over all workers, which takes a while where models are many."""
     totals = metrics.totals()
     return pb.ModelStatisticsResponse(
@@ -204,7 +204,7 @@ def model_statistics(models: Iterable[Model]) -> pb.ModelStatisticsResponse:
     )
 
 
-def _statistics(name: str, version: str, of: metrics.Totals) -> pb.ModelStatistics:
+def _statistics(name: str, version: str, of: Totals) -> pb.ModelStatistics:
     def duration(count: float, seconds: float) -> pb.StatisticDuration:
         return pb.StatisticDuration(count=round(count), ns=round(seconds * 1e9))
 
@@ -253,19 +253,18 @@ class Gauges:
         self._registry = registry
         self._lifecycle = lifecycle
         self._budget = budget
-        self._ready = False
         self._shown: set[tuple[str, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def changed(self) -> None:
         """Show which models are ready, and where they run."""
-        metrics.READY_WORKERS.inc(self._lifecycle.ready - self._ready)  # of all runtimes in this process
-        self._ready = self._lifecycle.ready
+        metrics = self._registry.metrics
+        metrics.ready_workers.set(self._lifecycle.ready)
         models = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
         for key, model in models.items():
-            metrics.MODEL_READY.labels(*key).set(model is not None)
+            metrics.model_ready.labels(*key).set(model is not None)
             if model is not None:
-                metrics.MODEL_INFO.labels(*key, model.device.provider).set(1)
+                metrics.model_info.labels(*key, model.device.provider).set(1)
         for key in self._shown - models.keys():
             metrics.forget(*key)
         self._shown = {*models}
@@ -274,8 +273,8 @@ class Gauges:
         """Show how much is queued, in flight and held, now and every half second."""
         for model in self._registry.models():
             model.statistics.queued(model.scheduler.queued_requests, model.scheduler.queued_tokens)
-        metrics.IN_FLIGHT.set(self._lifecycle.accepted)
-        metrics.HELD_BYTES.set(self._budget.bytes)
+        self._registry.metrics.in_flight.set(self._lifecycle.accepted)
+        self._registry.metrics.held_bytes.set(self._budget.bytes)
         self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
 
     def stop(self) -> None:

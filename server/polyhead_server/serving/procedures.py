@@ -92,7 +92,7 @@ class Procedures:
 
     async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Message:
         models = [self._find(request)] if request.name else self._registry.models()
-        return await asyncio.to_thread(model_statistics, models)
+        return await asyncio.to_thread(model_statistics, models, self._registry.metrics)
 
     async def _repository_index(self, request: pb.RepositoryIndexRequest) -> Message:
         return repository_index(self._registry, ready_only=request.ready)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from polyhead_server.engine.device import Device
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
+from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Scheduler
@@ -98,7 +99,9 @@ class Registry:
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
-        self.unattributed = Statistics()
+        self.metrics = Metrics()
+        """Where requests are counted."""
+        self.unattributed = Statistics(metrics=self.metrics)
         """Counts requests that ended before a model was found for them."""
         self.changes = 0
         """Counts the changes: while it stays the same, the same model is found for the same name."""

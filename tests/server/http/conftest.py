@@ -89,7 +89,7 @@ class OverHttp:
 
     @property
     def counted(self) -> Counts:
-        """What has been counted since it runs."""
+        """What it has counted."""
         return self.running.counted
 
     def codes(self, model: str = "") -> dict[str, float]:

@@ -499,7 +499,7 @@ def test_a_model_that_is_replaced_while_a_request_is_read_answers_it_and_no_othe
 
 def test_a_model_that_leaves_while_a_request_is_read_answers_it_and_no_other(local: Local) -> None:
     local.hops("tiny", MANY)
-    model, counted = local.registry.find("tiny"), Counts()
+    model, counted = local.registry.find("tiny"), Counts(local.registry.metrics)
     ends: list[int] = []
 
     def leave() -> None:

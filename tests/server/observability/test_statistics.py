@@ -6,18 +6,23 @@ from typing import Any
 import pytest
 from tests.server.counting import Counts
 
-from polyhead_server.observability import metrics
+from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.statistics import Drop, Execution, Statistics
 
 
 @pytest.fixture
-def statistics() -> Statistics:
-    return Statistics("counted", 1)
+def metrics() -> Metrics:
+    return Metrics()
 
 
 @pytest.fixture
-def counted(statistics: Statistics) -> Counts:
-    return Counts()
+def statistics(metrics: Metrics) -> Statistics:
+    return Statistics("counted", 1, metrics=metrics)
+
+
+@pytest.fixture
+def counted(metrics: Metrics) -> Counts:
+    return Counts(metrics)
 
 
 def answered(statistics: Statistics, **others: Any) -> None:
@@ -34,7 +39,7 @@ def answered(statistics: Statistics, **others: Any) -> None:
 
 
 def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass(
-    statistics: Statistics, counted: Counts
+    metrics: Metrics, statistics: Statistics, counted: Counts
 ) -> None:
     drawn = random.Random(5)
     samples = metrics.totals()["counted", "1"].samples["polyhead_queue_seconds_bucket"]
@@ -88,13 +93,13 @@ def test_runs_are_counted_by_their_size(statistics: Statistics, counted: Counts)
 
 
 def test_a_version_that_is_forgotten_counts_from_the_beginning(
-    statistics: Statistics, counted: Counts
+    metrics: Metrics, statistics: Statistics
 ) -> None:
     answered(statistics)
     metrics.forget("counted", 1)
     assert not any(metrics.totals()["counted", "1"].samples.values())
     answered(statistics)  # by a request that it still answers
 
-    Statistics("counted", 1)
+    Statistics("counted", 1, metrics=metrics)
 
     assert metrics.totals()["counted", "1"]("polyhead_requests_total") == 0

@@ -6,18 +6,24 @@ import pytest
 from tests.server.counting import Counts
 
 from polyhead_server.errors import UnavailableError
+from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.budget import Budget
 
 
 @pytest.fixture
-def statistics() -> Statistics:
-    return Statistics("tiny", 1)
+def metrics() -> Metrics:
+    return Metrics()
 
 
 @pytest.fixture
-def counted() -> Counts:
-    return Counts()
+def statistics(metrics: Metrics) -> Statistics:
+    return Statistics("tiny", 1, metrics=metrics)
+
+
+@pytest.fixture
+def counted(metrics: Metrics) -> Counts:
+    return Counts(metrics)
 
 
 def test_who_does_not_fit_beside_the_others_is_refused_and_counted(

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import shutil
-import time
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -235,7 +233,6 @@ def statistics(server: Any, name: str = "tiny") -> Any:
 
 def test_answers_failures_and_batches_are_counted(serve: Any) -> None:
     server = serve()
-    before = statistics(server)
     for batch in (1, 3, 3):
         server.infer("tiny", {"x": np.zeros((batch, 2, 16), np.float32)})
     for _ in range(2):
@@ -245,37 +242,25 @@ def test_answers_failures_and_batches_are_counted(serve: Any) -> None:
     one = statistics(server)
 
     assert (one.name, one.version) == ("tiny", "1")
-    assert one.inference_count - before.inference_count == 7
-    assert one.execution_count - before.execution_count == 3
-    assert time.time() - 100 < one.last_inference / 1e3 <= time.time()
-    counted = {
-        name.name: (now.count - then.count, now.ns - then.ns)
-        for name, now in one.inference_stats.ListFields()
-        for then in [getattr(before.inference_stats, name.name)]
-    }
-    assert {name: count for name, (count, _) in counted.items()} == {
-        **dict.fromkeys(("success", "queue", "compute_input", "compute_infer", "compute_output"), 3),
-        **{"fail": 2, "cache_hit": 0, "cache_miss": 0},
-    }
-    assert all(ns > 0 for count, ns in counted.values() if count)
-    assert counted["success"][1] >= counted["compute_infer"][1] + counted["queue"][1]
-    assert batches(one) - batches(before) == {1: 1, 3: 2}
-
-
-def batches(one: Any) -> Counter[int]:
-    """How many runs there were, by their size."""
-    sizes = [batch.batch_size for batch in one.batch_stats]
-    assert sizes == sorted(set(sizes))
-    return Counter({batch.batch_size: batch.compute_infer.count for batch in one.batch_stats})
+    assert (one.inference_count, one.execution_count) == (7, 3)
+    assert one.last_inference > 1_700_000_000_000
+    counters = one.inference_stats
+    assert (counters.success.count, counters.fail.count) == (3, 2)
+    assert counters.fail.ns > 0
+    for counter in (counters.queue, counters.compute_input, counters.compute_infer, counters.compute_output):
+        assert counter.count == 3
+        assert counter.ns > 0
+    assert counters.success.ns >= counters.compute_infer.ns + counters.queue.ns
+    assert [(batch.batch_size, batch.compute_infer.count) for batch in one.batch_stats] == [(1, 1), (3, 2)]
+    assert all(batch.compute_input.ns > 0 and batch.compute_output.ns > 0 for batch in one.batch_stats)
 
 
 def test_a_request_for_no_model_counts_nowhere(serve: Any) -> None:
     server = serve()
-    failed = statistics(server).inference_stats.fail.count
     with fails(grpc.StatusCode.NOT_FOUND):
         server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)}, model_version="9")
 
-    assert statistics(server).inference_stats.fail.count == failed
+    assert statistics(server).inference_stats.fail.count == 0
 
 
 def test_a_request_for_a_model_that_has_gone_counts_for_no_model(serve: Any) -> None:

@@ -26,11 +26,12 @@ from polyhead_server.observability.statistics import Statistics
 """
 COUNT = """
 metrics.start(int(sys.argv[1]), int(sys.argv[2]))
-statistics = Statistics("tiny", 1)
+own = metrics.Metrics()
+statistics = Statistics("tiny", 1, metrics=own)
 for _ in range(1000):
     statistics.rejected("CANCELLED")
-metrics.MODEL_READY.labels("tiny", 1).set(1)
-metrics.READY_WORKERS.set(1)
+own.model_ready.labels("tiny", 1).set(1)
+own.ready_workers.set(1)
 os.kill(os.getpid(), 9)
 """
 READ = """
