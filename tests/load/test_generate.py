@@ -163,7 +163,7 @@ def test_a_server_that_answers_ok_with_rubbish_fails_the_run(fake: Fake, begin: 
     _, error = generator.process.communicate(timeout=240)
 
     assert generator.process.returncode == 1
-    assert error.splitlines()[-1].startswith("rubbish T=4 was answered with something else: ")
+    assert error.splitlines()[-1].startswith("rubbish T=4 outputs=output was answered with something else: ")
     seen = Generated.read(generator.folder)
     assert set(seen["code"].tolist()) == {OK, MALFORMED}
     assert seen.summary["errors"] == (seen["code"] == MALFORMED).sum()
@@ -174,7 +174,9 @@ def test_a_first_reply_that_the_client_cannot_read_is_said_before_the_load(fake:
 
     _, error = generator.process.communicate(timeout=240)
     assert generator.process.returncode == 1
-    assert error.startswith("early T=4 is answered with something else: malformed reply: output must have ")
+    assert error.startswith(
+        "early T=4 outputs=output is answered with something else: malformed reply: output must have "
+    )
     assert not (generator.folder / "records.npz").exists()
 
 

@@ -355,9 +355,11 @@ def test_only_answers_have_a_latency(fake: Fake, locust: Locust, tmp_path: Path)
     assert rows["refused"]["response_times"] == {}
     with (tmp_path / "table_stats.csv").open() as file:
         shown = {(row["Type"], row["Name"]): row for row in csv.DictReader(file)}
-    assert float(shown["ModelInfer", "busy T=4"]["Min Response Time"]) >= 20
+    assert float(shown["ModelInfer", "busy T=4 outputs=output"]["Min Response Time"]) >= 20
     for column in ("50%", "99%", "Median Response Time", "Average Response Time", "Min Response Time"):
-        assert float(shown["", "Aggregated"][column]) == float(shown["ModelInfer", "busy T=4"][column])
+        assert float(shown["", "Aggregated"][column]) == float(
+            shown["ModelInfer", "busy T=4 outputs=output"][column]
+        )
 
 
 def test_rubbish_is_no_answer(fake: Fake, locust: Locust) -> None:

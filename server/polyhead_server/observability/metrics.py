@@ -38,24 +38,11 @@ _POWERS = tuple(2**power for power in range(11))
 M = TypeVar("M", Counter, Gauge, Histogram)
 
 _of_process = CollectorRegistry()
-_WORKERS = Gauge("polyhead_workers", "Running workers.", multiprocess_mode="livesum", registry=_of_process)
-_WORKER_PROCESS = Gauge(
-    "polyhead_worker_process",
-    "A worker's process.",
-    ("worker",),
-    multiprocess_mode="livesum",
-    registry=_of_process,
-)
-_WORKER_RESTARTS = Counter(
-    "polyhead_worker_restarts", "Workers that ended and were replaced.", registry=_of_process
-)
-_BUILD_INFO = Gauge(
-    "polyhead_build_info",
-    "1; names the version.",
-    ("version",),
-    multiprocess_mode="livemax",
-    registry=_of_process,
-)
+_gauge = partial(Gauge, multiprocess_mode="livesum", registry=_of_process)
+_WORKERS = _gauge("polyhead_workers", "Running workers.")
+_PROCESS = _gauge("polyhead_worker_process", "A worker's process.", ("worker",))
+_BUILD = _gauge("polyhead_build_info", "1; names the version.", ("version",), multiprocess_mode="livemax")
+_RESTARTS = Counter("polyhead_worker_restarts", "Workers that were replaced.", registry=_of_process)
 
 _HIDDEN = {"polyhead_runs", "polyhead_run_seconds", "polyhead_worker_process"}
 """Not in `/metrics`: they would have a sample for each size of a batch, or help nobody."""
@@ -75,54 +62,37 @@ class Metrics:
 
         count = partial(of_model, Counter)
         time = partial(of_model, Histogram, buckets=_SECONDS)
+        size = partial(of_model, Histogram, buckets=_POWERS)
         state = partial(of_model, Gauge, multiprocess_mode="livesum")
+        fact = partial(of_model, Gauge, multiprocess_mode="livemax")
+        date = partial(of_model, Gauge, multiprocess_mode="max")
         server = partial(Gauge, multiprocess_mode="livesum", registry=registry)
 
         # Requests. Model and version are empty where a request ended before they were known.
-        self.requests = count(
-            "polyhead_requests", "Inference requests, by protocol and gRPC status.", "protocol", "code"
-        )
-        self.failed_seconds = count("polyhead_failed_seconds", "Time of requests that were not answered.")
+        self.requests = count("polyhead_requests", "Inferences, by protocol and status.", "protocol", "code")
         self.drops = count("polyhead_drops", "Work that was rejected or dropped, by the reason.", "reason")
+        self.failed_seconds = count("polyhead_failed_seconds", "Time of requests that were not answered.")
         self.sequences = count("polyhead_sequences", "Sequences in answered requests.")
-        self.request_seconds = time(
-            "polyhead_request_seconds", "Time of an answered request, from its bytes to its reply's."
-        )
+
+        # Answered requests.
+        self.request_seconds = time("polyhead_request_seconds", "Time of an answered request.")
         self.parse_seconds = time("polyhead_parse_seconds", "Time to read and check an answered request.")
-        self.tokenise_seconds = time(
-            "polyhead_tokenise_seconds", "Time to tokenise the text of an answered request."
-        )
+        self.tokenise_seconds = time("polyhead_tokenise_seconds", "Time to tokenise an answered request.")
         self.queue_seconds = time("polyhead_queue_seconds", "Time of an answered request in the queue.")
-        self.compute_seconds = time(
-            "polyhead_compute_seconds", "Time of the run that an answered request was part of."
-        )
-        self.serialise_seconds = time(
-            "polyhead_serialise_seconds", "Time to write the reply to an answered request."
-        )
+        self.compute_seconds = time("polyhead_compute_seconds", "Time of the run of an answered request.")
+        self.serialise_seconds = time("polyhead_serialise_seconds", "Time to write the reply to a request.")
 
         # Runs of the engine.
-        self.batch_sequences = of_model(
-            Histogram, "polyhead_batch_sequences", "Sequences in each run of the engine.", buckets=_POWERS
-        )
+        self.batch_sequences = size("polyhead_batch_sequences", "Sequences in each run of the engine.")
         self.tokens = count("polyhead_tokens", "Tokens computed, without padding.")
-        self.padded_tokens = count("polyhead_padded_tokens", "Tokens that layers computed, padding included.")
-        self.last_run = of_model(
-            Gauge, "polyhead_last_run_timestamp_seconds", "When a run ended last.", multiprocess_mode="max"
-        )
-        self.runs = count("polyhead_runs", "Runs of the engine, by sequences.", "sequences")
-        self.run_seconds = count(
-            "polyhead_run_seconds", "Time of runs, by sequences and stage.", "sequences", "stage"
-        )
+        self.padded_tokens = count("polyhead_padded_tokens", "Tokens that layers computed, with padding.")
+        self.last_run = date("polyhead_last_run_timestamp_seconds", "When a run ended last.")
+        self.runs = count("polyhead_runs", "Runs, by their size.", "sequences")
+        self.run_seconds = count("polyhead_run_seconds", "Time of runs.", "sequences", "stage")
 
         # State.
         self.model_ready = state("polyhead_model_ready", "Workers in which the model is ready.")
-        self.model_info = of_model(
-            Gauge,
-            "polyhead_model_info",
-            "1; names the provider that runs the model.",
-            "provider",
-            multiprocess_mode="livemax",
-        )
+        self.model_info = fact("polyhead_model_info", "1; names what runs the model.", "provider")
         self.queued_tokens = state("polyhead_queued_tokens", "Tokens to compute in the queue.")
         self.queued_requests = state("polyhead_queued_requests", "Requests in the queue.")
         self.in_flight = server("polyhead_requests_in_flight", "Accepted requests that are not answered yet.")
@@ -196,10 +166,10 @@ def start(worker: int = 0, restarts: int = 0) -> None:
     """Note that this process is a worker that serves, and how often it has been replaced."""
     disable_created_metrics()
     _WORKERS.set(1)
-    _WORKER_PROCESS.labels(worker).set(os.getpid())
-    _BUILD_INFO.labels(version("polyhead")).set(1)
-    counted = _value_of("polyhead_worker_restarts_total", _WORKER_RESTARTS.collect())
-    _WORKER_RESTARTS.inc(max(0, restarts - counted))
+    _PROCESS.labels(worker).set(os.getpid())
+    _BUILD.labels(version("polyhead")).set(1)
+    counted = _value_of("polyhead_worker_restarts_total", _RESTARTS.collect())
+    _RESTARTS.inc(max(0, restarts - counted))
 
 
 def any_ready() -> bool:
