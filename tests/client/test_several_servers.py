@@ -16,7 +16,7 @@ import grpc
 import pytest
 import trustme
 from tests.client.conftest import Awaited
-from tests.servers import ServerProcess, quick_settings, serving
+from tests.servers import InThread, ServerProcess, quick_settings, serving
 
 from polyhead_client import Client, PolyheadError, Unavailable
 from polyhead_client.channel import OPTIONS
@@ -37,8 +37,22 @@ def words(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models
 
 
+def count_answers(one: InThread) -> Callable[[], int]:
+    """Returns how many requests a server of this process has answered: its statistics are the process's."""
+    answered, real = 0, one.server.runtime.infer
+
+    async def infer(*arguments: Any, **options: Any) -> bytes:
+        nonlocal answered
+        reply = await real(*arguments, **options)
+        answered += 1
+        return reply
+
+    one.server.runtime.infer = infer  # type: ignore[method-assign]
+    return lambda: answered
+
+
 class Answered:
-    """How many requests a server has answered."""
+    """How many requests a server in a process of its own has answered."""
 
     def __init__(self, address: str) -> None:
         self._client = Client(address, timeout=60)
@@ -95,7 +109,7 @@ class Load:
             time.sleep(0.05)
 
 
-def assert_spread(clients: Sequence[Any], servers: Sequence[Answered]) -> None:
+def assert_spread(clients: Sequence[Any], servers: Sequence[Callable[[], int]]) -> None:
     """Of 300 requests each server answers its share, within 20 %; the first may find connections closed."""
     before = [server() for server in servers]
 
@@ -124,9 +138,9 @@ def test_one_of_three_is_killed_and_comes_back_under_load(words: Path) -> None:
 
     with serving(quick_settings(words)) as first, serving(quick_settings(words)) as second:
         mortal = start()
-        addresses = [first.address, second.address, f"127.0.0.1:{port}"]
-        answered = [Answered(address) for address in addresses]
-        target = f"ipv4:{','.join(addresses)}"
+        third = Answered(f"127.0.0.1:{port}")
+        answered: list[Callable[[], int]] = [count_answers(first), count_answers(second), third]
+        target = f"ipv4:{first.address},{second.address},127.0.0.1:{port}"
         # Every call a request, and joined calls.
         clients: list[Any] = [
             Client(target, patient=True, coalesce=False, **quick),
@@ -148,7 +162,7 @@ def test_one_of_three_is_killed_and_comes_back_under_load(words: Path) -> None:
             assert_spread(clients, answered)
         finally:
             mortal.close()
-            for each in (*clients, *answered):
+            for each in (*clients, third):
                 each.close()
 
 
@@ -188,13 +202,11 @@ def test_servers_come_and_go_behind_a_name(connect: "Connect", words: Path, name
     port = free_port()
 
     @contextmanager
-    def replica(host: str) -> Iterator[Answered]:
+    def replica(host: str) -> Iterator[Callable[[], int]]:
         aging = ("grpc.max_connection_age_ms=200",)
-        with serving(quick_settings(words, host=host, port=port, grpc_option=aging)):
+        with serving(quick_settings(words, host=host, port=port, grpc_option=aging)) as one:
             names.addresses.append(host)
-            answered = Answered(f"{host}:{port}")
-            yield answered
-            answered.close()
+            yield count_answers(one)
             # As on Kubernetes: the name leads there until the end of the drain.
 
     with replica("127.0.0.2") as second:
@@ -218,10 +230,9 @@ def test_a_server_that_drains_gets_no_calls(words: Path, connect: "Connect") -> 
         target = f"ipv4:{lasting.address},{leaving.address}"
         # A rejection would be an error.
         client = connect(target, coalesce=False, options=[("grpc.enable_retries", 0)])
-        answered = Answered(leaving.address)
+        answered = count_answers(leaving)
         while not answered():
             client.encode([1], model=MODEL)
-        answered.close()
 
         leaving.server.runtime.lifecycle.drain()
 
