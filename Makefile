@@ -27,7 +27,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench bench-heads int8 peers natural engines gpu-check soak overload images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench compare gpu-check soak images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -93,33 +93,24 @@ installed: $(VENV)/dev
 	$(UV) $(INSTALLED) $(PINNED) dist/*.whl
 
 bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELINE=PATH adds another checkout's server
-	$(BIN)/python -m benchmarks.serving $(if $(BASELINE),--baseline $(BASELINE))
+	$(if $(BASELINE),$(MAKE) -C $(BASELINE) .venv/runtime)
+	$(BIN)/python -m benchmarks.bench $(if $(BASELINE),--baseline $(BASELINE))
 
-int8: $(VENV)/dev $(RATED)/ready  ## Measure what int8 gains over fp32, and what it changes
-	$(BIN)/python -m benchmarks.int8_cost --rated-documents $(RATED)
-
-bench-heads: $(VENV)/dev  ## Measure what heads cost: implementations, numbers of heads, their width
-	$(BIN)/python -m benchmarks.head_costs
-
-peers: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready  ## Measure polyhead beside Triton and KServe, each in an environment of its own
-	$(BIN)/python -m benchmarks.peers \
-		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV)
-
-natural: $(VENV)/dev $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready  ## Measure texts of natural lengths, beside Triton, CTranslate2 and sentence-transformers
-	$(BIN)/python -m benchmarks.natural \
-		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
-
-engines: $(VENV)/dev $(PEER_SENTENCES_VENV)/ready  ## Measure engines and precisions: onnxruntime, OpenVINO, CTranslate2, sentence-transformers, served and in process
-	$(BIN)/python -m benchmarks.engines --sentences-venv $(PEER_SENTENCES_VENV)
+PARTS_NEED = $(if $(PARTS),$(foreach part,$(PARTS),$(NEEDED_BY_$(part))),$(foreach part,peers natural engines int8,$(NEEDED_BY_$(part))))
+NEEDED_BY_peers = $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready
+NEEDED_BY_natural = $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready
+NEEDED_BY_engines = $(PEER_SENTENCES_VENV)/ready
+NEEDED_BY_int8 = $(RATED)/ready
+compare: $(VENV)/dev  ## Measure beside Triton, KServe and other engines; PARTS="peers natural engines int8 heads" picks some
+	$(if $(strip $(PARTS_NEED)),$(MAKE) $(sort $(PARTS_NEED)))
+	$(BIN)/python -m benchmarks.compare $(if $(PARTS),--parts $(PARTS)) --rated-documents $(RATED) \
+		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
 
-soak: $(VENV)/dev  ## Half an hour of mixed load: nothing lost, leaked or miscounted
-	$(BIN)/python -m benchmarks.soak
-
-overload: $(VENV)/dev  ## Up to 8,000 callers against a queue of 64 requests
-	$(BIN)/python -m benchmarks.overload
+soak: $(VENV)/dev  ## Half an hour of mixed load, crowds, large JSON and hostile connections; PARTS="crowds json" picks some
+	$(BIN)/python -m benchmarks.soak $(if $(PARTS),--parts $(PARTS))
 
 # Tags are the version's. The image for GPUs is large: IMAGES=server-gpu builds it.
 IMAGES ?= server export
@@ -204,7 +195,7 @@ $(MPNET)/ready: $(VENV)/python
 	rm -rf $(MPNET)/pieces $(MPNET)/whole.zip
 	touch $@
 
-# The peers of `make peers`, at the versions that were measured, with our version of onnxruntime. Its CPU build
+# The peers of `make compare`, at the versions that were measured, with our version of onnxruntime. Its CPU build
 # computes the same as the one for GPUs.
 PEER_ONNXRUNTIME = onnxruntime==$(shell sed -n 's/^onnxruntime\(-gpu\)\?==//p' constraints.txt)
 
@@ -219,8 +210,8 @@ $(PEER_KSERVE_VENV)/ready: constraints.txt
 	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
 	touch $@
 
-# Engines of texts for `make natural` and `make engines`, at the versions that were measured. sentence-transformers' ONNX back end wants an
-# older transformers than ours.
+# Engines of texts for `make compare`, at the versions that were measured. sentence-transformers' ONNX back end wants
+# an older transformers than ours.
 $(PEER_SENTENCES_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
 	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \

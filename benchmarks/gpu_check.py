@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.frame import console
 from benchmarks.gpu.page import page
+from benchmarks.rounds import console
 
 _PARTS = {"machine": 40, "families": 200, "parity": 80, "kernels": 60, "speed": 180, "served": 150}
 """The parts, each a module of `gpu`, and their time limits in seconds."""

@@ -14,12 +14,6 @@ _LONGEST = 900
 """Characters of a text, which have below 256 tokens, the most that MiniLM was trained with."""
 
 
-def some_sentences(count: int) -> list[str]:
-    """Return so many different sentences, the same every time."""
-    every = [one for page in _pages() for one in split_sentences(page)]
-    return _some(every, count)
-
-
 def natural_texts(count: int) -> list[str]:
     """Return so many different texts whose lengths are those of real text, the same every time.
 
@@ -41,12 +35,6 @@ def share_of_tokens(lengths: Sequence[int] | NDArray[np.integer], batch: int) ->
     """
     batches = [lengths[start : start + batch] for start in range(0, len(lengths), batch)]
     return float(sum(map(sum, batches)) / sum(len(each) * max(each) for each in batches))
-
-
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a page in Markdown, without code, tables and headings."""
-    prose = "\n".join(line for line in _without_code(text).splitlines() if not line.startswith(("|", "#")))
-    return [sentence for each in _sentences(_plain(prose)) if 20 < len(sentence := each.strip()) < 400]
 
 
 def split_paragraphs(text: str) -> list[str]:

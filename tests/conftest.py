@@ -111,6 +111,7 @@ SLOW = (
     "benchmarks",
     "client/test_real_insight.py",
     "deploy/test_kubernetes.py",
+    "deploy/test_proxy.py",
     "export/test_memory.py",
     "export/test_quantisation.py",
     "interop",

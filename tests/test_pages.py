@@ -22,7 +22,7 @@ from tests.deploy.compose_file import services
 from tests.pages import PAGES, ROOT, Block, block, blocks
 
 from polyhead_client.command import GROUP, build_app, main
-from polyhead_load.sweep.spec import read_sweep
+from polyhead_load.sweep.reading import read_sweep
 from polyhead_model import EncoderConfig
 
 PICTURES = {"", "mermaid"}

@@ -11,10 +11,10 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.encoders import trained_minilm
-from benchmarks.frame import spell_number
+from benchmarks.encoders import MINILM
 from benchmarks.gpu.device import TimedDevice
 from benchmarks.gpu.plan import Check, EncoderFamily
+from benchmarks.rounds import spell_number
 from polyhead_export import export_family
 from polyhead_model import Encoder, EncoderConfig
 
@@ -46,7 +46,7 @@ def export(family: EncoderFamily, models: Path, threads: int) -> float:
 def build(family: EncoderFamily) -> Encoder:
     """Return the encoder in fp32 on the CPU, the same every time."""
     if family.trained:
-        return trained_minilm().encoder.eval()
+        return MINILM.build().encoder.eval()
     torch.manual_seed(0)
     return Encoder(family.config).eval()
 

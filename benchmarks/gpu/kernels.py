@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import torch
 
-from benchmarks.frame import spell_number
 from benchmarks.gpu.families import FAST, GRAPHS, feeds_of, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily
+from benchmarks.rounds import spell_number
 
 _MESSAGE = re.compile(r"SdpaKernel=([A-Z_]+)")
 # Parts of kernel names, the most specific first.

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnxruntime as ort
 import torch
 
-from benchmarks.frame import spell_number
 from benchmarks.gpu.plan import Check
+from benchmarks.rounds import spell_number
 from polyhead_load.sweep.fingerprint import fingerprint
 
 _PACKAGES = re.compile(r"torch|triton|onnx.*|nvidia-(cudnn|cublas|cuda-runtime).*")

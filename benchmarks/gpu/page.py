@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.frame import markdown_table
+from benchmarks.rounds import markdown_table
 
 Rows = Sequence[Mapping[str, Any]]
 """The results of one part."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from benchmarks.frame import spell_number
 from benchmarks.gpu.families import GRAPHS, build, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily
+from benchmarks.rounds import spell_number
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.parity import deviation, reference_outputs
 from polyhead_export.samples import sample_inputs

@@ -5,20 +5,20 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from statistics import median
 
 import numpy as np
 import onnxruntime as ort
 
+from benchmarks.contenders import polyhead
 from benchmarks.encoders import infer_request
-from benchmarks.frame import spell_number
+from benchmarks.generator import LoadResult, closed_loop, unary_calls
 from benchmarks.gpu.families import FAST, feeds_of, open_graph
 from benchmarks.gpu.machine import loaded_libraries
 from benchmarks.gpu.plan import Check, EncoderFamily
-from benchmarks.load_generator import LoadResult, channel_to, closed_loop, unary
-from benchmarks.servers import serve
-from polyhead_proto import messages as pb
+from benchmarks.rounds import spell_number
 
 _REQUESTS = 16
 """Different requests per caller."""
@@ -48,14 +48,14 @@ def run(check: Check) -> None:
             flags += ["--max-queued-tokens", str(2**20)]
             with (
                 check.attempt(f"{workers} workers"),
-                serve(
+                polyhead(
                     check.models / family.key,
                     flags,
                     workers=workers,
                     environment={"LD_LIBRARY_PATH": libraries},
                 ) as server,
             ):
-                reply = asyncio.run(_ask(server.address, question))
+                (reply,) = asyncio.run(server.answers([question]))
                 pooled = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(expected.shape)
                 difference = float(np.abs(pooled - expected).max())
                 cells = {"workers": str(workers), "difference": spell_number(difference)}
@@ -69,7 +69,7 @@ def run(check: Check) -> None:
 
 def _request(family: EncoderFamily, lengths: list[int], *, seed: int) -> bytes:
     """Return a request for the pooled vectors of random sequences."""
-    return infer_request(family.key, feeds_of(family.config, lengths, seed=seed), {"pooled": None})
+    return infer_request(family.key, feeds_of(family.config, lengths, seed=seed), ["pooled"])
 
 
 def _rate(check: Check, session: ort.InferenceSession, batch: int) -> float:
@@ -118,9 +118,5 @@ def _load(
 
 def _call(address: str, requests: list[bytes], in_flight: int, seconds: float) -> LoadResult:
     """Run in a caller's process."""
-    return asyncio.run(closed_loop(address, requests, in_flight=in_flight, seconds=seconds))
-
-
-async def _ask(address: str, request: bytes) -> pb.ModelInferResponse:
-    async with channel_to(address) as channel:
-        return pb.ModelInferResponse.FromString(await unary(channel)(request, timeout=60))
+    connect = partial(unary_calls, address)
+    return asyncio.run(closed_loop(connect, requests, in_flight=in_flight, seconds=seconds))

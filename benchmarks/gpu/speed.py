@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.frame import paired_ratios, spell_number, spell_ratios
 from benchmarks.gpu.device import TimedDevice
 from benchmarks.gpu.families import ATTENTION, FAST, GRAPHS, build, feeds_of, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily, Size
+from benchmarks.rounds import ratio_of, spell_number
 from polyhead_model import Encoder, flops
 from polyhead_model.attention import PADDED
 from polyhead_model.packing import TokenLayout
@@ -25,7 +25,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 def run(check: Check) -> None:
     """Time every family at every size; all sequences have T tokens."""
     gains: list[float] = []
-    text = "Medians of the rounds; ratios with the lowest and the highest round in brackets."
+    text = "Medians of the rounds; ratios with the lowest and the highest round, or a 95 % interval."
     check.write("line", text=text)
     for family in check.plan.timed:
         with check.attempt(f"speed of {family.key}"):
@@ -96,7 +96,7 @@ def _measure(
     compiled = {name: median(samples[name]) for name in (COMPILED, CAPTURED) if name in samples}
     best = min(compiled, key=lambda name: compiled[name], default=COMPILED)
     gain, costs = (
-        paired_ratios(samples[slower], samples[faster]) if {slower, faster} <= samples.keys() else []
+        ratio_of(samples[slower], samples[faster]) if {slower, faster} <= samples.keys() else None
         for slower, faster in ((best, FAST), (ATTENTION, FAST))
     )
     speed = flops(config, batch, tokens) / median(samples[FAST]) / 1e9 if FAST in samples else None
@@ -110,15 +110,15 @@ def _measure(
                 f"{name}, ms": spell_number(median(samples[name])) if name in samples else "–"
                 for name in makes
             },
-            "fast × best of torch": spell_ratios(gain) if gain else "–",
-            "attention ×": spell_ratios(costs) if costs else "–",
+            "fast × best of torch": str(gain or "–"),
+            "attention ×": str(costs or "–"),
             "TFLOP/s": "–" if speed is None else spell_number(speed),
         },
     )
     if device.kind == "cuda":
         calls.clear()
         torch.cuda.empty_cache()
-    return [median(gain)] if gain else []
+    return [gain.value] if gain else []
 
 
 def _bound_call(

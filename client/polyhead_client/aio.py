@@ -87,7 +87,7 @@ class AsyncClient:
             options: gRPC channel options, which override the client's own.
             channel: A channel to use instead of opening one, for interceptors, fakes and measurements.
                 `target` then only names it, its own retry policy applies (ours is in
-                `polyhead_client.channel.OPTIONS`), and its owner closes it.
+                `polyhead_client.channel.OPTIONS`), no other is opened, and its owner closes it.
 
         Raises:
             InvalidRequest: An argument is not valid; the message names it.
@@ -103,9 +103,9 @@ class AsyncClient:
         self._patient = patient
         self._metadata = call_metadata(token)
         self._owned = channel is None
-        self._channel = channel
+        self._channel: Any = channel
         self._open = partial(open_aio_channel, target, credentials, options)
-        self._procedures: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._procedures: dict[str, Any] = {}
         self._closed = False
 
     __reduce__ = refuse_copy
@@ -128,11 +128,11 @@ class AsyncClient:
     wait_until_ready = _awaited(Tasks.wait_until_ready)
 
     async def close(self) -> None:
-        """Close the connection, and cancel the calls in flight."""
+        """Close the connections, and cancel the calls in flight."""
         self._closed = True
         self._operations.close()
         if self._owned and self._channel is not None:
-            await self._channel.close()
+            await asyncio.gather(*self._channel.close())
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -192,7 +192,7 @@ class AsyncClient:
         try:
             match action:
                 case Call():
-                    return await self._call(action, self._channel)
+                    return await self._call(action)
                 case Stream():
                     streams[action] = open_stream(
                         self._channel, action, target=self._target, metadata=self._metadata
@@ -210,17 +210,18 @@ class AsyncClient:
             raise Cancelled.by_close() from error
         return b""
 
-    async def _call(self, action: Call, channel: grpc.aio.Channel) -> bytes:
+    async def _call(self, action: Call) -> bytes:
         rpc, deadline = action.rpc, action.deadline
         if (procedure := self._procedures.get(rpc.name)) is None:
-            procedure = self._procedures[rpc.name] = channel.unary_unary(rpc.path)
+            procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
         request_id = new_request_id()
         with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
-            return await procedure(
+            reply: bytes = await procedure(
                 action.data,
                 timeout=deadline.remaining(),
                 metadata=((REQUEST_ID, request_id), *self._metadata),
             )
+        return reply
 
     async def _join(self, action: Join) -> bytes:
         loop = asyncio.get_running_loop()

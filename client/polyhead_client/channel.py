@@ -11,6 +11,7 @@ import grpc
 
 from polyhead_client.arguments import check_options, check_target, check_token, is_several
 from polyhead_client.calls import Stream
+from polyhead_client.channels import CALLS_PER_CHANNEL, Channels
 from polyhead_client.errors import InvalidRequest, ServerError
 from polyhead_client.status import new_request_id, translated
 from polyhead_proto import RPCS, SERVICE
@@ -51,6 +52,8 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.enable_retries", 1),
     # Requests up to this size can be retried; gRPC's default is 256 KiB.
     ("grpc.per_rpc_retry_buffer_size", 256 << 20),
+    # A channel shares its connection with no other: each connection has room for so many streams.
+    ("grpc.use_local_subchannel_pool", 1),
     # The server limits requests (max_request_bytes); replies are as large as the attention that was asked
     # for.
     ("grpc.max_send_message_length", -1),
@@ -66,6 +69,10 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.http2.ping_timeout_ms", 10_000),
 )
 """The options of every channel that a client opens, beside `service_config`."""
+
+
+_STREAMS = "grpc.max_concurrent_streams"
+"""The option with the streams that a server allows on a connection, by the name that it has there."""
 
 
 def service_config(target: str) -> tuple[str, str]:
@@ -105,32 +112,50 @@ def check_connection(
             "credentials must be grpc.ChannelCredentials, as grpc.ssl_channel_credentials() makes them, "
             f"or None, was {type(credentials).__name__}"
         )
-    check_options(options)
+    _room(target, check_options(options))
 
 
 def open_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-) -> grpc.Channel:
-    """Open a channel for `Client`, with TLS if there are credentials.
+) -> Channels:
+    """Open a channel for `Client`, and further ones with its calls; with TLS if there are credentials.
 
     Raises:
         InvalidRequest: The target is not a valid address.
     """
     check_target(target)
-    arguments = _merged(target, options, plain=credentials is None)
-    if credentials is None:
-        return grpc.insecure_channel(target, arguments)
-    return grpc.secure_channel(target, credentials, arguments)
+    return _channels(grpc, target, credentials, options)
 
 
 def open_aio_channel(
     target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-) -> grpc.aio.Channel:
-    """Open a channel for `AsyncClient`, with TLS if there are credentials."""
+) -> Channels:
+    """Open a channel for `AsyncClient`, otherwise as `open_channel` does."""
+    return _channels(grpc.aio, target, credentials, options)
+
+
+def _channels(
+    kind: Any, target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
+) -> Channels:
     arguments = _merged(target, options, plain=credentials is None)
     if credentials is None:
-        return grpc.aio.insecure_channel(target, arguments)
-    return grpc.aio.secure_channel(target, credentials, arguments)
+        open_one = partial(kind.insecure_channel, target, arguments)
+    else:
+        open_one = partial(kind.secure_channel, target, credentials, arguments)
+    return Channels(open_one, room=_room(target, options))
+
+
+def _room(target: str, options: Sequence[tuple[str, Any]]) -> int:
+    """Return how many calls have room on one channel.
+
+    Raises:
+        InvalidRequest: The option that says so is no such number.
+    """
+    room = dict(options).get(_STREAMS, CALLS_PER_CHANNEL)
+    if not isinstance(room, int) or room < 1:
+        raise InvalidRequest(f"the option {_STREAMS} must be an integer from 1, was {room!r}")
+    # Of several servers, gRPC watches the health on a stream of each connection.
+    return max(1, room - is_several(target))
 
 
 def _merged(target: str, options: Sequence[tuple[str, Any]], *, plain: bool) -> list[tuple[str, Any]]:
@@ -140,7 +165,7 @@ def _merged(target: str, options: Sequence[tuple[str, Any]], *, plain: bool) -> 
         # Else gRPC sends the whole list as the host's name, which proxies reject. With TLS, the caller says
         # which name the certificates have.
         own["grpc.default_authority"] = target.partition(":")[2].lstrip("/").partition(",")[0]
-    return list((own | dict(options)).items())
+    return [(name, value) for name, value in (own | dict(options)).items() if name != _STREAMS]
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -91,7 +91,7 @@ class Client:
             options: gRPC channel options, which override the client's own.
             channel: A channel to use instead of opening one, for interceptors, fakes and measurements.
                 `target` then only names it, its own retry policy applies (ours is in
-                `polyhead_client.channel.OPTIONS`), and its owner closes it.
+                `polyhead_client.channel.OPTIONS`), no other is opened, and its owner closes it.
 
         Raises:
             InvalidRequest: An argument is not valid; the message names it.
@@ -105,8 +105,8 @@ class Client:
         self._patient = patient
         self._metadata = call_metadata(token)
         self._owned = channel is None
-        self._channel = open_channel(target, credentials, options) if channel is None else channel
-        self._procedures: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._channel: Any = open_channel(target, credentials, options) if channel is None else channel
+        self._procedures: dict[str, Any] = {}
         self._closed = False
 
     __reduce__ = refuse_copy
@@ -129,7 +129,7 @@ class Client:
     wait_until_ready = _blocking(Tasks.wait_until_ready)
 
     def close(self) -> None:
-        """Close the connection, and cancel the calls in flight."""
+        """Close the connections, and cancel the calls in flight."""
         self._closed = True
         self._operations.close()
         self._background.shutdown(wait=False)
@@ -206,7 +206,7 @@ class Client:
                 "metadata": ((REQUEST_ID, request_id), *self._metadata),
             }
             if calls is None:
-                return procedure(action.data, **arguments)
+                return bytes(procedure(action.data, **arguments))
             call = procedure.future(action.data, **arguments)
             calls.add(call)
             return bytes(call.result())

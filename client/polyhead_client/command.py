@@ -19,7 +19,7 @@ _PREFIX = "POLYHEAD_"
 # What each command does, in a line. To import them all for it would take the help seconds.
 _SUMMARIES = {
     "describe": "Show the shapes and the costs of an encoder: parameters, FLOPs, bytes.",
-    "doctor": "Say what works on this machine, what is missing, and what runs where.",
+    "doctor": "Say whether a server would run here, on what, and what to do if not.",
     "explore": "Serve a web page on which to look at the heads of a served encoder.",
     "export": "Export encoders to ONNX, checked against PyTorch, into a model repository.",
     "heads": "Find out over a corpus what each head of a model does, and which are alike.",

@@ -24,7 +24,7 @@ def load(
 
         polyhead load --host 127.0.0.1:8001 --model minilm --users 8
 
-        polyhead load --headless --run-time 1m --rate 50 --tokens 64 --attention all
+        polyhead load --headless --run-time 1m --rate 50 --tokens 64 --outputs output+attention
 
     Parameters
     ----------

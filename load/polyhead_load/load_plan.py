@@ -5,12 +5,13 @@ Shape letters: B batch, T tokens.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from polyhead_client.options import OPEN_ACCESS, Access, parse_indices
+from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.errors import LoadError
+from polyhead_load.outputs import DEFAULT_OUTPUTS, Outputs
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -19,7 +20,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 class Lengths:
     """A distribution of sequence lengths, in tokens."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     kind: Literal["lognormal"] = "lognormal"
     median: float
@@ -49,14 +50,8 @@ class LoadPlan:
     """TLS and token for the server."""
     model: str
     """The family; "" is the only one that is served."""
-    attention: Literal["all"] | list[int] | None = None
-    """The layers whose attention weights are fetched."""
-    heads: str | None = None
-    """The heads of those layers, such as 3, 0,3 or 0:4; None is all."""
-    queries: str | None = None
-    """The rows of those weights, likewise."""
-    dtype: str | None = None
-    """Datatype of the weights on the wire: FP32, FP16 or UINT8."""
+    outputs: Outputs = DEFAULT_OUTPUTS
+    """What is fetched of each reply."""
     batch: int = 1
     """B, sequences in a request."""
     tokens: int | Lengths
@@ -103,16 +98,6 @@ class LoadPlan:
     def longest(self) -> int:
         """Return the largest T."""
         return self.tokens if isinstance(self.tokens, int) else self.tokens.high
-
-    @property
-    def selection(self) -> dict[str, Any]:
-        """Return the arguments of `Client.encode` that select attention."""
-        return {
-            "attention": True if self.attention == "all" else self.attention,
-            "heads": None if self.heads is None else parse_indices("heads", self.heads),
-            "queries": None if self.queries is None else parse_indices("queries", self.queries),
-            "dtype": self.dtype,
-        }
 
     def to_json(self) -> str:
         """Return the plan as JSON."""

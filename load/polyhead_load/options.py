@@ -16,6 +16,7 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import ADDRESS_VARIABLE, MODEL_VARIABLE, Access, parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_load.load_plan import Lengths, LoadPlan
+from polyhead_load.outputs import parse_outputs
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser
@@ -64,8 +65,10 @@ def add_options(parser: "LocustArgumentParser") -> None:
     add("--batch", "B, sequences in a request", type=int, default=1)
     add("--text", "Send sentences, which the server tokenises", action="store_true")
     add(
-        "--attention", "Layers whose attention to fetch: 5, or 0,5, or -1 for the last, or all. Default: none"
+        "--outputs",
+        "What to fetch, such as pooled or output+attention. Default: pooled, else logits, else output",
     )
+    add("--layers", "Layers of the attention that is fetched: 5, or 0,5, or -1 for the last. Default: all")
     add("--heads", "Heads of those layers: 3, or 0,3, or 0:4. Default: all")
     add("--queries", "Rows of those weights: 0, or 0:8. Default: all")
     add("--dtype", "Datatype of the weights on the wire: FP32, FP16 or UINT8")
@@ -109,10 +112,13 @@ def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
         address=address or DEFAULT_TARGET,
         access=_access(options),
         model="",
-        attention=_read("attention", options.attention, _attention),
-        heads=options.heads or None,
-        queries=options.queries or None,
-        dtype=options.dtype or None,
+        outputs=parse_outputs(
+            options.outputs or "",
+            layers=_read("layers", options.layers, _layers),
+            heads=options.heads or None,
+            queries=options.queries or None,
+            dtype=options.dtype or None,
+        ),
         batch=options.batch,
         tokens=128 if tokens is None else tokens,
         text=options.text,
@@ -156,8 +162,8 @@ def _path(spelled: str | None) -> Path | None:
     return Path(spelled).absolute() if spelled else None
 
 
-def _attention(spelled: str) -> Any:
-    return "all" if spelled == "all" else parse_indices("--attention", spelled)
+def _layers(spelled: str) -> tuple[int, ...]:
+    return tuple(parse_indices("--layers", spelled))
 
 
 def parse_tokens(spelled: str) -> int | Lengths:

@@ -103,10 +103,7 @@ class Records:
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                absent = np.full(len(arrays["code"]), _ABSENT)
-                # Sweeps did not always keep the time for tokens.
-                found = {"tokenise_ns": absent} | dict(arrays)
-            return cls(**{field.name: found[field.name] for field in fields(cls)})
+                return cls(**{field.name: arrays[field.name] for field in fields(cls)})
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise SweepError(f"{path} must be the records of a run, is damaged: {error}") from error
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import TIMINGS, TOKENS, WHOLE
+from polyhead_proto.names import TIMINGS, WHOLE
 from polyhead_proto.wire import read_reply
 
 _LENGTH_BYTES = 4
@@ -87,9 +87,13 @@ class ReplyCheck:
 
     All replies must have the outputs of the first one, in its datatypes and shapes but for T. The same
     request must get the same shapes and as many bytes each time.
+
+    Args:
+        token_axes: Output → the axes along which it has T, if any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token_axes: Mapping[str, Sequence[int]]) -> None:
+        self._token_axes = token_axes
         self._first: tuple[ReplyTensor, ...] | None = None
         self._first_tokens: int | None = None
         self._seen: dict[int, tuple[ReplyTensor, ...]] = {}
@@ -106,7 +110,7 @@ class ReplyCheck:
         if (known := self._seen.get(number)) is not None:
             return None if tensors == known else f"must be {_spelled(known)}, was {_spelled(tensors)}"
         if tokens is None:
-            tokens = next((each.shape[-1] for each in tensors if each.name == TOKENS and each.shape), None)
+            tokens = next((max(spans) for each in tensors if (spans := self._spans(each))), None)
         fault = next(filter(None, map(_contents_fault, tensors)), None)
         if fault is None and not tensors:
             fault = "must have outputs, has none"
@@ -123,14 +127,25 @@ class ReplyCheck:
     ) -> bool:
         if [(*one[:2], len(one.shape)) for one in reply] != [(*one[:2], len(one.shape)) for one in first]:
             return False
-        # Dimensions that equal T in the first reply are T, or equal to it by chance, which not all can be.
-        if tokens != self._first_tokens and not any(tokens in tensor.shape for tensor in reply):
-            return False
-        return all(
-            extent == known or (known == self._first_tokens and extent == tokens)
-            for one, other in zip(reply, first, strict=True)
-            for extent, known in zip(one.shape, other.shape, strict=True)
+        return all(self._fits(one, other, tokens) for one, other in zip(reply, first, strict=True))
+
+    def _fits(self, tensor: ReplyTensor, first: ReplyTensor, tokens: int | None) -> bool:
+        """Return whether a tensor has the first reply's extents, but for T; selected rows are as many."""
+        spans = self._spans(tensor)
+        return (not spans or tokens in spans) and all(
+            extent == known
+            or (
+                axis in self._token_axes.get(tensor.name, ())
+                and (known, extent) == (self._first_tokens, tokens)
+            )
+            for axis, (extent, known) in enumerate(zip(tensor.shape, first.shape, strict=True))
         )
+
+    def _spans(self, tensor: ReplyTensor) -> list[int]:
+        """Return the extents along axes that have T, or as many as were selected of them."""
+        return [
+            tensor.shape[axis] for axis in self._token_axes.get(tensor.name, ()) if axis < len(tensor.shape)
+        ]
 
 
 def _contents_fault(tensor: ReplyTensor) -> str | None:

@@ -18,6 +18,7 @@ from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
 from polyhead_load.load_plan import Lengths, LoadPlan
 from polyhead_load.replies import ReplyCheck, join_parts, read_header
+from polyhead_proto import messages as pb
 from polyhead_proto.names import INPUT_IDS, MEMORY, Property
 
 # Streams of random numbers apart from the schedule's, which has the same seed.
@@ -45,24 +46,31 @@ class RequestBuilder:
             PolyheadError: The plan asks for what the model does not have, or the server does not answer.
         """
         info = self._model(plan.model)
-        plan = replace(plan, model=info.family)
+        if plan.model not in {"", info.family}:
+            raise LoadError(
+                f"model must be a family, was {plan.model!r}, one of its graphs: outputs, such as pooled, "
+                f"decide which graph of {info.family!r} answers"
+            )
+        plan = replace(plan, model=info.family, outputs=plan.outputs.of(info))
         _check_length(plan, info)
         contents = np.random.default_rng([plan.seed, _CONTENTS])
         count = _count(plan, info) * plan.batch
         lengths = draw_lengths(plan.tokens, count, np.random.default_rng([plan.seed, _LENGTHS]))
         requests: list[Request] = []
-        check = ReplyCheck()
         for start in range(0, count, plan.batch):
             of_batch = lengths[start : start + plan.batch]
             inputs = _inputs(plan, info, of_batch, contents)
             memory = _memory(info, of_batch, contents)
-            operation = self._operations.encode(inputs, memory=memory, model=plan.model, **plan.selection)
+            operation = self._operations.encode(
+                inputs, memory=memory, model=plan.model, **plan.outputs.arguments
+            )
+            wanted = self._until_inference(operation)
             request = Request(
                 name=label(plan),
-                wanted=self._until_inference(operation),
+                wanted=wanted,
                 number=start,
                 tokens=None if plan.text else max(of_batch),
-                check=check,
+                check=requests[0].check if requests else ReplyCheck(self._token_axes(wanted)),
             )
             if not requests:
                 self._check_first(request, operation)
@@ -78,6 +86,14 @@ class RequestBuilder:
             info: ModelInfo = stop.value
             return info
         raise TypeError(f"an operation for metadata must not ask for inference, was {wanted}")
+
+    def _token_axes(self, wanted: Call | Stream) -> dict[str, list[int]]:
+        """Return the axes along which outputs of the called graph have T, or the length of a memory."""
+        outputs = self._model(pb.ModelInferRequest.FromString(wanted.data).model_name).outputs
+        return {
+            name: [axis for axis, letter in enumerate(tensor.axes) if letter in {"T", "S"}]
+            for name, tensor in outputs.items()
+        }
 
     def _until_inference(self, operation: Operation[Any]) -> Call | Stream:
         """Carry out an operation up to its inference request, and return that."""
@@ -125,12 +141,11 @@ def label(plan: LoadPlan) -> str:
     parts = {
         "B": plan.batch if plan.batch > 1 else None,
         "T": f"~{tokens.median:g} ({tokens.low} to {tokens.high})" if isinstance(tokens, Lengths) else tokens,
-        "attention": ",".join(map(str, plan.attention))
-        if isinstance(plan.attention, list)
-        else plan.attention,
-        "heads": plan.heads,
-        "queries": plan.queries,
-        "dtype": plan.dtype,
+        "outputs": str(plan.outputs),
+        "layers": plan.outputs.layers and ",".join(map(str, plan.outputs.layers)),
+        "heads": plan.outputs.heads,
+        "queries": plan.outputs.queries,
+        "dtype": plan.outputs.dtype,
     }
     spelled = [f"{name}={value}" for name, value in parts.items() if value is not None]
     return " ".join([plan.model, *spelled, *(["text"] if plan.text else [])])

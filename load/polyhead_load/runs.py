@@ -63,6 +63,7 @@ class LocustRuns:
         # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
         # that below 100 ms they are rounded here, as it does itself.
         stats.bucket_response_time = _three_digits
+        stats.PERCENTILES_TO_CHART = [0.5, 0.99]
         times = ServerTimes(environment)
         if isinstance(environment.runner, WorkerRunner):  # its options come with each run
             environment.runner.register_message(_SHARE, self._take_share)

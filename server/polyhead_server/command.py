@@ -12,6 +12,15 @@ from polyhead_server.engine.gpus import gpus_for
 from polyhead_server.settings import Settings
 
 _PREFIX = "POLYHEAD_SERVE_"
+_RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Less CPU time on the way of a request: docs/deploy.md says what they change.
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+    "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1),
+}
+"""Settings of a Ray on one machine, which it reads when it is imported."""
 
 
 def _forget_empty(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -84,12 +93,11 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
 
 def _serve_on_ray(settings: Settings) -> int:
     from polyhead_server.errors import StartError
-    from polyhead_server.ray import ENVIRONMENT
 
-    for name, value in ENVIRONMENT.items():
+    for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        from polyhead_server.ray.local import run
+        from polyhead_server.ray import run
     except ModuleNotFoundError as error:
         if "ray.serve" in sys.modules:  # what is missing is not Ray, nor anything that Serve needs
             raise

@@ -19,7 +19,7 @@ from tests.load.conftest import OTHER_CLIENT, Fake, FakeServer, Generate, Genera
 from polyhead_load import LoadPlan
 from polyhead_load.records import GeneratorRun
 from polyhead_load.schedule import poisson, schedule
-from polyhead_load.sweep.gates import void_reasons
+from polyhead_load.sweep.gates import generator_reasons
 from polyhead_load.sweep.spec import Gates
 
 Begin = Callable[[LoadPlan], Generator]
@@ -188,7 +188,7 @@ def test_a_generator_that_is_asked_too_much_shows_it_and_voids_the_run(fake: Fak
     assert len(lag) == sum(1 for _ in schedule(20_000.0, seconds=0.3, seed=7))
     assert np.quantile(lag, 0.99) > 0.01
     assert np.median(lag[-100:]) > np.median(lag[:100])
-    why = void_reasons(GeneratorRun.read(generator.folder), plan, Gates())
+    why = generator_reasons(GeneratorRun.read(generator.folder), plan, Gates())
 
     assert any(re.search(r"of \d+ requests left more than \d.* ms late", reason) for reason in why), why
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from polyhead_load import Lengths, LoadError, LoadPlan
+from polyhead_load.outputs import Outputs
 
 LENGTHS = Lengths(median=29, sigma=0.6, low=8, high=128)
 
@@ -17,8 +18,13 @@ def plan(**fields: Any) -> LoadPlan:
     "fields",
     [
         {},
-        {"attention": "all", "dtype": "UINT8", "heads": "0,3", "queries": "0:2"},
-        {"attention": [0, 5], "tokens": LENGTHS, "batch": 4, "text": True},
+        {"outputs": Outputs(fetch=("attention",), dtype="UINT8", heads="0,3", queries="0:2")},
+        {
+            "outputs": Outputs(fetch=("pooled", "attention"), layers=(0, 5)),
+            "tokens": LENGTHS,
+            "batch": 4,
+            "text": True,
+        },
         {"mode": "open", "rate": 12.5, "warm_up_seconds": 1, "seconds": 3, "seed": 9, "max_in_flight": 4},
     ],
 )

@@ -150,12 +150,12 @@ def test_a_closed_loop_without_a_rate(fake: Fake, locust: Locust, tmp_path: Path
     server = fake(tell_at=50)
     process = locust(
         *["--host", server.address, "--headless", "--users", "3", "--spawn-rate", "10"],
-        *["--attention", "0,1", "--dtype", "FP16", "--json", "--records", "out"],
+        *["--outputs", "attention", "--layers", "0,1", "--dtype", "FP16", "--json", "--records", "out"],
     )
     out, _ = stop(process, when_reached=server)
 
     row = table(out)
-    assert row["name"] == "identity T=4 attention=0,1 dtype=FP16"
+    assert row["name"] == "identity T=4 outputs=attention layers=0,1 dtype=FP16"
     assert row["num_requests"] > 10
     assert row["num_failures"] == 0
     (seen,) = recorded(tmp_path / "out")
@@ -239,12 +239,12 @@ def test_the_web_interface_starts_and_stops_an_open_loop(
         rate="60",
         model="identity,known-1",
         tokens="median=4,sigma=0.5,low=1,high=9",
-        attention="",
+        outputs="",
     )
 
     assert {row["name"] for row in stats["stats"]} == {
-        "identity T=~4 (1 to 9)",
-        "known-1 T=~4 (1 to 9)",
+        "identity T=~4 (1 to 9) outputs=output",
+        "known-1 T=~4 (1 to 9) outputs=output",
         "Aggregated",
     }
     assert not stats["errors"]
@@ -265,7 +265,7 @@ def test_the_form_decides_which_loop_a_run_is(fake: Fake, page: Callable[..., Pa
     ours = page("--records", "out", "--rate", "500")
     shown = ours.text("/")
     assert "What to ask polyhead for" in shown
-    places = [shown.index(f'"{name}": {{') for name in ("model", "rate", "tokens", "attention", "seed")]
+    places = [shown.index(f'"{name}": {{') for name in ("model", "rate", "tokens", "outputs", "seed")]
     assert places == sorted(places)
     folders: set[Path] = set()
     for rate in ("40", ""):
@@ -468,5 +468,5 @@ def test_the_command_is_locust_with_our_options() -> None:
 
     assert done.returncode == 0, done.stderr
     assert "Usage: locust" in done.stdout
-    for flag in ("--rate", "--attention", "--headless", "--processes"):
+    for flag in ("--rate", "--outputs", "--headless", "--processes"):
         assert re.search(rf"^ +{flag}\b", done.stdout, re.MULTILINE)

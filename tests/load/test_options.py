@@ -10,6 +10,7 @@ import pytest
 from polyhead_client.options import Access
 from polyhead_load import Lengths, LoadError, LoadPlan
 from polyhead_load.options import add_options, is_open, plans_of
+from polyhead_load.outputs import Outputs
 
 
 def options(*arguments: str, **from_the_web: Any) -> Namespace:
@@ -35,7 +36,8 @@ def test_nothing_is_a_closed_loop() -> None:
 def test_everything_can_be_said() -> None:
     spoken = options(
         *["--model", "a,b", "--tokens", "median=29,sigma=0.6,low=8,high=128", "--batch", "2", "--text"],
-        *["--attention", "0,-1", "--heads", "0:2", "--queries", "0", "--dtype", "UINT8", "--rate", "12.5"],
+        *["--outputs", "pooled+attention", "--layers", "0,-1", "--heads", "0:2", "--queries", "0"],
+        *["--dtype", "UINT8", "--rate", "12.5"],
         *["--warm-up", "3", "--max-in-flight", "9", "--timeout", "4", "--seed", "5"],
     )
 
@@ -45,10 +47,9 @@ def test_everything_can_be_said() -> None:
     assert first == LoadPlan(
         address="far:1",
         model="a",
-        attention=[0, -1],
-        heads="0:2",
-        queries="0",
-        dtype="UINT8",
+        outputs=Outputs(
+            fetch=("pooled", "attention"), layers=(0, -1), heads="0:2", queries="0", dtype="UINT8"
+        ),
         batch=2,
         tokens=Lengths(median=29, sigma=0.6, low=8, high=128),
         text=True,
@@ -60,7 +61,7 @@ def test_everything_can_be_said() -> None:
         max_in_flight=9,
         timeout_seconds=4,
     )
-    assert plan("--attention", "all").attention == "all"
+    assert plan("--outputs", "default") == plan()
 
 
 def test_the_variables_of_all_commands_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +90,7 @@ def test_what_a_locked_server_asks_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
-    empty = dict.fromkeys(["model", "attention", "heads", "queries", "dtype", "rate", "tokens"], "")
+    empty = dict.fromkeys(["model", "outputs", "layers", "heads", "queries", "dtype", "rate", "tokens"], "")
 
     assert plan(**empty) == plan()
 
@@ -112,7 +113,9 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
             ["--tokens", "median=3,sigma=x,low=1,high=5"],
             "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3,",
         ),
-        (["--attention", "x"], "--attention must be indices such as 5, 0,3 or 0:4, was 'x'"),
+        (["--layers", "x"], "--layers must be indices such as 5, 0,3 or 0:4, was 'x'"),
+        (["--outputs", "pooled,output"], "outputs must be of pooled, logits, output, attention, "),
+        (["--outputs", "pooled", "--heads", "0"], "heads goes with "),
         (["--rate", "fast"], "--rate must be a number, was 'fast'"),
         (
             ["--rate", "-1"],

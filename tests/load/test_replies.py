@@ -6,6 +6,8 @@ import pytest
 from polyhead_load.replies import NO_HEADER, ReplyCheck, ReplyTensor, join_parts, read_header
 from polyhead_proto import messages as pb
 
+TOKEN_AXES = {"output": [1], "attention.0": [2, 3], "tokens": [1]}
+
 TIMINGS = {"parse_ns": 1, "tokenise_ns": 0, "queue_ns": 300, "compute_ns": 2**40, "serialise_ns": 70_000}
 
 
@@ -95,7 +97,7 @@ def text(tokens: int, size: int) -> list[ReplyTensor]:
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_replies_differ_in_t_alone(attention: bool) -> None:
-    check = ReplyCheck()
+    check = ReplyCheck(TOKEN_AXES)
 
     for number, tokens in enumerate([5, 5, 9, 1, 8]):
         for _ in range(2):
@@ -104,15 +106,37 @@ def test_replies_differ_in_t_alone(attention: bool) -> None:
 
 
 def test_a_width_that_is_t_by_chance_stays() -> None:
-    check = ReplyCheck()
+    check = ReplyCheck(TOKEN_AXES)
     pooled = ReplyTensor("pooled", "FP32", (1, 8), 32)
 
     for number, tokens in enumerate([8, 3, 12]):
         assert check.fault(number, tokens, [*outputs(tokens), pooled]) is None
 
 
+def test_replies_without_t_are_alike_whatever_t_is() -> None:
+    """Not even where its width is T by chance."""
+    check = ReplyCheck(TOKEN_AXES)
+    pooled = [ReplyTensor("pooled", "FP32", (1, 8), 32)]
+
+    for number, tokens in enumerate([8, 3, 8, 12]):
+        assert check.fault(number, tokens, pooled) is None
+    assert check.fault(4, 12, [ReplyTensor("pooled", "FP32", (1, 12), 48)]) is not None
+
+
+def test_selected_rows_are_as_many_whatever_t_is() -> None:
+    check = ReplyCheck(TOKEN_AXES)
+
+    def rows(count: int, tokens: int) -> list[ReplyTensor]:
+        return [ReplyTensor("attention.0", "FP32", (1, 2, count, tokens), 8 * count * tokens)]
+
+    for number, tokens in enumerate([9, 5, 12]):
+        assert check.fault(number, tokens, rows(3, tokens)) is None
+    assert check.fault(3, 7, rows(4, 7)) is not None
+    assert check.fault(4, None, rows(3, 7)) is None
+
+
 def test_of_texts_the_reply_says_t() -> None:
-    check = ReplyCheck()
+    check = ReplyCheck(TOKEN_AXES)
 
     for number, (tokens, size) in enumerate([(5, 40), (7, 60), (7, 61)]):
         assert check.fault(number, None, text(tokens, size)) is None
@@ -141,7 +165,7 @@ def test_of_texts_the_reply_says_t() -> None:
     ],
 )
 def test_anything_else_is_a_fault(tensors: list[ReplyTensor], fault: str) -> None:
-    check = ReplyCheck()
+    check = ReplyCheck(TOKEN_AXES)
     assert check.fault(0, 5, outputs(5)) is None
 
     with pytest.raises(ValueError, match=fault):
@@ -150,7 +174,7 @@ def test_anything_else_is_a_fault(tensors: list[ReplyTensor], fault: str) -> Non
 
 
 def test_one_size_for_all_is_no_answer() -> None:
-    check = ReplyCheck()
+    check = ReplyCheck(TOKEN_AXES)
     assert check.fault(0, 5, outputs(5)) is None
 
     assert check.fault(1, 9, outputs(5)) is not None

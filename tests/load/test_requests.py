@@ -12,6 +12,7 @@ from polyhead_client.calls import Call
 from polyhead_client.errors import InvalidRequest, Unavailable
 from polyhead_load import Lengths, LoadError, LoadPlan
 from polyhead_load.connection import LoadConnection, Request
+from polyhead_load.outputs import Outputs, parse_outputs
 from polyhead_load.requests import RequestBuilder, label
 from polyhead_proto import messages as pb
 
@@ -54,7 +55,7 @@ def messages(plan: LoadPlan) -> list[Any]:
         {"tokens": LENGTHS, "batch": 3},
         {"model": "ids", "tokens": LENGTHS},
         {"model": "ids", "text": True, "batch": 2},
-        {"attention": "all", "heads": "0", "queries": "0:2", "dtype": "FP16"},
+        {"outputs": Outputs(fetch=("attention",), heads="0", queries="0:2", dtype="FP16")},
     ],
 )
 def test_the_same_seed_gives_the_same_bytes(fields: dict[str, Any]) -> None:
@@ -99,7 +100,8 @@ def test_token_ids_and_texts_are_sent_to_those_who_take_them() -> None:
 
 
 def test_attention_is_asked_for_as_the_plan_says() -> None:
-    plan = plan_for("a:1", "x", attention=[1], heads="1,0", queries="0:2", dtype="UINT8")
+    selected = Outputs(fetch=("attention",), layers=(1,), heads="1,0", queries="0:2", dtype="UINT8")
+    plan = plan_for("a:1", "x", outputs=selected)
     message = messages(plan)[0]
 
     assert message.model_name == "x.attention"
@@ -110,7 +112,10 @@ def test_attention_is_asked_for_as_the_plan_says() -> None:
         "queries": "0:2",
         "dtype": "UINT8",
     }
-    assert [one.name for one in messages(plan_for("a:1", "x", attention="all"))[0].outputs] == [
+    assert [
+        one.name
+        for one in messages(plan_for("a:1", "x", outputs=parse_outputs("output+attention")))[0].outputs
+    ] == [
         "output",
         "attention.0",
         "attention.1",
@@ -119,7 +124,9 @@ def test_attention_is_asked_for_as_the_plan_says() -> None:
 
 def test_metadata_is_asked_for_once() -> None:
     connection = FakeConnection()
-    RequestBuilder(cast(LoadConnection, connection)).build(plan_for("a:1", "", attention="all"))
+    RequestBuilder(cast(LoadConnection, connection)).build(
+        plan_for("a:1", "", outputs=parse_outputs("attention"))
+    )
 
     assert connection.asked == ["RepositoryIndex", "ModelMetadata", "ModelMetadata", "ModelInfer"]
 
@@ -130,15 +137,18 @@ def test_what_the_model_cannot_take_is_refused() -> None:
     with pytest.raises(LoadError, match="text must be off for x: it takes x, lengths"):
         written(plan_for("a:1", "x", text=True))
     with pytest.raises(InvalidRequest, match=r"attention must be layers that x\.attention has \(0, 1"):
-        written(plan_for("a:1", "x", attention=[2]))
-    with pytest.raises(InvalidRequest, match="heads goes with attention"):
-        written(plan_for("a:1", "x", heads="0"))
+        written(plan_for("a:1", "x", outputs=Outputs(fetch=("attention",), layers=(2,))))
+    with pytest.raises(
+        LoadError, match=r"model must be a family, was 'x\.attention', one of its graphs: out"
+    ):
+        written(plan_for("a:1", "x.attention"))
 
 
 def test_a_label_says_what_is_asked_for() -> None:
-    assert label(plan_for("a:1", "x")) == "x T=4"
+    some = Outputs(fetch=("attention",), layers=(0, 1), heads="0:2", dtype="FP16")
+    assert label(plan_for("a:1", "x")) == "x T=4 outputs=default"
     assert (
-        label(plan_for("a:1", "x", tokens=LENGTHS, batch=2, attention=[0, 1], heads="0:2", dtype="FP16"))
-        == "x B=2 T=~12 (3 to 40) attention=0,1 heads=0:2 dtype=FP16"
+        label(plan_for("a:1", "x", tokens=LENGTHS, batch=2, outputs=some))
+        == "x B=2 T=~12 (3 to 40) outputs=attention layers=0,1 heads=0:2 dtype=FP16"
     )
-    assert label(plan_for("a:1", "x", text=True, attention="all")) == "x T=4 attention=all text"
+    assert label(plan_for("a:1", "x", text=True)) == "x T=4 outputs=default text"

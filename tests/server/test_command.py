@@ -55,6 +55,17 @@ def test_grpc_options_may_be_given_several_times_or_in_the_environment_or_the_fi
     assert served == [Settings(models=Path("m"), grpc_option=("grpc.a=1", "grpc.b=x"))] * 3
 
 
+def test_a_folder_in_which_other_programs_count_is_left_alone(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "somebody's")
+
+    run("--models", "m")
+
+    assert served
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
+
+
 @pytest.mark.parametrize(("text", "port"), [("off", "off"), ("auto", "auto"), ("0", 0), ("9", 9)])
 def test_the_port_for_metrics_may_be_a_word(served: list[Settings], text: str, port: int | str) -> None:
     run("--models", "m", "--http-port", text)
@@ -218,8 +229,7 @@ def test_ray_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, alone: bool
 ) -> None:
     """Or is installed without what Serve needs: `pip install ray`."""
-    for name in [name for name in sys.modules if name.startswith("polyhead_server.ray.")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "polyhead_server.ray", raising=False)
     ray: Any = ModuleType("ray")
     ray.__path__ = [str(tmp_path)]
     (tmp_path / "serve.py").write_text("import a_web_framework_that_is_missing")

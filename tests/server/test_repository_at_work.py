@@ -24,6 +24,7 @@ from polyhead_proto import messages as pb
 from polyhead_server import Settings, create_server
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import StartError
+from polyhead_server.observability import metrics
 
 X = np.random.default_rng(6).normal(size=(2, 5, 16)).astype(np.float32)
 TOKEN = "a-token-for-management"
@@ -289,6 +290,23 @@ def test_sessions_that_are_out_of_service_are_let_go(
         return all(engine() is None for engine in engines)
 
     until(all_gone)
+
+
+def test_an_unloaded_version_leaves_no_counters_however_often_it_was_loaded(managed: Any) -> None:
+    def count() -> Any:
+        managed.infer("tiny", {"x": X})
+        (one,) = managed.call("ModelStatistics", pb.ModelStatisticsRequest(name="tiny")).model_stats
+        return one.inference_stats.success.count
+
+    first = count()
+    for _ in range(3):
+        order(managed, "Unload", "tiny")
+        names = {name for name, samples in metrics.totals()["tiny", "1"].samples.items() if samples}
+        assert names == {"polyhead_model_ready"}  # the index shows it, too
+        order(managed, "Load", "tiny")
+        assert count() == 1
+
+    assert first >= 1
 
 
 @pytest.mark.parametrize("name", ["Load", "Unload"])

@@ -1,17 +1,31 @@
-"""Say what there is to choose from: what each configuration can answer, and what it costs beside time."""
+"""Say which configurations hold a rate within a limit on p99, and on how many machines.
 
-from collections.abc import Mapping, Sequence
+**Machines** = rate / (capacity * (1 - headroom)), rounded up, with the lower end of the capacity's interval.
+A configuration *holds* the target if that is one machine.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
-from polyhead_load.report.findings import Capacity, Findings
+from polyhead_load.report.findings import Capacity, Findings, Throughput
 from polyhead_load.report.formatting import count, described, number, size, spread
-from polyhead_load.report.tables import compact_table
+from polyhead_load.report.tables import compact_table, interval_facts
+from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension
+from polyhead_load.sweep.target import ServiceTarget
+
+_WORKLOAD: tuple[Dimension, ...] = ("tokens", "batch", "outputs")
+"""Given by the callers; configurations are compared within each."""
+
+Verdict = Literal["holds", "close", "no", "never", "not known", ""]
+"""Whether one machine holds the target. Close: it may, but not with the headroom, or not surely. No: it takes
+more. Never: no rate keeps the limit. Empty: no rate is wanted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,57 +33,163 @@ class Option:
     """A configuration that one may choose."""
 
     labels: Mapping[Dimension, str]
-    capacity: Capacity | None
+    target: ServiceTarget | None
+    capacity: Interval | None
+    """The largest rate that holds the target's limit, in requests a second; None where it is not known."""
+    throughput: Throughput | None
     parameters: int | None
     reply_bytes: float | None
     """Mean size of a reply."""
 
+    @property
+    def machines(self) -> int | None:
+        """Return how many machines the target's rate takes; None where it cannot be said."""
+        if self.target is None or self.target.rate is None or self.capacity is None or not self.capacity.low:
+            return None
+        return math.ceil(self.target.rate / (self.capacity.low * (1 - self.target.headroom)))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return whether one machine holds the target."""
+        if self.target is None:
+            return ""
+        if self.capacity is None:
+            return "not known"
+        if not self.capacity.value:
+            return "never"
+        if self.target.rate is None:
+            return ""
+        if self.machines == 1:
+            return "holds"
+        return "close" if self.target.rate <= self.capacity.high else "no"
+
     def facts(self) -> dict[str, Any]:
-        """Return the option as JSON values."""
-        interval = self.capacity and self.capacity.interval
+        """Return the option as JSON values; `high` is left out where it is infinite."""
+        facts = {} if self.capacity is None else self.capacity.facts()
         return {
             **{str(name): label for name, label in self.labels.items()},
-            "capacity_per_second": self.capacity and self.capacity.value,
-            "capacity_interval": interval and interval.facts(),
+            "verdict": self.verdict,
+            "machines": self.machines,
+            "capacity_per_second": {name: one for name, one in facts.items() if math.isfinite(one)} or None,
+            "throughput_per_second": self.throughput and self.throughput.value,
+            "throughput_interval": self.throughput and interval_facts(self.throughput.interval),
             "parameters": self.parameters,
             "reply_bytes": self.reply_bytes,
         }
 
 
-def choose(findings: Findings) -> list[Option]:
-    """Return the configurations of a sweep, in its order."""
+def choose(findings: Findings, target: ServiceTarget | None) -> list[Option]:
+    """Return the configurations of a sweep, by workload, and of each those with the most capacity first."""
     families = findings.facts.get("families", {})
+    searched: list[Capacity] = [one for one in findings.capacities if target and one.load == target.load]
 
     def option(labels: Mapping[Dimension, str]) -> Option:
-        measured = [*findings.capacities, *findings.rows]
-        sizes = [one.mean("reply_bytes") for one in measured if one.labels == labels]
-        known = [each for each in sizes if each is not None]
+        measured = [one for one in (*findings.throughputs, *searched, *findings.rows) if one.labels == labels]
+        sizes = [bytes_ for one in measured if (bytes_ := one.mean("reply_bytes")) is not None]
         return Option(
             labels=labels,
-            capacity=next((one for one in findings.capacities if one.labels == labels), None),
+            target=target,
+            capacity=next((one.interval for one in searched if one.labels == labels), None),
+            throughput=next((one for one in findings.throughputs if one.labels == labels), None),
             parameters=families.get(labels["family"], {}).get("parameters"),
-            reply_bytes=fmean(known) if known else None,
+            reply_bytes=fmean(sizes) if sizes else None,
         )
 
-    return [
-        option(dict(zip(DIMENSIONS, labels, strict=True)))
-        for labels in product(*map(findings.sweep.labels, DIMENSIONS))
-    ]
+    values = {name: findings.sweep.labels(name) for name in DIMENSIONS}
+    options = [option(dict(zip(DIMENSIONS, labels, strict=True))) for labels in product(*values.values())]
+    return sorted(
+        options,
+        key=lambda one: (
+            *(values[name].index(one.labels[name]) for name in _WORKLOAD),
+            -(one.capacity.value if one.capacity else 0.0),
+        ),
+    )
 
 
-def choose_table(options: Sequence[Option], varied: Sequence[Dimension]) -> Table:
+def choose_table(
+    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget | None
+) -> Table:
     """Return the table to choose from, which fits into 80 columns."""
-    table = compact_table("Choose", "configuration", "capacity/s", "param.", "reply", min_width=8)
+    title = "Choose" if target is None else f"Choose: {target}"
+    asked = [] if target is None else ["capacity/s"]
+    asked = ["machines", *asked] if target and target.rate else asked
+    table = compact_table(title, "configuration", *asked, "throughput/s", "param.", "reply", min_width=8)
     for one in options:
         name = "\n".join(described(dimension, one.labels[dimension]) for dimension in varied)
-        value, ends = capacity_cell(one)
-        capacity = f"{value}\n({ends})" if ends else value
-        table.add_row(name, capacity, count(one.parameters), size(one.reply_bytes))
+        cells = {"machines": "\n".join(machines_cell(one)), "capacity/s": _stacked(*capacity_cell(one))}
+        about = [_stacked(*throughput_cell(one)), count(one.parameters), size(one.reply_bytes)]
+        table.add_row(name, *(cells[column] for column in asked), *about)
     return table
 
 
+def machines_cell(one: Option) -> tuple[str, str]:
+    """Return how many machines the rate takes, and whether one holds it."""
+    return "–" if one.machines is None else f"{one.machines:,}", "" if one.verdict == "no" else one.verdict
+
+
 def capacity_cell(one: Option) -> tuple[str, str]:
-    """Return the requests a second that a configuration can answer, and their interval."""
-    if one.capacity is None:
-        return "", ""
-    return number(one.capacity.value), spread(one.capacity.interval) if one.capacity.interval else ""
+    """Return the capacity, and its interval."""
+    if one.capacity is None or not one.capacity.value:
+        return one.verdict, ""
+    if math.isinf(one.capacity.high):
+        return f"≥ {number(one.capacity.low)}", ""
+    return number(one.capacity.value), spread(one.capacity)
+
+
+def throughput_cell(one: Option) -> tuple[str, str]:
+    """Return the requests a second that a configuration answers in a closed loop, and their interval."""
+    found = one.throughput
+    return (
+        ("", "") if found is None else (number(found.value), spread(found.interval) if found.interval else "")
+    )
+
+
+def choose_lines(
+    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget | None
+) -> Iterator[str]:
+    """Yield what the table comes to, for each workload, and what its words mean."""
+    if target is None:
+        return
+    asked = [name for name in varied if name in _WORKLOAD]
+    chosen = [name for name in varied if name not in asked]
+    for labels in dict.fromkeys(tuple(one.labels[name] for name in asked) for one in options):
+        same = [one for one in options if tuple(one.labels[name] for name in asked) == labels]
+        where = ", ".join(described(*each) for each in zip(asked, labels, strict=True))
+        yield f"{where}{': ' if where else ''}{_in_words(same, chosen, target)}"
+    said = {one.verdict for one in options}
+    if "close" in said:
+        yield (
+            "close: the rate is within the capacity or its interval, but not with "
+            f"{target.headroom:.0%} headroom"
+        )
+    if "not known" in said:
+        yield (
+            f"not known: fewer than {FEWEST_BLOCKS} rounds of a search for {target.load} have been measured "
+            "without being void; the sweep with this limit measures them"
+        )
+
+
+def _in_words(options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget) -> str:
+    def name(one: Option) -> str:
+        return ", ".join(described(dimension, one.labels[dimension]) for dimension in varied)
+
+    def capacity(one: Option) -> str:
+        value, ends = capacity_cell(one)
+        return f"{name(one)}, {value}{f' ({ends})' if ends else ''} requests/s"
+
+    known = [one for one in options if one.capacity and one.capacity.value]
+    said = []
+    if target.rate is not None:
+        holding = sum(one.verdict == "holds" for one in options)
+        said.append(
+            f"{holding} of {len(options)} hold {target} on one machine, with {target.headroom:.0%} headroom."
+        )
+    if known:
+        said.append(f"Largest capacity: {capacity(known[0])}.")
+    if never := sum(one.verdict == "never" for one in options):
+        said.append(f"At no rate: {never}.")
+    return " ".join(said) or f"The capacity for {target} is not known."
+
+
+def _stacked(value: str, ends: str) -> str:
+    return f"{value}\n({ends})" if ends else value

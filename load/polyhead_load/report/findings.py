@@ -1,4 +1,4 @@
-"""Aggregate a run's measurements: one row per cell, one capacity per configuration."""
+"""Aggregate a run's measurements: a row for each cell, and what each configuration can answer."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyhead_load.records import Records
-from polyhead_load.sweep.cells import CAPACITY
+from polyhead_load.sweep.cells import THROUGHPUT, search_rounds
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.intervals import (
     FEWEST_BLOCKS,
@@ -20,7 +20,9 @@ from polyhead_load.sweep.intervals import (
     pooled_quantile,
     typical_value,
 )
-from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep, parse_load
+from polyhead_load.sweep.loads import parse_load
+from polyhead_load.sweep.search import SearchRound, capacity_of
+from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep
 
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
@@ -29,7 +31,7 @@ _SAME_RATE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Aggregate:
+class Aggregate:
     """Valid runs of one configuration."""
 
     labels: Mapping[Dimension, str]
@@ -42,8 +44,8 @@ class _Aggregate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capacity(_Aggregate):
-    """Requests a second that a configuration can answer."""
+class Throughput(Aggregate):
+    """Requests a second that a configuration answers in a closed loop, whatever they take."""
 
     value: float
     """The median of its runs."""
@@ -52,7 +54,18 @@ class Capacity(_Aggregate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(_Aggregate):
+class Capacity(Aggregate):
+    """The largest rate at which a configuration holds a limit on p99."""
+
+    load: str
+    """The limit, such as `p99 50ms`."""
+    rounds: Sequence[SearchRound]
+    interval: Interval | None
+    """In requests a second; None for fewer than three rounds that found something."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Aggregate):
     """One cell. Latencies are in milliseconds, from the planned time to the answer."""
 
     load: str
@@ -99,9 +112,11 @@ class Findings:
     facts: Mapping[str, Any]
     rows: Sequence[Row]
     """In the order of the sweep; skipped cells have none."""
+    throughputs: Sequence[Throughput]
     capacities: Sequence[Capacity]
+    """Of all limits that were searched."""
     void: Sequence[Measurement]
-    """Every void run, capacities included."""
+    """Every void run."""
 
     @property
     def overloaded(self) -> list[Measurement]:
@@ -147,13 +162,23 @@ def read_findings(folder: RunFolder) -> Findings:
     by_cell: dict[tuple[str, ...], list[Measurement]] = defaultdict(list)
     for one in measurements:
         by_cell[one.cell].append(one)
-    alone = {key: _row(runs, folder) for key, runs in by_cell.items() if key[-1] != CAPACITY}
-    capacities = [capacity_of(runs) for key, runs in by_cell.items() if key[-1] == CAPACITY]
+    kinds = {key: parse_load(key[-1]).kind for key in by_cell}
+    alone = {
+        key: _row(runs, folder) for key, runs in by_cell.items() if kinds[key] not in {THROUGHPUT, "p99"}
+    }
+    found = [_throughput(runs) for key, runs in by_cell.items() if kinds[key] == THROUGHPUT]
+    throughputs = [one for one in found if one is not None]
+    closed = {tuple(one.labels.values()): one.value for one in throughputs}
     findings = Findings(
         sweep=sweep,
         facts=facts,
         rows=(),
-        capacities=[one for one in capacities if one is not None],
+        throughputs=throughputs,
+        capacities=[
+            _capacity(runs, sweep, closed[key[:-1]])
+            for key, runs in by_cell.items()
+            if kinds[key] == "p99" and key[:-1] in closed
+        ],
         void=[one for one in measurements if one.void],
     )
     rows = [
@@ -171,17 +196,29 @@ def _labels(one: Measurement) -> dict[Dimension, str]:
     return {dimension: getattr(one, dimension) for dimension in DIMENSIONS}
 
 
-def capacity_of(runs: Sequence[Measurement]) -> Capacity | None:
-    """Return the capacity that runs show; None where none is valid."""
+def _throughput(runs: Sequence[Measurement]) -> Throughput | None:
+    """Return the throughput that runs show; None where none is valid."""
     valid = [one for one in runs if not one.void and one.achieved]
     values = [one.achieved for one in valid if one.achieved]
     if not values:
         return None
-    return Capacity(
+    return Throughput(
         labels=_labels(valid[0]),
         valid=valid,
         value=median(values),
         interval=typical_value(values),
+    )
+
+
+def _capacity(runs: Sequence[Measurement], sweep: Sweep, closed: float) -> Capacity:
+    """Return what the search of one configuration has found, from where its closed loop has put it."""
+    rounds = search_rounds(runs, sweep.rounds, closed)
+    return Capacity(
+        labels=_labels(runs[0]),
+        valid=[one for one in runs if not one.void],
+        load=runs[0].load,
+        rounds=rounds,
+        interval=capacity_of(rounds),
     )
 
 

@@ -1,7 +1,8 @@
 """Format numbers, intervals and labels for people."""
 
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.spec import Dimension, parse_load
+from polyhead_load.sweep.loads import parse_load
+from polyhead_load.sweep.spec import Dimension
 
 TOO_FEW = "too few samples"
 NO_DIFFERENCE = "no measurable difference"
@@ -38,8 +39,14 @@ def factor(interval: Interval | None) -> str:
     """Return such as `1.07 (1.02–1.12)`, NO_DIFFERENCE with the interval, or TOO_FEW."""
     if interval is None:
         return TOO_FEW
-    ends = f"({interval.low:#.3g}–{interval.high:#.3g})"
-    return f"{NO_DIFFERENCE if 1.0 in interval else f'{interval.value:#.3g}'} {ends}"
+    value, ends = ratio(interval)
+    return f"{NO_DIFFERENCE if 1.0 in interval else value} ({ends})"
+
+
+def ratio(interval: Interval) -> tuple[str, str]:
+    """Return three digits of a ratio, and of its interval's ends."""
+    value, low, high = (f"{one:#.3g}".rstrip(".") for one in (interval.value, interval.low, interval.high))
+    return value, f"{low}–{high}"
 
 
 def count(value: float | None) -> str:
@@ -64,7 +71,7 @@ def size(bytes_: float | None) -> str:
 
 def described(dimension: Dimension, label: str) -> str:
     """Return a label with what it measures, such as `T 128` or `attention off`."""
-    prefix = {"tokens": "T ", "batch": "B ", "attention": "attention "}.get(dimension, "")
+    prefix = {"tokens": "T ", "batch": "B ", "outputs": ""}.get(dimension, "")
     return f"{prefix}{label}"
 
 
@@ -73,7 +80,7 @@ def load_title(load: str) -> str:
     kind, value = parse_load(load)
     return {
         "single": "one in flight",
-        "share": f"{load} of its own capacity",
+        "share": f"{load} of its own throughput",
         "common": "the same rate for all",
         "rate": f"{value:g} requests/s",
     }.get(kind, load)

@@ -9,12 +9,15 @@ from typing import Any
 
 import matplotlib as mpl
 
-from polyhead_load.report.findings import Findings, Row
+from polyhead_load.report.findings import Aggregate, Findings, Row
 from polyhead_load.report.formatting import described
-from polyhead_load.sweep.spec import DIMENSIONS, Dimension, parse_load
+from polyhead_load.sweep.spec import DIMENSIONS, Dimension
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
+
+_OF_HEADS = {"heads", "head_width", "d_model"}
+"""Fields of an encoder in which families of a comparison of heads differ."""
 
 Value = tuple[str, ...]
 """The labels in which compared configurations differ."""
@@ -27,9 +30,9 @@ class Facet:
     labels: Mapping[Dimension, str]
     title: str
 
-    def holds(self, row: Row) -> bool:
-        """Return whether a row belongs to the facet."""
-        return all(row.labels[name] == value for name, value in self.labels.items())
+    def holds(self, one: Aggregate) -> bool:
+        """Return whether a configuration belongs to the facet."""
+        return all(one.labels[name] == value for name, value in self.labels.items())
 
 
 class PlotLayout:
@@ -51,20 +54,21 @@ class PlotLayout:
         self.values = [value for value in product(*map(labels_of, self.compared)) if value in measured]
         """What is compared, in the order of the sweep."""
 
-    def value(self, row: Row) -> Value:
-        """Return what is compared, of a row."""
-        return tuple(row.labels[name] for name in self.compared)
+    def value(self, one: Aggregate) -> Value:
+        """Return what is compared, of a configuration."""
+        return tuple(one.labels[name] for name in self.compared)
 
     @cached_property
     def heads(self) -> Mapping[Value, int]:
-        """Map each value to H where families that differ in H are compared; empty otherwise."""
+        """Map each value to H where families differ in H, and in widths, alone; empty otherwise."""
         if self.compared != ["family"]:
             return {}
         families = self.findings.facts.get("families", {})
-        heads = {
-            value: families[value[0]]["encoder"]["heads"] for value in self.values if value[0] in families
-        }
-        return heads if len(set(heads.values())) == len(self.values) else {}
+        encoders = {value: families[value[0]]["encoder"] for value in self.values if value[0] in families}
+        rest = [{**encoder, **dict.fromkeys(_OF_HEADS)} for encoder in encoders.values()]
+        heads = {value: encoder["heads"] for value, encoder in encoders.items()}
+        alike = all(one == rest[0] for one in rest)
+        return heads if alike and len(set(heads.values())) == len(self.values) else {}
 
     @cached_property
     def places(self) -> Mapping[Value, float]:
@@ -106,22 +110,3 @@ class PlotLayout:
             if row.load == load and row.valid and facet.holds(row)
         }
         return [found[value] for value in self.values if value in found]
-
-    @cached_property
-    def _shares(self) -> dict[str, float]:
-        loads = {load: parse_load(load) for load in self.loads}
-        return {load: kind.value for load, kind in loads.items() if kind.kind == "share"}
-
-    @cached_property
-    def main_loads(self) -> list[str]:
-        """Return at most four loads: single, about half, the highest share, and common or fixed rates."""
-        shown = {load for load in self.loads if load not in self._shares}
-        if shares := self._shares:
-            shown |= {max(shares, key=shares.__getitem__), min(shares, key=lambda at: abs(shares[at] - 0.5))}
-        return [load for load in self.loads if load in shown][:4]
-
-    @property
-    def extreme_loads(self) -> list[str]:
-        """Return the first load and the highest share."""
-        highest = max(self._shares, key=self._shares.__getitem__, default=self.loads[-1])
-        return list(dict.fromkeys([self.loads[0], highest]))

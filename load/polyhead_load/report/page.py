@@ -1,4 +1,4 @@
-"""Write a run's report: one HTML page that needs nothing else, JSON, CSV and the pictures."""
+"""Write a run's report: one HTML page that needs nothing else, JSON and the pictures."""
 
 import base64
 import json
@@ -11,24 +11,33 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from polyhead_load.outputs import DEFAULT_OUTPUTS
 from polyhead_load.records import REST
-from polyhead_load.report.choice import Option, capacity_cell, choose
+from polyhead_load.report.choice import (
+    Option,
+    capacity_cell,
+    choose,
+    choose_lines,
+    machines_cell,
+    throughput_cell,
+)
 from polyhead_load.report.findings import QUANTILES, Findings, read_findings
 from polyhead_load.report.formatting import (
     NO_DIFFERENCE,
     count,
-    described,
-    factor,
     load_title,
     number,
     percent,
+    ratio,
     size,
     spread,
 )
 from polyhead_load.report.plots import Plot, draw
-from polyhead_load.report.tables import as_csv, as_json
+from polyhead_load.report.tables import as_json
 from polyhead_load.sweep.folder import RunFolder, cannot_write
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
+from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.target import ServiceTarget, choose_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +47,25 @@ class SweepReport:
     findings: Findings
     options: Sequence[Option]
     """From which to choose."""
+    target: ServiceTarget | None
+    """What for."""
     page: Path
 
 
-def write_report(folder: RunFolder) -> SweepReport:
-    """Write report.html, report.json, report.csv and the pictures.
+def write_report(folder: RunFolder, **flags: float | str | None) -> SweepReport:
+    """Write report.html, report.json and the pictures.
+
+    Args:
+        folder: Of the run.
+        flags: Fields of a `ServiceTarget`, instead of the sweep's own.
 
     Raises:
         SweepError: It is no run's folder, or cannot be written.
     """
     findings = read_findings(folder)
-    options = choose(findings)
-    pictures = [(plot, plot.svg()) for plot in draw(findings)]
+    target = choose_target(findings.sweep.target, **flags)
+    options = choose(findings, target)
+    pictures = [(plot, plot.svg()) for plot in draw(findings, target)]
     plots = folder.path / "plots"
     try:
         plots.mkdir(exist_ok=True)
@@ -57,10 +73,12 @@ def write_report(folder: RunFolder) -> SweepReport:
         raise cannot_write(plots, error) from error
     for plot, svg in pictures:
         folder.write(f"plots/{plot.name}.svg", svg)
-    report = SweepReport(findings=findings, options=options, page=folder.path / "report.html")
-    chosen = {"choose": [one.facts() for one in options]}
+    report = SweepReport(findings=findings, options=options, target=target, page=folder.path / "report.html")
+    chosen = {
+        "target": None if target is None else target.model_dump(mode="json"),
+        "choose": [one.facts() for one in options],
+    }
     folder.write("report.json", json.dumps(as_json(findings) | chosen, indent=1) + "\n")
-    folder.write("report.csv", as_csv(findings))
     folder.write("report.html", _page(report, pictures))
     return report
 
@@ -82,18 +100,20 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         facts={name: {} for name in ("skipped", "families", "fingerprint", "hashes")} | dict(findings.facts),
         version=version("polyhead"),
         summary=summary(findings),
-        differences=list(differences(findings)),
         quantiles=list(QUANTILES),
         sections=[
             (load, [row for row in findings.rows if row.load == load]) for load in findings.sweep.loads
         ],
         pictures=[(plot, base64.b64encode(svg.encode()).decode()) for plot, svg in pictures],
-        graphs=_graphs(findings.facts.get("operators", {})),
         constants=_constants(findings),
         ratio_cell=_ratio_cell,
         ratios=any(row.ratios for row in findings.rows),
         options=report.options,
+        target=report.target,
+        choice=list(choose_lines(report.options, findings.varied, report.target)),
+        machines_cell=machines_cell,
         capacity_cell=capacity_cell,
+        throughput_cell=throughput_cell,
     )
 
 
@@ -146,37 +166,17 @@ def _counts(findings: Findings) -> Iterator[str]:
             )
 
 
-def differences(findings: Findings) -> Iterator[str]:
-    """Name each ratio that differs from 1, by load and quantile."""
-    varied = findings.varied
-    # T stands beside every ratio: it decides how much of a cell is attention.
-    constant = "" if "tokens" in varied else f", {described('tokens', findings.sweep.labels('tokens')[0])}"
-    for load in findings.sweep.loads:
-        for name in QUANTILES:
-            differing = [
-                f"{', '.join(described(dimension, row.labels[dimension]) for dimension in varied)}: "
-                f"{factor(interval)}"
-                for row in findings.rows
-                if row.load == load and (interval := row.ratios.get(name)) and 1.0 not in interval
-            ]
-            if differing:
-                yield (
-                    f"{name} with {load_title(load)}{constant}, times that of {findings.baseline}: "
-                    f"{'; '.join(differing)}."
-                )
-
-
-def _ratio_cell(ratio: Interval) -> tuple[str, str, str]:
+def _ratio_cell(interval: Interval) -> tuple[str, str, str]:
     """Return a ratio, its interval and whether that is slower, faster or no measurable difference."""
-    kind = "same" if 1.0 in ratio else "slower" if ratio.low > 1 else "faster"
-    return f"{ratio.value:#.3g}", f"{ratio.low:#.3g}–{ratio.high:#.3g}", kind
+    kind = "same" if 1.0 in interval else "slower" if interval.low > 1 else "faster"
+    return *ratio(interval), kind
 
 
 def _constants(findings: Findings) -> Mapping[str, str]:
     """Return what is the same in all cells, and how it was measured."""
     sweep, facts = findings.sweep, findings.facts
     valid = [one for row in findings.rows for one in row.valid]
-    same = {name: ", ".join(sweep.labels(name)) for name in ("tokens", "batch", "attention")}
+    same = {name: ", ".join(sweep.labels(name)) for name in ("tokens", "batch", "outputs")}
     same |= dict.fromkeys(findings.varied, "")
     encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()] or [{}]
     shared = [
@@ -192,7 +192,8 @@ def _constants(findings: Findings) -> Mapping[str, str]:
         "encoder": ", ".join(shared),
         "T, tokens": same["tokens"],
         "B, sequences in a request": same["batch"],
-        "attention in the reply": same["attention"],
+        "outputs, what is fetched": same["outputs"],
+        "fetched by default": _by_default(facts.get("default_outputs", {}), sweep),
         "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
         "server": facts.get("server", ""),
         "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
@@ -205,15 +206,11 @@ def _constants(findings: Findings) -> Mapping[str, str]:
     return {name: value for name, value in words.items() if value}
 
 
-def _graphs(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, str]]:
-    """Return the graphs with their operators, the most frequent first; equal ones share a row."""
-    families: dict[tuple[str, str], list[str]] = {}
-    for family, graphs in found.items():
-        for name, counts in graphs.items():
-            ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-            operators = ", ".join(f"{count} {operator}" for operator, count in ordered)
-            families.setdefault((name, operators), []).append(family)
-    return [
-        {"families": ", ".join(names), "graph": name, "operators": operators}
-        for (name, operators), names in families.items()
-    ]
+def _by_default(found: Mapping[str, str], sweep: Sweep) -> str:
+    """Return what families are fetched of which the sweep does not say it."""
+    if DEFAULT_OUTPUTS not in sweep.outputs:
+        return ""
+    families: dict[str, list[str]] = {}
+    for family, outputs in found.items():
+        families.setdefault(outputs, []).append(family)
+    return "; ".join(f"{outputs} of {', '.join(names)}" for outputs, names in families.items())

@@ -18,6 +18,8 @@ from polyhead_load.report.findings import Findings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
+from polyhead_load.sweep.search import LATE_SHARE
+from polyhead_load.sweep.target import ServiceTarget
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
@@ -45,8 +47,9 @@ _PARTS = {
     REST: "#CC79A7",
 }
 _QUANTILES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
-_LOADS = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
-_MARKERS = "osD^vP*X"
+_BLUE = "#0072B2"
+_MOST_LOADS = 4
+_TRIALS = "runs of the search"
 _FAR_APART = 30
 """Times the least latency in a panel from which on its axis is logarithmic."""
 
@@ -71,14 +74,65 @@ class Plot:
         return text.getvalue()
 
 
-def draw(findings: Findings) -> list[Plot]:
+def draw(findings: Findings, target: ServiceTarget | None = None) -> list[Plot]:
     """Return all pictures for which there are numbers."""
     if not any(row.valid for row in findings.rows):
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [make(layout) for make in (_latency, _ratio, _split, _bytes)]
+        plots = [_capacity(layout, target), *(make(layout) for make in (_latency, _split))]
     return [plot for plot in plots if plot is not None]
+
+
+def _capacity(layout: PlotLayout, target: ServiceTarget | None) -> Plot | None:
+    """Draw the capacities, and the runs from which they follow."""
+    if target is None:
+        return None
+    searched = [one for one in layout.findings.capacities if one.load == target.load]
+
+    def panel(axis: Axes, facet: Facet, column: str) -> bool:
+        here = [one for one in searched if facet.holds(one) and layout.value(one) in layout.places]
+        if column == _TRIALS:
+            for one in here:
+                trials = [trial for each in one.rounds for trial in each.trials]
+                shares = [100 * trial.late / trial.requests for trial in trials]
+                value = layout.value(one)
+                style = {"color": layout.colour(value), "label": layout.name(value), "linestyle": ""}
+                axis.plot([trial.rate for trial in trials], shares, marker="o", markersize=3.5, **style)
+            axis.axhline(100 * LATE_SHARE, color="#555555", linewidth=0.9)
+            axis.set(xlabel="requests/s", ylabel="late, %")
+            axis.set_yscale("symlog", linthresh=0.1)  # none may be late
+            axis.set_yticks([0, 0.1, 1, 10, 100], ["0", "0.1", "1", "10", "100"])
+            axis.yaxis.set_minor_locator(NullLocator())
+            axis.set_ylim(-0.02, 150)
+            _plain_log(axis.xaxis)
+            return bool(here)
+        known = [
+            (layout.places[layout.value(one)], one.interval)
+            for one in here
+            if one.interval and math.isfinite(one.interval.high)
+        ]
+        if known:
+            at, intervals = zip(*known, strict=True)
+            _error_bars(axis, at, intervals, markersize=5, capsize=3, color=_BLUE, marker="o")
+            if target.rate is not None:
+                axis.axhline(target.rate, color="#555555", linewidth=0.9, label="wanted")
+            axis.set(ylabel="requests/s")
+            axis.set_ylim(bottom=0)
+            _label_values(axis, layout)
+        return bool(known)
+
+    if not searched:
+        return None
+    columns = (f"largest rate with a p99 of {target.p99}", _TRIALS)
+    figure = _panels(layout, layout.loads, columns, panel, x="", y="")
+    return _plot(
+        name="capacity",
+        title=f"Capacity within {target.p99}",
+        caption="Bars are 95 % intervals. Each dot on the right is a run of the search: the share of its "
+        "requests that took longer, or failed. The capacity is the rate at which that is 1 %.",
+        figure=figure,
+    )
 
 
 def _latency(layout: PlotLayout) -> Plot | None:
@@ -111,7 +165,7 @@ def _latency(layout: PlotLayout) -> Plot | None:
         return bool(rows)
 
     figure = _panels(
-        layout, layout.main_loads, layout.main_loads, panel, x=layout.axis, y="latency, ms", title=load_title
+        layout, _shown(layout), _shown(layout), panel, x=layout.axis, y="latency, ms", title=load_title
     )
     return _plot(
         name="latency",
@@ -122,56 +176,10 @@ def _latency(layout: PlotLayout) -> Plot | None:
     )
 
 
-def _ratio(layout: PlotLayout) -> Plot | None:
-    """Draw ratios to the baseline in the same blocks."""
-    loads = layout.main_loads
-
-    def panel(axis: Axes, facet: Facet, name: str) -> bool:
-        drawn = False
-        for place, load in enumerate(loads):
-            offset = 0.14 * (place - (len(loads) - 1) / 2)
-            rows = layout.rows(facet, load)
-            # Where the server did not keep up, what differs is by how much, which chance decides.
-            behind = any(layout.findings.is_baseline(row.labels) and row.overloaded for row in rows)
-            for fill in (_LOADS[place], "none"):
-                known = [
-                    (layout.places[layout.value(row)] + offset, interval)
-                    for row in rows
-                    if (interval := row.ratios.get(name))
-                    and (fill == "none") is (behind or bool(row.overloaded))
-                ]
-                if known:
-                    drawn = True
-                    style: dict[str, Any] = {
-                        "color": _LOADS[place],
-                        "marker": _MARKERS[place],
-                        "label": load_title(load),
-                        "markerfacecolor": fill,
-                    }
-                    at, intervals = zip(*known, strict=True)
-                    _error_bars(axis, at, intervals, markersize=4, capsize=2, **style)
-        if drawn:
-            axis.axhline(1, color="#555555", linewidth=0.9)
-            _plain_log(axis.yaxis)  # half and twice are equally far from 1
-            _label_values(axis, layout)
-        return drawn
-
-    if not any(row.ratios.get("p50") for row in layout.findings.rows if row.load in loads):
-        return None
-    figure = _panels(layout, loads, ("p50", "p99"), panel, x=layout.axis, y="times the baseline, log")
-    return _plot(
-        name="ratio",
-        title=f"Against {layout.findings.baseline}",
-        caption="Bars are 95 % intervals. One that reaches the line at 1 is no measurable difference. "
-        "Hollow: in some of its runs, or the baseline's, the server did not keep up; then chance decides how "
-        "late answers come, not the configuration." + _left_out(layout),
-        figure=figure,
-    )
-
-
 def _split(layout: PlotLayout) -> Plot | None:
     """Draw the parts of the mean latency."""
-    loads, places = layout.extreme_loads, {value: place for place, value in enumerate(layout.values)}
+    loads = list(dict.fromkeys([layout.loads[0], layout.loads[-1]]))
+    places = {value: place for place, value in enumerate(layout.values)}
 
     def panel(axis: Axes, facet: Facet, load: str) -> bool:
         rows = layout.rows(facet, load)
@@ -206,41 +214,6 @@ def _split(layout: PlotLayout) -> Plot | None:
         "transport, and how long an answer waited for the generator or the server's event loop; it is the "
         "rest, so that all parts add up. Were it negative, the bar would reach below zero. "
         "Send lag is how late the generator was.",
-        figure=figure,
-    )
-
-
-def _bytes(layout: PlotLayout) -> Plot | None:
-    """Draw latency against the size of the reply, where sizes differ."""
-    load = layout.loads[0]
-    known = [
-        (size, interval, row)
-        for row in layout.findings.rows
-        if row.load == load and (size := row.mean("reply_bytes")) and (interval := row.quantiles["p50"])
-    ]
-    sizes = [size for size, _, _ in known]
-    if not sizes or max(sizes) < 1.05 * min(sizes):
-        return None
-    facets = [facet for facet in layout.facets if layout.rows(facet, load)]
-    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
-    axis = figure.subplots()
-    for size, interval, row in known:
-        value = layout.value(row)
-        marker = _MARKERS[next(n for n, facet in enumerate(facets) if facet.holds(row)) % len(_MARKERS)]
-        style: dict[str, Any] = {"color": layout.colour(value), "marker": marker, "label": layout.name(value)}
-        _error_bars(axis, [size / 2**10], [interval], markersize=6, capsize=3, **style)
-    if len(facets) > 1:
-        for place, facet in enumerate(facets):
-            marker = _MARKERS[place % len(_MARKERS)]
-            axis.plot([], [], linestyle="", marker=marker, color="#777777", label=facet.title)
-    _plain_log(axis.xaxis)
-    _plain_log(axis.yaxis)
-    axis.set(xlabel="reply, KiB", ylabel="p50 latency, ms", title=load_title(load))
-    _legend(figure)
-    return _plot(
-        name="bytes",
-        title="Latency against the size of the reply",
-        caption="Bars are 95 % intervals.",
         figure=figure,
     )
 
@@ -308,8 +281,13 @@ def _label_values(axis: Axes, layout: PlotLayout) -> None:
     axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
 
 
+def _shown(layout: PlotLayout) -> Sequence[str]:
+    """Return the loads for which there is room."""
+    return layout.loads[:_MOST_LOADS]
+
+
 def _left_out(layout: PlotLayout) -> str:
-    left = [load for load in layout.loads if load not in layout.main_loads]
+    left = layout.loads[_MOST_LOADS:]
     return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
 
 

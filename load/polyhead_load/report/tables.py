@@ -1,7 +1,5 @@
-"""Write findings as a table for the terminal, as CSV and as JSON."""
+"""Write findings as a table for the terminal and as JSON."""
 
-import csv
-import io
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -99,34 +97,22 @@ def _counted(what: str, reasons: Iterable[str]) -> list[str]:
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
-    """Return everything that the page shows, and what a comparison of two runs needs."""
+    """Return everything that the page shows."""
     return {
         "sweep": findings.sweep.model_dump(mode="json"),
         **findings.facts,
         "rows": [_facts(row, findings) for row in findings.rows],
-        "capacities": [
+        "searches": [
             {
                 "configuration": list(one.labels.values()),
-                "requests_per_second": one.value,
-                "interval": interval_facts(one.interval),
-                "runs": len(one.valid),
+                "load": one.load,
+                "rounds": [[trial._asdict() for trial in each.trials] for each in one.rounds],
             }
             for one in findings.capacities
         ],
         "missing": [list(key) for key in findings.missing],
         "void": [one.model_dump(mode="json", exclude_defaults=True) for one in findings.void],
     }
-
-
-def as_csv(findings: Findings) -> str:
-    """Return one line of CSV for each cell."""
-    text = io.StringIO()
-    rows = [_flat(_facts(row, findings)) for row in findings.rows]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def interval_facts(interval: Interval | None) -> dict[str, float] | str:
@@ -145,9 +131,6 @@ def _facts(row: Row, findings: Findings) -> dict[str, Any]:
         "is_baseline": findings.is_baseline(row.labels),
         "offered_per_second": row.mean("rate"),
         "answered_per_second": row.mean("achieved"),
-        "capacity_per_second": next(
-            (one.value for one in findings.capacities if one.labels == row.labels), None
-        ),
         "ms": {name: interval_facts(interval) for name, interval in row.quantiles.items()},
         "ratio": {name: interval_facts(interval) for name, interval in row.ratios.items()},
         "mean_parts_ms": dict(row.parts),
@@ -161,20 +144,3 @@ def _facts(row: Row, findings: Findings) -> dict[str, Any]:
         "reasons": row.reasons,
         "overloaded": [list(one.overloaded) for one in row.overloaded],
     }
-
-
-def _flat(facts: dict[str, Any]) -> dict[str, Any]:
-    """Turn nested tables into columns, without lists, which only the JSON has."""
-    flat: dict[str, Any] = {}
-    for name, value in facts.items():
-        if name in {"ms", "ratio"}:
-            for quantile in QUANTILES:
-                interval = value.get(quantile)
-                for end in ("value", "low", "high"):
-                    flat[f"{name}_{quantile}_{end}"] = interval[end] if isinstance(interval, dict) else ""
-        elif isinstance(value, dict):
-            for part, size in value.items():
-                flat[f"{name}_{part.replace(' + ', '_').replace(' ', '_')}"] = size
-        elif not isinstance(value, list):
-            flat[name] = value
-    return flat

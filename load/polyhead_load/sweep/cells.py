@@ -10,11 +10,17 @@ from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.load_plan import Lengths, LoadPlan
+from polyhead_load.outputs import Outputs
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.spec import Attention, Dimension, Sweep, length_label, parse_load
+from polyhead_load.sweep.loads import parse_load
+from polyhead_load.sweep.search import SearchRound, Trial, run_seconds
+from polyhead_load.sweep.spec import Dimension, Sweep, length_label
 
-CAPACITY = "capacity"
-"""The load that measures how much a configuration can answer."""
+WARM_UP = 1.15
+"""How long a run takes with its warm-up, as a multiple of what is measured."""
+
+THROUGHPUT = "throughput"
+"""The load that measures how much a configuration can answer, whatever it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +30,7 @@ class Configuration:
     family: str
     tokens: int | Lengths
     batch: int
-    attention: Attention
+    outputs: Outputs
 
     @property
     def labels(self) -> Mapping[Dimension, str]:
@@ -33,7 +39,7 @@ class Configuration:
             "family": self.family,
             "tokens": length_label(self.tokens),
             "batch": str(self.batch),
-            "attention": self.attention.name,
+            "outputs": str(self.outputs),
         }
 
     @property
@@ -42,8 +48,8 @@ class Configuration:
         return tuple(self.labels.values())
 
     def __str__(self) -> str:
-        family, tokens, batch, attention = self.key
-        return f"{family}, T {tokens}, B {batch}, attention {attention}"
+        family, tokens, batch, outputs = self.key
+        return f"{family}, T {tokens}, B {batch}, outputs {outputs}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,21 +99,26 @@ class CellRun:
 def configurations(sweep: Sweep) -> list[Configuration]:
     """Return all configurations of a sweep, in the order of its file."""
     return [
-        Configuration(family=family, tokens=tokens, batch=batch, attention=attention)
-        for family, tokens, batch, attention in product(
-            sweep.families, sweep.tokens, sweep.batch, sweep.attention
+        Configuration(family=family, tokens=tokens, batch=batch, outputs=outputs)
+        for family, tokens, batch, outputs in product(
+            sweep.families, sweep.tokens, sweep.batch, sweep.outputs
         )
     ]
 
 
 def cells(sweep: Sweep) -> Iterator[SweepCell]:
-    """Yield all cells of a sweep, after the capacities where a load is a share of them."""
-    needs_capacity = any(parse_load(load).kind in {"share", "common"} for load in sweep.loads)
-    if needs_capacity:
-        for configuration in configurations(sweep):
-            yield SweepCell(configuration=configuration, load=CAPACITY)
-    for configuration, load in product(configurations(sweep), sweep.loads):
-        yield SweepCell(configuration=configuration, load=load)
+    """Yield all cells of a sweep, after the throughputs where a load is a share of them."""
+    every = configurations(sweep)
+    if sweep.target or any(parse_load(load).kind in {"share", "common"} for load in sweep.loads):
+        yield from (SweepCell(configuration=each, load=THROUGHPUT) for each in every)
+    yield from (SweepCell(configuration=each, load=load) for each, load in product(every, sweep.loads))
+
+
+def searches(sweep: Sweep) -> list[SweepCell]:
+    """Return the cells whose rate is searched, one for each configuration; none without a target."""
+    if sweep.target is None:
+        return []
+    return [SweepCell(configuration=each, load=sweep.target.load) for each in configurations(sweep)]
 
 
 def plan_of(
@@ -121,23 +132,22 @@ def plan_of(
 ) -> LoadPlan:
     """Return the generator's plan for one run of the cell."""
     configuration = cell.configuration
-    attention = configuration.attention
+    load, seconds = parse_load(cell.load), sweep.seconds
+    if load.kind == "p99" and rate is not None:
+        seconds = run_seconds(rate, load.value, sweep.search_seconds)
     return LoadPlan(
         address=address,
         access=access,
         model=configuration.family,
-        attention=list(attention.layers) if isinstance(attention.layers, tuple) else attention.layers,
-        heads=attention.heads,
-        queries=attention.queries,
-        dtype=attention.dtype,
+        outputs=configuration.outputs,
         batch=configuration.batch,
         tokens=configuration.tokens,
         mode="closed" if rate is None else "open",
-        users=sweep.capacity_users if cell.load == CAPACITY else 1,
+        users=sweep.throughput_users if cell.load == THROUGHPUT else 1,
         rate=rate,
-        seconds=sweep.seconds,
+        seconds=seconds,
         # The server is warm already; this opens the generator's connection and fills the queue.
-        warm_up_seconds=max(0.2, 0.15 * sweep.seconds),
+        warm_up_seconds=max(0.2, (WARM_UP - 1) * seconds),
         seed=_seed(cell, sweep, block),
         # More than can be in flight: by then the first of them have passed their deadline.
         max_in_flight=max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds)),
@@ -155,12 +165,12 @@ def _seed(cell: SweepCell, sweep: Sweep, block: int) -> int:
     """Return one seed for all that are compared: they get the same arrivals and lengths."""
     labels = cell.configuration.labels
     same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
-    seeds = [str(sweep.seed), str(sweep.arrivals), str(block)]
+    seeds = [str(sweep.seed), str(block)]
     return zlib.crc32("\n".join([*seeds, cell.load, *same]).encode())
 
 
-def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], float]:
-    """Map each configuration to the median of its capacities, in requests a second."""
+def throughputs_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], float]:
+    """Map each configuration to the median of its throughputs, in requests a second."""
     found: dict[tuple[str, ...], list[float]] = {}
     for one in measurements:
         if one.block == 0 and one.settled and one.achieved:
@@ -171,50 +181,81 @@ def capacities_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], 
 class Rates:
     """Fix the rates of open loops when the first block begins, and keep them in `sweep.json`.
 
-    A resumed run keeps its rates, even where a capacity is measured again.
+    A resumed run keeps its rates, even where a throughput is measured again.
     """
 
     def __init__(self, sweep: Sweep, folder: RunFolder) -> None:
         self._sweep = sweep
         self._folder = folder
         held: Mapping[str, Any] = folder.read()[1].get("rates", {})
-        self._capacities: dict[str, float] = dict(held.get("capacities", {}))
+        self._throughputs: dict[str, float] = dict(held.get("throughputs", {}))
         self._common: dict[str, float] = dict(held.get("common", {}))
 
     def fix(self, measurements: Sequence[Measurement]) -> None:
-        """Fix the rates that follow from known capacities, and keep those that are fixed."""
-        measured = capacities_of(measurements)
+        """Fix the rates that follow from known throughputs, and keep those that are fixed."""
+        measured = throughputs_of(measurements)
         groups: dict[str, list[float]] = {}
         for one in configurations(self._sweep):
-            if capacity := self._capacities.get(str(one), measured.get(one.key)):
-                self._capacities[str(one)] = capacity
-                groups.setdefault(comparison(one, self._sweep), []).append(capacity)
-        for group, capacities in groups.items():
-            self._common.setdefault(group, self._sweep.common * min(capacities))
-        rates = {"capacities": self._capacities, "common": self._common}
+            if throughput := self._throughputs.get(str(one), measured.get(one.key)):
+                self._throughputs[str(one)] = throughput
+                groups.setdefault(comparison(one, self._sweep), []).append(throughput)
+        for group, throughputs in groups.items():
+            self._common.setdefault(group, self._sweep.common * min(throughputs))
+        rates = {"throughputs": self._throughputs, "common": self._common}
         if groups and self._folder.read()[1].get("rates") != rates:
             self._folder.note({"rates": rates})
 
     def knows(self, cell: SweepCell) -> bool:
-        """Return whether the cell needs no capacity, or one that is known."""
-        needs_capacity = parse_load(cell.load).kind in {"share", "common"}
-        return not needs_capacity or str(cell.configuration) in self._capacities
+        """Return whether the cell needs no throughput, or one that is known."""
+        needs_throughput = parse_load(cell.load).kind in {"share", "common", "p99"}
+        return not needs_throughput or str(cell.configuration) in self._throughputs
 
     def of(self, cell: SweepCell) -> float | None:
         """Return the requests a second of an open loop, or None for a closed one.
 
         Raises:
-            KeyError: The cell needs a capacity that is not known.
+            KeyError: The cell needs a throughput that is not known.
         """
         if not self.knows(cell):
             raise KeyError(str(cell.configuration))
         load = parse_load(cell.load)
         match load.kind:
             case "share":
-                return load.value * self._capacities[str(cell.configuration)]
+                return load.value * self._throughputs[str(cell.configuration)]
             case "common":
                 return self._common[comparison(cell.configuration, self._sweep)]
             case "rate":
                 return load.value
             case _:
                 return None
+
+    def search(self, cell: SweepCell, measurements: Sequence[Measurement]) -> list[SearchRound]:
+        """Return the rounds of a cell whose rate is searched, with the runs that they have.
+
+        Raises:
+            KeyError: Its throughput is not known.
+        """
+        key = (*cell.configuration.key, cell.load)
+        runs = [one for one in measurements if one.cell == key]
+        return search_rounds(runs, self._sweep.rounds, self._throughputs[str(cell.configuration)])
+
+
+def search_rounds(runs: Sequence[Measurement], count: int, closed: float) -> list[SearchRound]:
+    """Return the rounds of a search, with the runs that they have.
+
+    Args:
+        runs: Of the cell whose rate is searched, void ones included.
+        count: Of rounds.
+        closed: Requests a second that a closed loop gave.
+    """
+    rounds: list[SearchRound] = []
+    for number in range(1, count + 1):
+        own = [one for one in runs if one.block == number]
+        trials = [
+            Trial(one.rate, one.requests, one.late)
+            for one in own
+            if not one.void and one.rate is not None and one.late is not None
+        ]
+        stopped = bool(own and own[-1].saturated)
+        rounds.append(SearchRound.after(rounds, closed, f"{closed} {number}", trials, stopped=stopped))
+    return rounds

@@ -1,4 +1,4 @@
-"""`polyhead sweep`: measure what each head configuration costs, and compare two such runs."""
+"""`polyhead sweep`: measure what each head configuration costs, and what it can carry."""
 
 import shlex
 import signal
@@ -36,10 +36,15 @@ def sweep(
     blocks: Annotated[int | None, _AtLeastOne] = None,
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
-    arrivals: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     loads: str | None = None,
     tokens: str | None = None,
+    outputs: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    p99: str | None = None,
+    rate: float | None = None,
+    headroom: str | None = None,
+    rounds: Annotated[int | None, Parameter(validator=Number(gte=3))] = None,
+    search_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     foreign_cpu: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
 ) -> None:
     """Measure what each head configuration costs in latency, and report it.
@@ -64,15 +69,27 @@ def sweep(
     seconds
         How long each measurement takes. Default: as the sweep says.
     seed
-        The seed of weights, order, arrivals and contents. Default: as the sweep says.
-    arrivals
-        Another number gives another order, arrivals and contents with the same weights, for a second run.
+        The seed of order, arrivals, contents, and weights of what is exported. Default: as the sweep says. A
+        second run needs another.
     loads
         How the configurations are called, such as "single,50%,common". Default: as the sweep says.
     tokens
         T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: as the sweep says.
+    outputs
+        What is fetched of each reply, such as pooled; several, such as output,output+attention, are compared.
+        Default: as the sweep says; otherwise pooled where a family has it, else logits, else output.
     serve
         Flags for the sweep's own server, such as "--threads 1 --device cpu".
+    p99
+        Search the largest rate at which 99 of 100 requests keep this latency, such as 50ms: the capacity.
+    rate
+        Choose the configurations whose capacity is enough for this many requests a second, with the headroom.
+    headroom
+        The share of a machine's capacity that is left free. Default: as the sweep says, 30%.
+    rounds
+        How often the capacity is searched. Default: as the sweep says, 5.
+    search_seconds
+        How long a run of that search takes, at least. Default: as the sweep says, 10.
     foreign_cpu
         Most cores that other processes may use; a run meanwhile is void. Default: as the sweep says, 0.15.
     """
@@ -82,8 +99,9 @@ def sweep(
     from polyhead_load.options import parse_tokens
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.progress import SweepProgress
-    from polyhead_load.sweep.spec import read_sweep, repository_run
+    from polyhead_load.sweep.reading import read_sweep, repository_run
     from polyhead_load.sweep.sweeping import run_sweep
+    from polyhead_load.sweep.target import choose_target
 
     flags = None if serve is None else tuple(shlex.split(serve))
     only = None if loads is None else tuple(loads.split(","))
@@ -92,10 +110,14 @@ def sweep(
         "blocks": blocks,
         "seconds": seconds,
         "seed": seed,
-        "arrivals": arrivals,
         "tokens": None if lengths is None else (lengths,),
+        "outputs": None if outputs is None else tuple(outputs.split(",")),
+        "rounds": rounds,
+        "search_seconds": search_seconds,
     }
     name, what = read_sweep(sweep, **changes, loads=only, serve=flags, foreign_cpu=foreign_cpu)
+    target = choose_target(what.target, p99=p99, rate=rate, headroom=headroom)
+    what = what.model_copy(update={"target": target})
     path = out or _RUNS / name
     models = Path(sweep) if name == repository_run(Path(sweep)) else models
     # So that the sweep stops its server.
@@ -126,13 +148,21 @@ def sweep(
 
 
 @app.command
-def report(run: Path, /) -> None:
+def report(
+    run: Path, /, *, p99: str | None = None, rate: float | None = None, headroom: str | None = None
+) -> None:
     """Write the report of a run again, of what was measured so far.
 
     Parameters
     ----------
     run
         The run's folder.
+    p99
+        The latency whose capacity was searched. Default: as the sweep says.
+    rate
+        Choose the configurations whose capacity is enough for this many requests a second, with the headroom.
+    headroom
+        The share of a machine's capacity that is left free. Default: 30%.
     """
     from rich.console import Console
 
@@ -140,34 +170,8 @@ def report(run: Path, /) -> None:
     from polyhead_load.sweep.folder import RunFolder
 
     with Console(stderr=True).status("reading what was measured"):
-        written = write_report(RunFolder(run))
+        written = write_report(RunFolder(run), p99=p99, rate=rate, headroom=headroom)
     _show(written)
-
-
-@app.command
-def compare(a: Path, b: Path, /) -> None:
-    """Compare two runs, cell by cell: B against A.
-
-    Parameters
-    ----------
-    a
-        A run's folder, or its report.json.
-    b
-        Another one's.
-    """
-    from polyhead_load.errors import SweepError
-    from polyhead_load.report import compare as comparing
-
-    comparison = comparing.compare(comparing.read_report(a), comparing.read_report(b))
-    if not comparison.pairs:
-        raise SweepError(f"{a} and {b} have no cell in common")
-    console = _console()
-    console.print(comparison.table())
-    for sentence in comparison.sentences():
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    for where, keys in ((a, comparison.only_first), (b, comparison.only_second)):
-        if keys:
-            console.print(f"only in {where}: {len(keys)} cells", highlight=False)
 
 
 @app.command
@@ -182,7 +186,8 @@ def presets(name: str | None = None, /) -> None:
     from rich.console import Console
 
     from polyhead_load.errors import SweepError
-    from polyhead_load.sweep.spec import near, preset_files, read_sweep
+    from polyhead_load.sweep.reading import preset_files, read_sweep
+    from polyhead_load.sweep.tables import near
 
     texts = preset_files()
     if name is not None:
@@ -198,20 +203,25 @@ def presets(name: str | None = None, /) -> None:
 
 
 def _show(report: "SweepReport") -> None:
-    from polyhead_load.report.choice import choose_table
+    from polyhead_load.report.choice import choose_lines, choose_table
     from polyhead_load.report.tables import remarks, terminal_table
     from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 
     console, findings = _console(), report.findings
     console.print(terminal_table(findings))
-    console.print(choose_table(report.options, findings.varied))
-    for line in remarks(findings):
+    console.print(choose_table(report.options, findings.varied, report.target))
+    for line in [*choose_lines(report.options, findings.varied, report.target), *remarks(findings)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{report.page}, and report.json, report.csv, plots/ beside it", highlight=False)
+    console.print(f"{report.page}, and report.json, plots/ beside it", highlight=False)
     if findings.sweep.blocks < FEWEST_BLOCKS:
         line = (
             f"next: fewer than {FEWEST_BLOCKS} blocks show that measuring works, not what differs; `polyhead "
             "sweep heads` compares 1 to 24 heads, `polyhead sweep presets` lists more"
+        )
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    elif report.target is None:
+        line = (
+            "next: the same command with --p99 50ms measures the largest rate that each configuration holds"
         )
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -57,11 +57,6 @@ class SweepFamily:
         return {name: record["sha256"] for name, record in self.manifest.get("files", {}).items()}
 
     @property
-    def operators(self) -> dict[str, dict[str, int]]:
-        """Return graph → operator → how many of its nodes are that."""
-        return {name: graph.get("operators", {}) for name, graph in self.manifest.get("graphs", {}).items()}
-
-    @property
     def facts(self) -> dict[str, Any]:
         """Return what a report says about it."""
         return {

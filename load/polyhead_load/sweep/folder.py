@@ -6,7 +6,7 @@ RUN/
   cells.jsonl      one line for each run of a cell
   records/         every request of each run
   server.log
-  report.html, report.json, report.csv, plots/
+  report.html, report.json, plots/
 ```
 """
 
@@ -37,14 +37,16 @@ class Measurement(BaseModel):
     family: str
     tokens: str
     batch: str
-    attention: str
+    outputs: str
     load: str
     block: int
-    """0 for capacities, then 1, 2, …"""
+    """0 for throughputs, then 1, 2, …; of a search, its round."""
     attempt: int
     """1, 2, … within the block."""
     started: str
     """In UTC."""
+    saturated: bool = False
+    """Whether it is void because the generator could not keep up, on a machine that was not disturbed."""
     void: tuple[str, ...] = ()
     """Why the run says nothing about the server and is tried again; empty where it is valid."""
     overloaded: tuple[str, ...] = ()
@@ -54,6 +56,8 @@ class Measurement(BaseModel):
     achieved: float | None = None
     """Answered requests a second."""
     requests: int = 0
+    late: int | None = None
+    """Of a search: requests that took longer than the limit, or failed."""
     errors: int = 0
     shed: int = 0
     """Requests that were not sent because too many were in flight."""
@@ -84,11 +88,11 @@ class Measurement(BaseModel):
     @property
     def configuration(self) -> tuple[str, str, str, str]:
         """Return the labels of what was called."""
-        return self.family, self.tokens, self.batch, self.attention
+        return self.family, self.tokens, self.batch, self.outputs
 
     @property
     def settled(self) -> bool:
-        """Return whether the run need not be tried again: it is valid, and a capacity is a number."""
+        """Return whether the run need not be tried again: it is valid, and a throughput is a number."""
         return not self.void and (self.block > 0 or bool(self.achieved))
 
     @property
@@ -176,7 +180,7 @@ class RunFolder:
     def begin(self, sweep: Sweep, facts: Mapping[str, Any]) -> None:
         """Start a run, or resume the one in the folder; the facts of its first session stay.
 
-        Its gates may change where nothing counts yet.
+        Its target may change, and its gates where nothing counts yet.
 
         Raises:
             SweepError: It holds another sweep or one of another server or machine, or cannot be written.
@@ -185,8 +189,9 @@ class RunFolder:
         described = {"sweep": sweep.model_dump(mode="json"), **facts}
         if file.exists():
             before, held = self.read()
-            unsettled = not any(one.settled for one in self.journal().measurements)
-            may_change = {"gates": sweep.gates} if unsettled else {}
+            may_change: dict[str, Any] = {"target": sweep.target}
+            if not any(one.settled for one in self.journal().measurements):
+                may_change["gates"] = sweep.gates
             if before.model_copy(update=may_change) != sweep:
                 raise SweepError(
                     f"{self.path} holds another sweep ({before.title!r}, or with other values): "

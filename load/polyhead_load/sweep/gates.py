@@ -20,34 +20,35 @@ _CONFIDENCE = 0.99
 _LATE = 0.01
 
 
-def void_reasons(
-    run: GeneratorRun,
-    plan: LoadPlan,
-    gates: Gates,
-    *,
-    foreign: float | None = None,
-    steal: float | None = None,
-) -> tuple[str, ...]:
-    """Return why a run is void; empty where it is valid.
+def generator_reasons(run: GeneratorRun, plan: LoadPlan, gates: Gates, *, limit_ms: float = 0.0) -> list[str]:
+    """Return how the generator did not do what it should; empty where it did.
 
-    `foreign` and `steal` are the cores that other processes and the machine's host used; None where unknown.
+    Beside a limit on the latency that is searched, a lag is as small as beside a median latency.
     """
     if not len(run.records.planned):
-        return (f"no request was planned within {plan.seconds:g} s: give a higher rate, or more seconds",)
+        return [f"no request was planned within {plan.seconds:g} s: give a higher rate, or more seconds"]
     reasons = []
     if run.cpu > gates.generator_cpu:
         reasons.append(
             f"the generator used {run.cpu:.0%} of a core (limit: {gates.generator_cpu:.0%}), "
             "too much to send and to take the time punctually"
         )
-    limit = gates.foreign_cpu
+    if plan.mode == "open":
+        reasons += _lag(run.records, gates, limit_ms)
+    return reasons
+
+
+def machine_reasons(gates: Gates, *, foreign: float | None, steal: float | None) -> list[str]:
+    """Return what else used the machine; empty where little did.
+
+    `foreign` and `steal` are the cores that other processes and the machine's host used; None where unknown.
+    """
+    reasons, limit = [], gates.foreign_cpu
     if foreign is not None and foreign > limit:
         reasons.append(f"other processes used {foreign:.2f} cores meanwhile (limit: {limit:.2f})")
     if steal is not None and steal > limit:
         reasons.append(f"the machine's host took {steal:.2f} cores away, as steal (limit: {limit:.2f})")
-    if plan.mode == "open":
-        reasons += _lag(run.records, gates)
-    return tuple(reasons)
+    return reasons
 
 
 def overload_reasons(run: GeneratorRun, plan: LoadPlan, gates: Gates) -> tuple[str, ...]:
@@ -73,9 +74,9 @@ def _failures(records: Records) -> Iterator[str]:
         yield f"{count} of {len(records.code)} requests {what.get(code, f'failed with {status_name(code)}')}"
 
 
-def _lag(records: Records, gates: Gates) -> Iterator[str]:
-    median = float(np.median(records.latency_ms)) if records.answered.any() else 0.0
-    allowed = max(gates.send_lag_ms, gates.send_lag_share * median)
+def _lag(records: Records, gates: Gates, limit_ms: float) -> Iterator[str]:
+    usual = float(np.median(records.latency_ms)) if records.answered.any() else 0.0
+    allowed = max(gates.send_lag_ms, gates.send_lag_share * max(usual, limit_ms))
     late, sent = int((records.lag_ms > allowed).sum()), len(records.lag_ms)
     # One of a hundred may be late, and a few more by chance.
     if late > stats.binom.ppf(_CONFIDENCE, sent, _LATE):

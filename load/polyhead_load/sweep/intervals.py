@@ -9,15 +9,16 @@ logarithms, with Student's t.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+T = TypeVar("T")
 Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
@@ -136,30 +137,24 @@ def blocks_ratio(ours: Sequence[Values], baselines: Sequence[Values], share: flo
     if count < FEWEST_BLOCKS or min(map(len, [*ours, *baselines])) < fewest_answers(share):
         return None
 
-    def log_ratio(left_out: int | None) -> float:
-        own, base = (
-            np.concatenate([block for place, block in enumerate(blocks) if place != left_out])
-            for blocks in (ours, baselines)
-        )
-        return float(np.log(_quantile(own, share) / _quantile(base, share)))
+    def log_ratio(blocks: Sequence[tuple[Values, Values]]) -> float:
+        own, base = (_quantile(np.concatenate(each), share) for each in zip(*blocks, strict=True))
+        return float(np.log(own / base))
 
-    without = np.array([log_ratio(place) for place in range(count)])
-    error = float(np.sqrt((count - 1) / count * np.square(without - without.mean()).sum()))
-    jackknife = _student(log_ratio(None), error, count - 1)
+    left_out = jackknife(list(zip(ours, baselines, strict=True)), log_ratio)
     paired = paired_ratio(*([_quantile(block, share) for block in blocks] for blocks in (ours, baselines)))
-    return jackknife if paired is None else jackknife.widened(paired)
+    return left_out if paired is None else left_out.widened(paired)
 
 
-def independent_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:
-    """Return the ratio of values of two runs (Welch's t of logarithms); None for fewer than three blocks."""
-    if min(len(ours), len(baselines)) < FEWEST_BLOCKS:
-        return None
-    one, other = np.log(ours), np.log(baselines)
-    difference = float(one.mean() - other.mean())
-    if one.var() + other.var() == 0:
-        return _exponential(difference, difference, difference)
-    found: Any = stats.ttest_ind(one, other, equal_var=False).confidence_interval(CONFIDENCE)
-    return _exponential(difference, found.low, found.high)
+def jackknife(groups: Sequence[T], log_of: Callable[[Sequence[T]], float]) -> Interval:
+    """Return the number whose logarithm `log_of` finds from groups, with an interval by Student's t.
+
+    Its error is that of leaving out each group in turn, so that what is in a group may depend on each other.
+    """
+    count = len(groups)
+    without = np.array([log_of([*groups[:place], *groups[place + 1 :]]) for place in range(count)])
+    error = float(np.sqrt((count - 1) / count * np.square(without - without.mean()).sum()))
+    return _student(log_of(groups), error, count - 1)
 
 
 def _mean_of_logs(values: Sequence[float]) -> Interval:

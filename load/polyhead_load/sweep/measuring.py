@@ -14,17 +14,18 @@ import psutil
 from polyhead_client import Client
 from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import OK, SHED, GeneratorRun, Records
-from polyhead_load.sweep.cells import CAPACITY, CellRun
+from polyhead_load.sweep.cells import THROUGHPUT, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder, cannot_write
-from polyhead_load.sweep.gates import overload_reasons, void_reasons
+from polyhead_load.sweep.gates import generator_reasons, machine_reasons, overload_reasons
+from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import WarmUp, warm_up
 
-_CAPACITY_ANSWERS = 100
-_LONGEST_CAPACITY = 4
-"""How many times longer than other runs a capacity run may take."""
+_THROUGHPUT_ANSWERS = 100
+_LONGEST_THROUGHPUT = 4
+"""How many times longer than other runs one of the throughput may take."""
 _FEWEST_ANSWERS = 10
 """Between fewer answers than that, the elapsed time is mostly chance."""
 
@@ -106,9 +107,12 @@ def measure(
             return run.measurement(started, void=[f"the generator {error}"], rate=plan.rate)
     after = CpuTimes.now(server.cpu_seconds())
     foreign, steal = before.foreign_cores(after), before.stolen_cores(after)
-    void = void_reasons(generated, plan, sweep.gates, foreign=foreign, steal=steal)
+    searched = parse_load(run.cell.load)
+    limit = searched.value if searched.kind == "p99" else None
+    behind = generator_reasons(generated, plan, sweep.gates, limit_ms=1e3 * (limit or 0))
+    disturbed = machine_reasons(sweep.gates, foreign=foreign, steal=steal)
     if not warmed.stable:
-        void = (f"it did not answer equally fast within {warmed.seconds:.0f} s of warm-up", *void)
+        disturbed.append(f"it did not answer equally fast within {warmed.seconds:.0f} s of warm-up")
     try:
         generated.records.write(folder.path / run.records)
     except OSError as error:
@@ -116,7 +120,8 @@ def measure(
     busy = None if before.server is None or after.server is None else after.server - before.server
     return run.measurement(
         started,
-        void=void,
+        void=[*behind, *disturbed],
+        saturated=bool(behind) and not disturbed,
         overloaded=overload_reasons(generated, plan, sweep.gates),
         rate=plan.rate,
         warm_up_seconds=warmed.seconds,
@@ -125,16 +130,22 @@ def measure(
         records=run.records,
         server_mib=server.memory_mib(),
         server_cpu=None if busy is None else busy / (plan.warm_up_seconds + plan.seconds),
+        late=None if limit is None else _late(generated.records, limit),
         **_results(generated, plan),
     )
 
 
 def _long_enough(plan: LoadPlan, run: CellRun, warm: WarmUp) -> LoadPlan:
-    """Lengthen a capacity run to a hundred answers at the pace of the warm-up, within limits."""
-    if run.cell.load != CAPACITY or not warm.seconds:
+    """Lengthen a run of the throughput to a hundred answers at the pace of the warm-up, within limits."""
+    if run.cell.load != THROUGHPUT or not warm.seconds:
         return plan
-    needed = _CAPACITY_ANSWERS * warm.seconds / warm.requests
-    return replace(plan, seconds=min(max(plan.seconds, needed), _LONGEST_CAPACITY * plan.seconds))
+    needed = _THROUGHPUT_ANSWERS * warm.seconds / warm.requests
+    return replace(plan, seconds=min(max(plan.seconds, needed), _LONGEST_THROUGHPUT * plan.seconds))
+
+
+def _late(records: Records, limit: float) -> int:
+    """Count the requests that took longer than a limit, in seconds, or failed."""
+    return len(records.planned) - int((records.latency_ms <= 1e3 * limit).sum())
 
 
 def _results(generated: GeneratorRun, plan: LoadPlan) -> dict[str, object]:

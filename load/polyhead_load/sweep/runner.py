@@ -3,16 +3,29 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
 from polyhead_client import InvalidRequest, NotFound, PolyheadError, TooLarge
 from polyhead_load.errors import SweepError
-from polyhead_load.sweep.cells import CAPACITY, CellRun, Rates, SweepCell, cells, comparison, plan_of
+from polyhead_load.outputs import DEFAULT_OUTPUTS
+from polyhead_load.sweep.cells import (
+    THROUGHPUT,
+    WARM_UP,
+    CellRun,
+    Rates,
+    SweepCell,
+    cells,
+    comparison,
+    plan_of,
+    searches,
+)
 from polyhead_load.sweep.folder import Measurement, RunFolder
+from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.measuring import Generate, WarmUpFunction, measure, utc_now
 from polyhead_load.sweep.progress import SweepProgress
+from polyhead_load.sweep.search import MOST_RUNS, expected_runs, run_seconds
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.warm_up import warm_up
@@ -70,6 +83,8 @@ class SweepRunner:
         """Families and configurations that are not measured → why."""
         self.properties: dict[str, dict[str, str]] = {}
         """Family → the properties that the server reports."""
+        self.default_outputs: dict[str, str] = {}
+        """Family → what is fetched where a sweep does not say."""
 
     def run(self) -> None:
         """Measure all that is missing.
@@ -77,10 +92,7 @@ class SweepRunner:
         Raises:
             SweepError: It cannot go on; what was measured is kept.
         """
-        missing = [self._missing(cell, block) for block, of_block in self._blocks() for cell in of_block]
-        retries = self._sweep.retries * sum(count > 0 for count in missing)
-        seconds = 1.15 * self._sweep.seconds + _OVERHEAD_SECONDS
-        self._progress.begin(sum(missing), sum(missing) * seconds, (sum(missing) + retries) * seconds)
+        self._announce()
         for block, of_block in self._blocks():
             if block == 1:
                 self._rates.fix(self._journal.measurements)
@@ -91,11 +103,44 @@ class SweepRunner:
             if self._own:
                 # Addresses, hashes and allocations differ between processes; so must they between blocks.
                 self._stop()
+        self._rates.fix(self._journal.measurements)
+        for number in range(1, self._sweep.rounds + 1):
+            for cell in self._in_order(self._searches, number):
+                self._search(cell, number)
+            if self._own:
+                self._stop()
 
     @property
     def missing(self) -> int:
-        """Count the runs to come."""
-        return sum(self._missing(cell, block) for block, of_block in self._blocks() for cell in of_block)
+        """Count the runs to come; of searches, about."""
+        rounds = range(1, self._sweep.rounds + 1)
+        return sum(
+            [self._missing(cell, block) for block, of_block in self._blocks() for cell in of_block]
+            + [self._to_search(cell, number) for cell in self._searches for number in rounds]
+        )
+
+    def _announce(self) -> None:
+        """Say how many runs there are to come, and how long they take."""
+        about = most = 0.0
+        for block, of_block in self._blocks():
+            for cell in of_block:
+                missing, one = self._missing(cell, block), self._expected_seconds(cell)
+                about += missing * one
+                most += (missing + self._sweep.retries * (missing > 0)) * one
+        for cell in self._searches:
+            for number in range(1, self._sweep.rounds + 1):
+                missing, one = self._to_search(cell, number), self._expected_seconds(cell)
+                about += missing * one
+                most += MOST_RUNS * (missing > 0) * one
+        self._progress.begin(self.missing, about, most)
+
+    def _expected_seconds(self, cell: SweepCell) -> float:
+        """Return about how long a run takes, with all that belongs to it."""
+        kind, limit = parse_load(cell.load)
+        seconds = self._sweep.seconds
+        if kind == "p99":
+            seconds = run_seconds(math.inf, limit, self._sweep.search_seconds)
+        return WARM_UP * seconds + _OVERHEAD_SECONDS
 
     def __enter__(self) -> Self:
         return self
@@ -104,23 +149,31 @@ class SweepRunner:
         self._stop()
 
     def _blocks(self) -> list[tuple[int, Sequence[SweepCell]]]:
-        """Return the cells of each block; block 0 has the capacities."""
+        """Return the cells of each block; block 0 has the throughputs."""
         served = [cell for cell in cells(self._sweep) if self._group_of(cell) is not None]
-        capacities = [cell for cell in served if cell.load == CAPACITY]
-        others = [cell for cell in served if cell.load != CAPACITY]
-        return [(0, capacities), *((block, others) for block in range(1, self._sweep.blocks + 1))]
+        throughputs = [cell for cell in served if cell.load == THROUGHPUT]
+        others = [cell for cell in served if cell.load != THROUGHPUT]
+        return [(0, throughputs), *((block, others) for block in range(1, self._sweep.blocks + 1))]
+
+    @property
+    def _searches(self) -> list[SweepCell]:
+        """Return the cells whose rate is searched."""
+        return [cell for cell in searches(self._sweep) if self._group_of(cell) is not None]
 
     def _times(self, block: int) -> int:
         """Return how often a block measures each cell."""
-        return self._sweep.capacity_runs if block == 0 else 1
+        return self._sweep.throughput_runs if block == 0 else 1
 
     def _pass(self, block: int, of_block: Sequence[SweepCell]) -> None:
-        """Measure each missing cell of the block once.
+        """Measure each missing cell of the block once."""
+        for cell in self._in_order(of_block, block):
+            if self._wanted(cell, block):
+                self._run_cell(cell, block)
 
-        Cells that are compared with each other come one after the other, in random order.
-        """
+    def _in_order(self, of_block: Sequence[SweepCell], block: int) -> Iterator[SweepCell]:
+        """Yield cells that are compared with each other one after the other, in random order."""
         tries = sum(self._tries.values())
-        seeds = f"{self._sweep.seed} {self._sweep.arrivals} {block} {tries}"
+        seeds = f"{self._sweep.seed} {block} {tries}"
         order = random.Random(seeds)  # noqa: S311 - an order, no secret
         together: dict[tuple[str, str], list[SweepCell]] = {}
         for cell in of_block:
@@ -132,22 +185,34 @@ class SweepRunner:
         groups = list(self._groups)
         order.shuffle(groups)
         for group in groups:
-            for cell in (cell for each in compared for cell in each):
-                if cell.family in group and self._wanted(cell, block):
-                    self._run_cell(cell, block)
+            yield from (cell for each in compared for cell in each if cell.family in group)
 
-    def _run_cell(self, cell: SweepCell, block: int) -> None:
+    def _search(self, cell: SweepCell, number: int) -> None:
+        """Carry out a round of a search, until it is complete or its next rate cannot be measured.
+
+        One rate that is not measured ends a round, so that void runs are tried once more than others.
+        """
+        expected = self._to_search(cell, number)
+        runs = void = 0
+        most = 2 + self._sweep.retries if self._rates.knows(cell) else 0
+        while void < most and self._to_search(cell, number):
+            measurement = self._run_cell(cell, number)
+            void = void + 1 if measurement is None or measurement.void else 0
+            runs += not void
+        self._progress.expect(runs - expected, (runs - expected) * self._expected_seconds(cell))
+
+    def _run_cell(self, cell: SweepCell, block: int) -> Measurement | None:
         run = CellRun(cell=cell, block=block, attempt=1 + len(self._of(cell, block)))
         self._tries[block, cell] += 1
         self._progress.start_run(run)
         measurement = self._measure(run)
         if measurement is not None:
             self._journal.append(measurement)
-        self._progress.end_run(measurement)
+        self._progress.end_run(measurement, self._expected_seconds(cell))
         self._check_busy()
         if self._serving is None or self._serving[1].alive():
             self._crashes.pop(cell.family, None)
-            return
+            return measurement
         address = self._serving[1].address
         self._stop()
         if not self._own:
@@ -158,6 +223,7 @@ class SweepRunner:
         self._crashes[cell.family] += 1
         if self._crashes[cell.family] >= _CRASHES:
             self._skip(cell.family, f"its server ended {_CRASHES} times in a row, see server.log")
+        return measurement
 
     def _check_busy(self) -> None:
         """End a sweep that begins on a busy machine: all of its runs would be void.
@@ -185,9 +251,9 @@ class SweepRunner:
         if server is None or cell.family in self.skipped:
             return None
         try:
-            rate = self._rates.of(cell)
+            rate = self._rate(cell, run.block)
         except KeyError:
-            return run.measurement(started, void=["the capacity of the configuration is not known"])
+            return run.measurement(started, void=["the throughput of the configuration is not known"])
         plan = plan_of(
             cell, self._sweep, address=server.address, access=server.access, rate=rate, block=run.block
         )
@@ -211,6 +277,16 @@ class SweepRunner:
             measurement = measurement.model_copy(update={"void": void})
         return measurement
 
+    def _rate(self, cell: SweepCell, block: int) -> float | None:
+        """Return the rate of an open loop, None for a closed one.
+
+        Raises:
+            KeyError: The cell needs a throughput that is not known.
+        """
+        if parse_load(cell.load).kind == "p99":
+            return self._rates.search(cell, self._journal.measurements)[block - 1].next_rate
+        return self._rates.of(cell)
+
     # ---- What is missing ------------------------------------------------------------------------------
 
     def _of(self, cell: SweepCell, block: int) -> list[Measurement]:
@@ -219,9 +295,19 @@ class SweepRunner:
 
     def _missing(self, cell: SweepCell, block: int) -> int:
         """Return how many more valid runs the cell needs."""
-        if cell.family in self.skipped or str(cell.configuration) in self.skipped:
+        if self._is_skipped(cell):
             return 0
         return max(0, self._times(block) - sum(one.settled for one in self._of(cell, block)))
+
+    def _to_search(self, cell: SweepCell, number: int) -> int:
+        """Return about how many more runs a round of a search needs."""
+        if self._is_skipped(cell):
+            return 0
+        expected = expected_runs(number)
+        if not self._rates.knows(cell):
+            return expected
+        now = self._rates.search(cell, self._journal.measurements)[number - 1]
+        return 0 if now.next_rate is None else max(1, expected - len(now.trials))
 
     def _wanted(self, cell: SweepCell, block: int) -> bool:
         """Return whether valid runs are missing and this session may still try."""
@@ -229,6 +315,9 @@ class SweepRunner:
         hopeless = tries > 0 and not self._rates.knows(cell)
         most = self._times(block) + self._sweep.retries
         return self._missing(cell, block) > 0 and tries < most and not hopeless
+
+    def _is_skipped(self, cell: SweepCell) -> bool:
+        return cell.family in self.skipped or str(cell.configuration) in self.skipped
 
     def _group_of(self, cell: SweepCell) -> Group | None:
         return next((group for group in self._groups if cell.family in group), None)
@@ -273,7 +362,9 @@ class SweepRunner:
                     why = index[family].reason if family in index else "the server does not have it"
                     self._skip(family, why)
                 else:
-                    self.properties[family] = dict(client.model(family).properties)
+                    info = client.model(family)
+                    self.properties[family] = dict(info.properties)
+                    self.default_outputs[family] = str(DEFAULT_OUTPUTS.of(info))
 
     def _stop(self) -> None:
         self._serving = None

@@ -95,17 +95,11 @@ def _provide(
     folder.require({"hashes": hashes})
     held = folder.read()[1]
     about = {name: family.facts for name, family in provided.families.items()}
-    called = {"fast" if mode.layers is None else "attention" for mode in sweep.attention}
-    operators = {
-        name: {graph: counts for graph, counts in family.operators.items() if graph in called}
-        for name, family in provided.families.items()
-    }
     folder.note(
         {
             "skipped": dict(provided.skipped),
             "families": {**held.get("families", {}), **about},
             "hashes": {**held.get("hashes", {}), **hashes},
-            "operators": {**held.get("operators", {}), **operators},
         }
     )
     return provided.families
@@ -125,22 +119,16 @@ def _run(runner: SweepRunner, folder: RunFolder, progress: SweepProgress) -> Non
     finally:
         held = folder.read()[1]
         reported = {name: _reported(properties) for name, properties in runner.properties.items()}
-        facts = {
-            fact: {
-                **held.get(fact, {}),
-                **{name: its.get(key, "") for name, its in runner.properties.items()},
-            }
-            for fact, key in (
-                ("providers", Property.EXECUTION_PROVIDER),
-                ("activations", Property.ACTIVATIONS),
-            )
+        providers = {
+            name: its.get(Property.EXECUTION_PROVIDER, "") for name, its in runner.properties.items()
         }
         folder.note(
             {
                 "skipped": {**held.get("skipped", {}), **runner.skipped},
                 "families": {**reported, **held.get("families", {})},
+                "providers": {**held.get("providers", {}), **providers},
+                "default_outputs": {**held.get("default_outputs", {}), **runner.default_outputs},
             }
-            | facts
         )
 
 

@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens, D d_model.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -47,6 +47,7 @@ def warm_up(client: Client, plan: LoadPlan, most_seconds: float, spread: float =
         PolyheadError: A call failed.
     """
     info = client.model(plan.model)
+    plan = replace(plan, outputs=plan.outputs.of(info))
     started = time.perf_counter()
     lengths = [plan.tokens] if isinstance(plan.tokens, int) else _drawn(plan.tokens, plan.seed)
     for tokens in lengths[1:]:
@@ -81,7 +82,7 @@ def _drawn(tokens: Lengths, seed: int) -> list[int]:
 def _call(client: Client, plan: LoadPlan, inputs: Mapping[str, Any]) -> float:
     """Call once; return the seconds that it took."""
     sent = time.perf_counter()
-    client.encode(**inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.selection)
+    client.encode(**inputs, model=plan.model, timeout=plan.timeout_seconds, **plan.outputs.arguments)
     return time.perf_counter() - sent
 
 

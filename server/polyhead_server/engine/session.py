@@ -13,14 +13,6 @@ from polyhead_server.engine.device import Device, Operators, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError
 
-FUSED_ATTENTION = frozenset(
-    {
-        *("Attention", "GroupQueryAttention", "MultiHeadAttention", "PackedAttention"),
-        *("PackedMultiHeadAttention", "ScaledDotProductAttention"),
-    }
-)
-"""Operators that compute scores, softmax and the weighted sum in one."""
-
 _SHAPES = frozenset(
     {
         *("Cast", "Concat", "Constant", "ConstantOfShape", "Gather", "Identity"),

@@ -11,9 +11,8 @@ import grpc
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import ErrorReply, InvalidRequestError, error_reply
+from polyhead_server.observability.access_log import CURRENT, request_id
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_log import request_id
-from polyhead_server.observability.request_record import CURRENT
 
 INFER, STREAM_INFER = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 INFERENCE = frozenset({INFER, STREAM_INFER})

@@ -37,10 +37,14 @@ class Health:
 
     def handlers(self) -> dict[str, MethodHandler]:
         """Return the handler of each method, by its name."""
-        return {
+        handlers: dict[str, MethodHandler] = {
             "Check": unary(self._check),
             "List": unary(self._list),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
+        }
+        # Releases of grpcio-health-checking before 1.85 have no List.
+        return {
+            name: handlers[name] for name in health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name
         }
 
     async def _check(self, payload: bytes) -> bytes:

@@ -16,8 +16,8 @@ from polyhead_server.grpc.options import server_options
 from polyhead_server.grpc.reflection import Reflection
 from polyhead_server.grpc.service import InferenceService, NotOffered
 from polyhead_server.grpc.tls import server_credentials
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.observability.tracing import open_tracer
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
@@ -58,7 +58,7 @@ class GrpcServer:
         self._host = settings.host
         self._credentials = server_credentials(settings)
         self._tracer = open_tracer()
-        self.request_log = RequestLog(self._tracer)
+        self.request_log = RequestLog(None if self._tracer is None else self._tracer.write)
         guard = guard_of(settings)
         inference = InferenceService(runtime, self.request_log).handlers()
         services = {
@@ -74,8 +74,8 @@ class GrpcServer:
             interceptors=[] if guard.is_open else [TokenInterceptor(guard, runtime.registry.unattributed)],
             options=server_options(settings, reuse_port=reuse_port),
         )
-        # Recent releases of grpcio have a queue for each registered method: probes do not wait behind
-        # inferences. In older ones this does nothing.
+        # From 1.84 on, grpcio has a queue for each registered method, so that probes do not wait behind
+        # inferences. In older releases this does nothing.
         self._grpc.add_registered_method_handlers(SERVICE, {"ModelInfer": inference["ModelInfer"]})
         self._listen_when_loaded = listen_when_loaded
         self._serving: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from polyhead_server.grpc.call import (
     unary,
 )
 from polyhead_server.grpc.stream import InferStream
-from polyhead_server.observability.request_log import RequestLog
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.runtime import Runtime
 
 
@@ -63,12 +63,7 @@ class InferenceService:
                 await fail(call, error)
 
     async def _stream_infer(self, _requests: object, call: Call) -> None:
-        try:
-            await InferStream(self._runtime, self._log, call).run()
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await fail(call, error)
+        await InferStream(self._runtime, self._log, call).run()
 
 
 class NotOffered(grpc.GenericRpcHandler):

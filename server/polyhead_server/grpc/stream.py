@@ -12,7 +12,7 @@ from polyhead_proto.names import FINAL, WANTS_STATUS
 from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestError, StalledError
 from polyhead_server.grpc.call import Call, deadline_of, end, logged_reply, write
 from polyhead_server.inference.wire import split_infer
-from polyhead_server.observability.request_log import RequestLog, request_id
+from polyhead_server.observability.access_log import RequestLog, request_id
 from polyhead_server.runtime import Runtime
 
 MAX_IN_PROGRESS = 32
@@ -26,12 +26,12 @@ class StreamEndedError(Exception):
     """The stream must end with a status.
 
     Args:
-        reply: The status.
+        status: Which.
     """
 
-    def __init__(self, reply: ErrorReply) -> None:
-        super().__init__(reply.message)
-        self.reply = reply
+    def __init__(self, status: ErrorReply) -> None:
+        super().__init__(status.message)
+        self.status = status
 
 
 class InferStream:
@@ -73,10 +73,9 @@ class InferStream:
         status = None
         try:
             await self._answer_each()
-        except* StreamEndedError as group:
-            (ended, *_) = group.exceptions
-            assert isinstance(ended, StreamEndedError)  # noqa: S101 - no task raises a group
-            status = ended.reply
+        except* Exception as group:
+            (error, *_) = group.exceptions
+            status = error.status if isinstance(error, StreamEndedError) else self._status(error)
         return status
 
     async def _answer_each(self) -> None:
@@ -86,7 +85,7 @@ class InferStream:
             draining.add_done_callback(lambda _: reading.cancel())
             reading.add_done_callback(lambda _: draining.cancel())
         if reading.cancelled():  # and every request accepted before is answered
-            raise StreamEndedError(logged_reply(DrainingError(), request_id(self._call)))
+            raise DrainingError
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to answer one request after the other."""
@@ -94,7 +93,11 @@ class InferStream:
         turn.set()
         while True:
             await self._room.acquire()
-            payload = await self._call.read()
+            try:
+                payload = await self._call.read()
+            except MemoryError as error:
+                self._runtime.registry.unattributed.failed(total_ns=0, error=error)
+                raise
             if not isinstance(payload, bytes):  # there are no more
                 return
             following = asyncio.Event()
@@ -123,13 +126,17 @@ class InferStream:
                     until_sent=self._call.add_done_callback,  # type: ignore[arg-type]
                 )
             except Exception as error:
-                reply = logged_reply(error, request_id(self._call))
+                status = self._status(error)
                 if self._wants_status or isinstance(error, DrainingError | StalledError):
                     await turn.wait()
-                    raise StreamEndedError(reply) from error
-                await send(failed_reply(reply, payload))
+                    raise StreamEndedError(status) from error
+                await send(failed_reply(status, payload))
         following.set()
         self._room.release()
+
+    def _status(self, error: Exception) -> ErrorReply:
+        """Return the status of an error. Log those that are the server's fault."""
+        return logged_reply(error, request_id(self._call))
 
 
 def failed_reply(error: ErrorReply, payload: bytes) -> bytes:

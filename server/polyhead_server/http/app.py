@@ -22,8 +22,8 @@ from polyhead_server.http.caller import Service
 from polyhead_server.http.errors import COHERE, OPEN_INFERENCE, OPENAI, TEI, plain_reply
 from polyhead_server.http.families import Families
 from polyhead_server.http.routing import AnyCaller, RequestMiddleware, make_router
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.metrics import any_ready, exposition
-from polyhead_server.observability.request_log import RequestLog
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
 

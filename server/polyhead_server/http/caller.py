@@ -23,7 +23,7 @@ from polyhead_server.http.families import Families
 from polyhead_server.http.fields import invalid
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
-from polyhead_server.observability.request_log import RequestLog, request_id
+from polyhead_server.observability.access_log import RequestLog, request_id
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
 

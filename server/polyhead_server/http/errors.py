@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.grpc.call import logged_reply
-from polyhead_server.observability.request_record import CURRENT
+from polyhead_server.observability.access_log import CURRENT
 
 STATUS: Mapping[StatusCode, int] = MappingProxyType(
     {

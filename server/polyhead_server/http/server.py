@@ -15,7 +15,7 @@ from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
     from polyhead_server.http.connections import BoundedServer
-    from polyhead_server.observability.request_log import RequestLog
+    from polyhead_server.observability.access_log import RequestLog
     from polyhead_server.runtime import Runtime
 
 DEFAULT_PORT = 8002

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from polyhead_proto.names import TIMINGS
 from polyhead_server.errors import ExpiredError
-from polyhead_server.observability.request_record import CURRENT
+from polyhead_server.observability.access_log import CURRENT
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.registry import Model
 

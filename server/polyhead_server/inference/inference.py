@@ -21,7 +21,7 @@ from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
 from polyhead_server.inference.wire import LARGE, InferRequest, Peeked, peek
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings

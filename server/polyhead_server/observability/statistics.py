@@ -1,12 +1,16 @@
-"""Count what happens to one version of a model. Every request runs this code, so it is written for speed."""
+"""What happens to the requests and the work of one version of a model, and what counts it."""
 
 import time
 from contextvars import ContextVar
-from functools import cache, partial
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache, partial
+from typing import Protocol
+
+from prometheus_client import Counter
 
 from polyhead_server.errors import status_of
 from polyhead_server.observability import metrics
-from polyhead_server.observability.observer import Drop, Execution
 
 GRPC, HTTP = "grpc", "http"
 PROTOCOL: ContextVar[str] = ContextVar("protocol", default=GRPC)
@@ -19,7 +23,57 @@ _TIMES = (
     *(metrics.REQUEST_SECONDS, metrics.PARSE_SECONDS, metrics.TOKENISE_SECONDS),
     *(metrics.QUEUE_SECONDS, metrics.COMPUTE_SECONDS, metrics.SERIALISE_SECONDS),
 )
-_STAGES = ("input", "infer", "output")
+
+
+class Drop(StrEnum):
+    """Why work ended without a result, other than by a failure of the engine."""
+
+    QUEUE_FULL = "queue_full"
+    """Rejected: too many tokens wait."""
+    UNREACHABLE = "unreachable"
+    """Rejected: its deadline would pass before it could run."""
+    STOPPING = "stopping"
+    """Rejected: the model is being closed."""
+    TIMEOUT = "timeout"
+    """It waited longer than its `timeout` or than the server's limit."""
+    EXPIRED = "expired"
+    """The caller's deadline passed, in the queue or during the run."""
+    CANCELLED = "cancelled"
+    """The caller left, in the queue or during the run."""
+    DRAINING = "draining"
+    """Rejected before it was scheduled: the server drains."""
+    LOADING = "loading"
+    """Rejected likewise: the model is being loaded."""
+    MEMORY = "memory"
+    """Rejected likewise: too much is held in memory."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Execution:
+    """One run of the engine."""
+
+    sequences: int
+    """B of the run."""
+    requests: int
+    tokens: int
+    """Tokens without padding."""
+    padded_tokens: int
+    """What layers computed: with padding, or in packed graphs without. That of attention does not count."""
+    input_ns: int
+    """The time to join the requests."""
+    compute_ns: int
+    output_ns: int
+    """The time to split the outputs."""
+
+
+class Observer(Protocol):
+    """Count what a scheduler does; `Statistics` does."""
+
+    def on_execution(self, execution: Execution) -> None:
+        """Count a run that did not fail."""
+
+    def on_drop(self, reason: Drop) -> None:
+        """Count work that ended without a result. Results, failures and drops add up to all submitted."""
 
 
 class Statistics:
@@ -31,7 +85,7 @@ class Statistics:
     """
 
     def __init__(self, name: str = "", version: int | str = "") -> None:
-        labels = self._labels = name, str(version)
+        labels = name, str(version)
         self._requests = cache(partial(metrics.REQUESTS.labels, *labels))
         self._drops = cache(partial(metrics.DROPS.labels, *labels))
         self._failed_seconds = metrics.FAILED_SECONDS.labels(*labels)
@@ -43,8 +97,7 @@ class Statistics:
             self._tokens = metrics.TOKENS.labels(*labels)
             self._padded_tokens = metrics.PADDED_TOKENS.labels(*labels)
             self._last_run = metrics.LAST_RUN.labels(*labels)
-            self._runs = cache(partial(metrics.RUNS.labels, *labels))
-            self._run_seconds = cache(partial(metrics.RUN_SECONDS.labels, *labels))
+            self._of_size = lru_cache(maxsize=1024)(partial(_of_size, labels))
             self._queued_requests = metrics.QUEUED_REQUESTS.labels(*labels)
             self._queued_tokens = metrics.QUEUED_TOKENS.labels(*labels)
 
@@ -82,14 +135,11 @@ class Statistics:
         self._tokens.inc(execution.tokens)
         self._padded_tokens.inc(execution.padded_tokens)
         self._last_run.set(time.time())
-        size = execution.sequences
-        if size > _EXACT_BATCHES:
-            size = 1 << (size - 1).bit_length()
-        self._runs(size).inc()
-        for stage, ns in zip(
-            _STAGES, (execution.input_ns, execution.compute_ns, execution.output_ns), strict=True
-        ):
-            self._run_seconds(size, stage).inc(ns / 1e9)
+        runs, input_seconds, compute_seconds, output_seconds = self._of_size(execution.sequences)
+        runs.inc()
+        input_seconds.inc(execution.input_ns / 1e9)
+        compute_seconds.inc(execution.compute_ns / 1e9)
+        output_seconds.inc(execution.output_ns / 1e9)
 
     def on_drop(self, reason: Drop) -> None:
         """Count work that ended without a result."""
@@ -99,3 +149,10 @@ class Statistics:
         """Show how much waits."""
         self._queued_requests.set(requests)
         self._queued_tokens.set(tokens)
+
+
+def _of_size(labels: tuple[str, str], sequences: int) -> tuple[Counter, ...]:
+    """Return what counts runs of one size: their number, and the time of their stages."""
+    size = sequences if sequences <= _EXACT_BATCHES else 1 << (sequences - 1).bit_length()
+    seconds = (metrics.RUN_SECONDS.labels(*labels, size, stage) for stage in ("input", "infer", "output"))
+    return metrics.RUNS.labels(*labels, size), *seconds

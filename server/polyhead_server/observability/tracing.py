@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from grpc import StatusCode
 
 from polyhead_server.errors import StartError
+from polyhead_server.observability.access_log import RequestRecord
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.request_record import RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.observability.observer import Drop, Observer
+from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.dispatch import Dispatch, Lanes
 from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.work import PRIORITIES, Work

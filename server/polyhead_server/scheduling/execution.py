@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.observer import Execution
+from polyhead_server.observability.statistics import Execution
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.batch import (
     DynamicAxes,

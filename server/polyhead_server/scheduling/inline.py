@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from polyhead_server.observability.observer import Drop, Observer
+from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import Dispatch
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
@@ -27,6 +27,8 @@ _QUIET_ITERATIONS = 15
 """How many iterations that bring nothing end the wait for more: 5 are too few, 30 gain nothing."""
 _PATIENCE_SECONDS = 0.001
 """The longest wait for more, for requests that come one after the other."""
+_LONE = 8
+"""After so many runs in a row with one request each, only one in so many requests waits for more."""
 
 Deliver = Callable[[list[Entry], Result | Exception | Drop], None]
 """See `Scheduler._deliver`."""
@@ -51,11 +53,17 @@ class Iterations:
         """How many more iterations must bring nothing until the work is due."""
         self._due = 0.0
         """When it is due in any case, in the event loop's time."""
+        self._requests = 0
+        """How many wait for more."""
+        self._lone = 0
+        """How many runs in a row had one request."""
 
     def add(self, seconds: float) -> None:
         """Count work that comes, of a model in the line."""
         self.seconds += seconds
-        self._quiet = _QUIET_ITERATIONS
+        self._requests += 1
+        comes_alone = self._lone >= _LONE and self._lone % _LONE
+        self._quiet = 1 if comes_alone else _QUIET_ITERATIONS
 
     def line_up(self, model: "Inline") -> None:
         """Let a model run its work in one of the next iterations."""
@@ -79,6 +87,8 @@ class Iterations:
         if not self._is_due():
             asyncio.get_running_loop().call_soon(self._run)
             return
+        self._lone = self._lone + 1 if self._requests == 1 else 0
+        self._requests = 0
         left = _ITERATION_SECONDS
         try:
             for number in range(len(self._line)):

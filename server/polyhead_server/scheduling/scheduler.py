@@ -8,7 +8,7 @@ from functools import partial
 
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.observer import Drop, Observer
+from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import DynamicAxes

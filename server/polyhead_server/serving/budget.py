@@ -10,8 +10,7 @@ from threading import Lock
 from typing import Protocol
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
-from polyhead_server.observability.observer import Drop
-from polyhead_server.observability.statistics import Statistics
+from polyhead_server.observability.statistics import Drop, Statistics
 
 
 class Drops(Protocol):

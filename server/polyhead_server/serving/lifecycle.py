@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.serving.registry import Registry
 
 

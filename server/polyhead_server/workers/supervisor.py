@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,11 +29,11 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _MOST_FAILED_STARTS = 5
 # A worker that was ready for this long has started well: its end does not count as a failed start.
 _SETTLED_SECONDS = 30.0
-# A worker that has not reported for so many ticks in a row stands still. Not time but ticks are counted, so
-# that nobody is killed because the machine was suspended or the supervisor stood still itself.
-_MOST_SILENT_TICKS = 30
+# A worker that misses so many reports in a row stands still. Each is waited for by itself, so that nobody is
+# killed because the supervisor stood still.
+_MOST_MISSED = 30
 # Before its first report it is imported and chooses its device, during which nothing of it could report.
-_MOST_STARTING_TICKS = 300
+_MOST_MISSED_AT_START = 300
 # What a worker may take on top of its time to drain.
 _LAST_STEPS_SECONDS = 5.0
 
@@ -44,14 +44,8 @@ class _Ended:
 
     code: int
     reason: str
-    ready: bool = False
-    """It had loaded."""
-    settled: bool = False
-    """It had been ready for a while."""
-
-
-async def _tick() -> None:
-    await asyncio.sleep(REPORT_SECONDS)
+    ready_seconds: float | None = None
+    """How long it had been ready; None if it never was."""
 
 
 class Supervisor:
@@ -61,30 +55,18 @@ class Supervisor:
         settings: How they run; the port is reserved.
         metrics: The folder in which they count; see `metric_files`.
         gpus: The GPUs that they spread over; none lets each worker choose its device.
-        tick: Waits for as long as workers take from one report to the next.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Path,
-        gpus: Sequence[int] = (),
-        *,
-        tick: Callable[[], Awaitable[object]] = _tick,
-    ) -> None:
+    def __init__(self, settings: Settings, metrics: Path, gpus: Sequence[int] = ()) -> None:
         self.restarts = [0] * settings.workers
         self._settings = settings
         self._metrics = metrics
         self._gpus = gpus
         self._running: dict[int, Process] = {}
         self._ready: set[int] = set()
-        self._silent: dict[int, int] = {}
-        """The ticks since each worker's last report; before the first, from a negative number on."""
-        self._tick = tick
         self._started = False
         """All of them have been ready."""
         self._stopping = asyncio.Event()
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
         """Run the workers until `stop`, and return the exit code: 0 if all of them drained in time.
@@ -93,17 +75,13 @@ class Supervisor:
             StartError: A worker could not start at all, or none of them can any more.
         """
         keepers = [asyncio.create_task(self._keep(worker)) for worker in range(self._settings.workers)]
-        watching = asyncio.create_task(self._watch())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait((stopping, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stopping, *keepers), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.stop()
             stopping.cancel()
             codes = await self._end(keepers)
-            watching.cancel()
-        if self._failed.done():
-            self._failed.result()
         return 0 if all(code == 0 for code in codes) else 1
 
     def stop(self) -> None:
@@ -113,36 +91,43 @@ class Supervisor:
         self._stopping.set()
         for worker, process in self._running.items():
             LOGGER.debug("stopping worker %d", worker)
-            process.send_signal(signal.SIGTERM)
+            _signal(process, signal.SIGTERM)
 
     def kill(self) -> None:
         """End all workers at once."""
         for process in self._running.values():
-            process.kill()
+            _signal(process, signal.SIGKILL)
 
     async def _end(self, keepers: Sequence[asyncio.Task[int]]) -> list[int]:
-        """Wait for all workers, kill those that take too long, and return the exit codes."""
+        """Wait for all workers, kill those that take too long, and return the exit codes.
+
+        Raises:
+            StartError: One has given up.
+        """
         _, late = await asyncio.wait(keepers, timeout=self._settings.drain_seconds + _LAST_STEPS_SECONDS)
         if late:
             LOGGER.error("%d workers did not stop in time", len(late))
             self.kill()
-        return list(await asyncio.gather(*keepers))
+            await asyncio.wait(late)
+        return await asyncio.gather(*keepers)
 
     async def _keep(self, worker: int) -> int:
-        """Keep one worker running, and return the exit code of its last process."""
+        """Keep one worker running until `stop`, and return the exit code of its last process.
+
+        Raises:
+            StartError: It could not start at all, or no worker can any more.
+        """
         failures = 0
         while not self._stopping.is_set():
             end = await self._run_once(worker)
             if self._stopping.is_set():
                 LOGGER.debug("worker %d has ended (%s)", worker, end.reason)
-                return end.code if end.ready else 0
-            if not end.ready and not self._started:
-                self._fail(f"worker {worker} could not start ({end.reason})")
-                return end.code
-            failures = 0 if end.settled else failures + 1
-            if failures >= _MOST_FAILED_STARTS and not self._ready and not end.ready:
-                self._fail(f"no worker runs any more, and {failures} in a row could not start")
-                return end.code
+                return 0 if end.ready_seconds is None else end.code
+            if end.ready_seconds is None and not self._started:
+                raise StartError(f"worker {worker} could not start ({end.reason})")
+            failures = 0 if (end.ready_seconds or 0) >= _SETTLED_SECONDS else failures + 1
+            if failures >= _MOST_FAILED_STARTS and not self._ready and end.ready_seconds is None:
+                raise StartError(f"no worker runs any more, and {failures} in a row could not start")
             pause = min(_FIRST_PAUSE_SECONDS * 2 ** (max(failures, 1) - 1), _LONGEST_PAUSE_SECONDS)
             LOGGER.error("worker %d has ended (%s); the next one starts in %g s", worker, end.reason, pause)
             self.restarts[worker] += 1
@@ -158,19 +143,15 @@ class Supervisor:
         except OSError as error:  # no memory for a process, or too many processes: both may pass
             return _Ended(code=1, reason=f"it cannot be started: {error}")
         if self._stopping.is_set():  # `stop` has not seen it
-            process.send_signal(signal.SIGTERM)
+            _signal(process, signal.SIGTERM)
         ready_at = await self._take_reports(worker, process)
         code = await process.wait()
         reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        if self._silent.get(worker, 0) >= _MOST_SILENT_TICKS:
-            reason += ", as it stood still"
-        self._forget(worker)
-        return _Ended(
-            code=code,
-            reason=reason,
-            ready=ready_at is not None,
-            settled=ready_at is not None and asyncio.get_running_loop().time() - ready_at >= _SETTLED_SECONDS,
-        )
+        self._ready.discard(worker)
+        del self._running[worker]
+        mark_process_dead(worker, str(self._metrics))
+        ready_seconds = None if ready_at is None else asyncio.get_running_loop().time() - ready_at
+        return _Ended(code=code, reason=reason, ready_seconds=ready_seconds)
 
     async def _start(self, worker: int) -> Process:
         add_files(self._metrics, worker)
@@ -183,7 +164,6 @@ class Supervisor:
             start_new_session=True,
         )
         self._running[worker] = process
-        self._silent[worker] = _MOST_SILENT_TICKS - _MOST_STARTING_TICKS
         LOGGER.debug("worker %d is process %d", worker, process.pid)
         assignment = Assignment(
             settings=settings_of(worker, self._settings, self._gpus),
@@ -195,14 +175,26 @@ class Supervisor:
         return process
 
     async def _take_reports(self, worker: int, process: Process) -> float | None:
-        """Take a worker's reports until it ends, and return when it was ready, if it was."""
+        """Take a worker's reports until it ends or is killed, and return when it was ready, if it was."""
         assert process.stdout is not None  # noqa: S101 - a pipe
         ready_at = None
-        async for line in process.stdout:
-            self._silent[worker] = 0
+        missed = _MOST_MISSED - _MOST_MISSED_AT_START
+        while missed < _MOST_MISSED:
+            try:
+                async with asyncio.timeout(REPORT_SECONDS):
+                    line = await process.stdout.readline()
+            except TimeoutError:
+                missed += 1
+                continue
+            if not line:
+                return ready_at
+            missed = 0
             if line == READY and ready_at is None:
                 ready_at = asyncio.get_running_loop().time()
                 self._note_ready(worker)
+        # Or its connections would wait for ever.
+        LOGGER.error("worker %d stands still, and is killed", worker)
+        _signal(process, signal.SIGKILL)
         return ready_at
 
     def _note_ready(self, worker: int) -> None:
@@ -212,26 +204,11 @@ class Supervisor:
             address = format_address(self._settings.host, self._settings.port)
             LOGGER.info("%d workers serve on %s", self._settings.workers, address)
 
-    async def _watch(self) -> None:
-        """Kill workers that stand still, until cancelled: their connections would wait for ever."""
-        while True:
-            await self._tick()
-            for worker in self._silent:
-                self._silent[worker] += 1
-                if self._silent[worker] == _MOST_SILENT_TICKS:
-                    LOGGER.error("worker %d stands still, and is killed", worker)
-                    with suppress(ProcessLookupError):
-                        self._running[worker].kill()
 
-    def _forget(self, worker: int) -> None:
-        self._ready.discard(worker)
-        self._silent.pop(worker, None)
-        del self._running[worker]
-        mark_process_dead(worker, str(self._metrics))
-
-    def _fail(self, reason: str) -> None:
-        if not self._failed.done():
-            self._failed.set_exception(StartError(reason))
+def _signal(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended."""
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
 
 
 def settings_of(worker: int, settings: Settings, gpus: Sequence[int]) -> Settings:

@@ -7,6 +7,7 @@ import numpy as np
 
 from polyhead_load import LoadPlan
 from polyhead_load.records import GeneratorRun, Records
+from polyhead_load.sweep.cells import search_rounds
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep
 
@@ -80,7 +81,7 @@ def a_measurement(**changes: Any) -> Measurement:
         "family": "tiny",
         "tokens": "4",
         "batch": "1",
-        "attention": "off",
+        "outputs": "default",
         "load": "single",
         "block": 1,
         "attempt": 1,
@@ -147,3 +148,22 @@ def measured(
 def new_folder(path: Path) -> RunFolder:
     """A run's folder."""
     return RunFolder(path / "run")
+
+
+def searched(folder: RunFolder, capacities: dict[str, float], *, closed: float = 200.0) -> None:
+    """Fills a folder as if the capacities of families had been searched, beyond which all are late."""
+    sweep, _ = folder.read()
+    assert sweep.target is not None
+    journal = folder.journal()
+    for family, capacity in capacities.items():
+        journal.append(a_measurement(family=family, load="throughput", block=0, achieved=closed))
+        load = sweep.target.load
+        for number in range(1, sweep.rounds + 1):
+            while True:
+                runs = [one for one in journal.measurements if (one.family, one.load) == (family, load)]
+                rate = search_rounds(runs, sweep.rounds, closed)[number - 1].next_rate
+                if rate is None:
+                    break
+                about = {"family": family, "load": load, "block": number, "attempt": len(runs)}
+                late = 0 if rate <= capacity else 1000
+                journal.append(a_measurement(**about, rate=rate, requests=1000, late=late, reply_bytes=2_000))

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 from tests.load.sweep.synthetic import a_measurement, new_folder, small_sweep
 
+from polyhead_load.outputs import DEFAULT_OUTPUTS
 from polyhead_load.sweep.cells import (
-    CAPACITY,
+    THROUGHPUT,
     Configuration,
     Rates,
     SweepCell,
-    capacities_of,
     cells,
     configurations,
     plan_of,
+    throughputs_of,
 )
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.spec import Sweep
@@ -22,12 +23,12 @@ from polyhead_load.sweep.spec import Sweep
 def test_capacities_come_first_and_only_where_a_load_needs_them() -> None:
     loads = [cell.load for cell in cells(small_sweep())]
 
-    assert loads == [CAPACITY] * 2 + ["single", "50%", "common"] * 2
+    assert loads == [THROUGHPUT] * 2 + ["single", "50%", "common"] * 2
     assert [cell.load for cell in cells(small_sweep(loads=["single", "20/s"]))] == ["single", "20/s"] * 2
 
 
 def test_a_cell_for_each_combination() -> None:
-    sweep = small_sweep(tokens=[4, 8, 12], batch=[1, 2], attention=["off", "all"])
+    sweep = small_sweep(tokens=[4, 8, 12], batch=[1, 2], outputs=["output", "attention"])
 
     there = configurations(sweep)
 
@@ -35,7 +36,12 @@ def test_a_cell_for_each_combination() -> None:
 
 
 def test_plans_say_what_the_cell_says() -> None:
-    sweep = small_sweep(attention=["off", "all-uint8", "one"], capacity_users=5, max_in_flight=9)
+    attention = {"fetch": ["attention"]}
+    sweep = small_sweep(
+        outputs=["default", {**attention, "name": "uint8", "dtype": "UINT8"}, {**attention, "layers": [0]}],
+        throughput_users=5,
+        max_in_flight=9,
+    )
     off, uint8, one = (
         SweepCell(configuration=configuration, load="50%") for configuration in configurations(sweep)[:3]
     )
@@ -43,11 +49,11 @@ def test_plans_say_what_the_cell_says() -> None:
     plan = plan_of(uint8, sweep, address="there:1", rate=12.0, block=1)
 
     assert (plan.address, plan.model, plan.mode, plan.rate) == ("there:1", "tiny", "open", 12.0)
-    assert (plan.attention, plan.dtype) == ("all", "UINT8")
-    assert plan_of(one, sweep, address="", rate=1.0, block=1).attention == [0]
-    assert plan_of(off, sweep, address="", rate=1.0, block=1).attention is None
-    capacity = SweepCell(configuration=off.configuration, load=CAPACITY)
-    closed = plan_of(capacity, sweep, address="", rate=None, block=0)
+    assert (plan.outputs.fetch, plan.outputs.dtype) == (("attention",), "UINT8")
+    assert plan_of(one, sweep, address="", rate=1.0, block=1).outputs.layers == (0,)
+    assert plan_of(off, sweep, address="", rate=1.0, block=1).outputs == DEFAULT_OUTPUTS
+    throughput = SweepCell(configuration=off.configuration, load=THROUGHPUT)
+    closed = plan_of(throughput, sweep, address="", rate=None, block=0)
     assert (closed.mode, closed.users) == ("closed", 5)
 
 
@@ -69,7 +75,7 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
     assert seed(0, 1) == seed(2, 1)  # the families at T = 4
     assert len({seed(0, 1), seed(1, 1), seed(0, 2)}) == 3
     first = seed(0, 1)
-    sweep = small_sweep(tokens=[4, 8], arrivals=1)
+    sweep = small_sweep(tokens=[4, 8], seed=1)
     assert seed(0, 1) != first
 
 
@@ -83,10 +89,10 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def capacity(
+def throughput(
     family: str, achieved: float | None, *, tokens: str = "4", void: tuple[str, ...] = ()
 ) -> Measurement:
-    return a_measurement(family=family, tokens=tokens, load=CAPACITY, block=0, achieved=achieved, void=void)
+    return a_measurement(family=family, tokens=tokens, load=THROUGHPUT, block=0, achieved=achieved, void=void)
 
 
 def rates_of(rates: Rates, sweep: Sweep = SWEEP) -> list[float | None]:
@@ -97,37 +103,42 @@ def rates_of(rates: Rates, sweep: Sweep = SWEEP) -> list[float | None]:
     ]
 
 
-def test_the_median_of_the_capacities_counts() -> None:
-    found = capacities_of(
-        [capacity("tiny", 10), capacity("tiny", 90), capacity("tiny", 12), capacity("tiny", 1, void=("why",))]
+def test_the_median_of_the_throughputs_counts() -> None:
+    found = throughputs_of(
+        [
+            throughput("tiny", 10),
+            throughput("tiny", 90),
+            throughput("tiny", 12),
+            throughput("tiny", 1, void=("why",)),
+        ]
     )
 
-    assert found == {("tiny", "4", "1", "off"): 12}
+    assert found == {("tiny", "4", "1", "default"): 12}
 
 
 def test_a_run_that_goes_on_keeps_its_rates(folder: RunFolder) -> None:
     rates = Rates(SWEEP, folder)
-    rates.fix([capacity("tiny", 100), capacity("tiny-tokens", 60)])
+    rates.fix([throughput("tiny", 100), throughput("tiny-tokens", 60)])
     first = rates_of(rates)
 
     again = Rates(SWEEP, folder)
-    again.fix([capacity("tiny", 400), capacity("tiny-tokens", 20)])
+    again.fix([throughput("tiny", 400), throughput("tiny-tokens", 20)])
 
     assert first == rates_of(again) == [50, 30, None, 20, 30, 30, None, 20]
 
 
-def test_a_capacity_that_comes_later_changes_no_other_rate(folder: RunFolder) -> None:
+def test_a_throughput_that_comes_later_changes_no_other_rate(folder: RunFolder) -> None:
     rates = Rates(SWEEP, folder)
-    rates.fix([capacity("tiny", 100), capacity("tiny-tokens", None)])
+    rates.fix([throughput("tiny", 100), throughput("tiny-tokens", None)])
     with pytest.raises(KeyError):
         rates_of(rates)
 
-    rates.fix([capacity("tiny-tokens", 60)])
+    rates.fix([throughput("tiny-tokens", 60)])
 
     assert rates_of(rates) == [50, 50, None, 20, 30, 50, None, 20]
 
 
-def test_shares_are_of_the_own_capacity_and_the_common_rate_of_the_least(tmp_path: Path) -> None:
+def test_shares_are_of_the_own_throughput_and_the_common_rate_of_the_least(tmp_path: Path) -> None:
     sweep = small_sweep(tokens=[4, 8], common=0.4)
     folder = new_folder(tmp_path)
     folder.begin(sweep, {})
@@ -135,10 +146,10 @@ def test_shares_are_of_the_own_capacity_and_the_common_rate_of_the_least(tmp_pat
     tiny_4, _, tokens_4, _ = configurations(sweep)
     rates.fix(
         [
-            capacity("tiny", 100.0),
-            capacity("tiny", 10.0, tokens="8"),
-            capacity("tiny-tokens", 60.0),
-            capacity("tiny-tokens", 50.0, tokens="8"),
+            throughput("tiny", 100.0),
+            throughput("tiny", 10.0, tokens="8"),
+            throughput("tiny-tokens", 60.0),
+            throughput("tiny-tokens", 50.0, tokens="8"),
         ]
     )
 

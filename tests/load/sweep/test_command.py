@@ -9,17 +9,18 @@ from tests.load.sweep.synthetic import a_run, measured, small_sweep
 
 from polyhead_client.command import main
 from polyhead_load.errors import SweepError
-from polyhead_load.report.page import write_report
 from polyhead_load.sweep.command import app
 from polyhead_load.sweep.folder import RunFolder
-from polyhead_load.sweep.spec import Sweep, preset_files, read_sweep
+from polyhead_load.sweep.reading import preset_files, read_sweep
+from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.target import ServiceTarget
 
 SWEEP = """
 title = "A small encoder"
 tokens = [4]
 loads = ["single", "20%"]
 blocks = 1
-capacity_runs = 1
+throughput_runs = 1
 seconds = 0.3
 warm_up_seconds = 0.3
 max_in_flight = 5000
@@ -74,7 +75,12 @@ def test_a_preset_is_measured_beside_the_models(
         (["presets", "smok"], "the preset must be one of .*did you mean 'smoke'"),
         (["smoke", "--address", "127.0.0.1:1", "--out", "new"], "--address must be a polyhead server"),
         (["report", "nowhere"], "nowhere must be the folder of a sweep, it has no sweep.json"),
-        (["compare", "nowhere", "there"], "must be the folder of a sweep with a report.json"),
+        (["smoke", "--rate", "50"], "--p99 must be given with --rate: a rate is held within a limit"),
+        (["smoke", "--p99", "20"], "--p99: must be a time above 0 with its unit"),
+        (
+            ["smoke", "--p99", "20ms", "--headroom", "1"],
+            "--headroom: must be a share below 100%, such as 30%",
+        ),
     ],
 )
 def test_refusals(
@@ -133,18 +139,6 @@ def test_a_sweep_in_which_every_run_is_void_fails(
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, seed in (("a", 1), ("b", 2)):
-        folder = a_run(tmp_path / name, small_sweep(loads=["single"]), seed=seed)
-        write_report(folder)
-    a, b = tmp_path / "a" / "run", tmp_path / "b" / "run"
-
-    call("compare", a, b / "report.json")
-    said = capsys.readouterr().out
-
-    assert "p50: in 2 of 2 cells the ratio's interval contains 1" in said
-
-
 def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sweep] = []
 
@@ -154,10 +148,23 @@ def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
     monkeypatch.chdir(tmp_path)
+    more = (
+        "--tokens",
+        "64",
+        "--outputs",
+        "pooled,output+attention",
+        "--rounds",
+        "3",
+        "--search-seconds",
+        "5",
+    )
     with pytest.raises(SweepError, match="enough"):
-        call("heads", "--foreign-cpu", "0.5", "--tokens", "64")
+        call("heads", "--rate", "50", "--p99", "20ms", "--headroom", "20%", "--foreign-cpu", "0.5", *more)
 
+    assert asked[0].target == ServiceTarget(rate=50, p99="20ms", headroom=0.2)
     assert (asked[0].gates.foreign_cpu, asked[0].tokens) == (0.5, (64,))
+    assert (asked[0].rounds, asked[0].search_seconds) == (3, 5)
+    assert asked[0].labels("outputs") == ["pooled", "output+attention"]
 
 
 def test_a_sweep_of_all_families_of_a_repository(tmp_path: Path) -> None:
@@ -183,7 +190,7 @@ def test_a_short_sweep_ends_with_what_comes_next(tmp_path: Path, capsys: pytest.
     assert "p50 ratio" not in said[0]
     assert "p50 ratio" in said[1]
     assert "next: fewer than 3 blocks show that measuring works, not what differs; `polyhead sweep" in said[0]
-    assert "next:" not in said[1]
+    assert "next: the same command with --p99 50ms measures the largest rate" in said[1]
 
 
 @pytest.mark.slow
@@ -197,17 +204,15 @@ def test_a_whole_sweep(repository: Path, tmp_path: Path, capsys: pytest.CaptureF
 
     lines = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
     assert (
-        len({(*(line[name] for name in ("family", "attention", "load")), line["block"]) for line in lines})
-        == 3
+        len({(*(line[name] for name in ("family", "outputs", "load")), line["block"]) for line in lines}) == 3
     )
     assert Counter(line["load"] for line in lines if not line.get("void")) == (
-        {"single": 1, "20%": 1, "capacity": 1}
+        {"single": 1, "20%": 1, "throughput": 1}
     )
     report = json.loads((out / "report.json").read_text())
     assert [row["valid_blocks"] for row in report["rows"]] == [1] * 2, report["void"]
-    assert report["operators"]["tiny-tokens"]["fast"]["MultiHeadAttention"] > 0
     assert report["providers"] == {"tiny-tokens": "CPUExecutionProvider"}
-    assert report["activations"] == {"tiny-tokens": "N,D"}
+    assert report["default_outputs"] == {"tiny-tokens": "pooled"}
     assert "A small encoder" in capsys.readouterr().out
     before = (out / "cells.jsonl").read_bytes()
 

@@ -12,7 +12,6 @@ from polyhead_load.sweep.intervals import (
     Values,
     blocks_ratio,
     fewest_answers,
-    independent_ratio,
     paired_ratio,
     pooled_quantile,
     quantile_interval,
@@ -81,17 +80,6 @@ def test_paired_ratio_is_students_t_of_logarithms() -> None:
     assert paired_ratio([1.0, 1.0], [1.0, 1.0]) is None
     with pytest.raises(ValueError, match="both must have as many blocks, were 1 and 2"):
         paired_ratio([1.0], [1.0, 1.0])
-
-
-def test_independent_ratio_is_welchs_t_of_logarithms() -> None:
-    ours, base = [1.2, 1.3, 1.1, 1.5], [1.0, 1.2, 1.15]
-    theirs = stats.ttest_ind(np.log(ours), np.log(base), equal_var=False).confidence_interval(0.95)
-
-    ratio: Any = independent_ratio(ours, base)
-
-    assert (ratio.low, ratio.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
-    assert independent_ratio([1.0, 2.0], [1.0, 2.0, 3.0]) is None
-    assert independent_ratio([2.0] * 3, [1.0] * 3) == Interval(value=2.0, low=2.0, high=2.0)
 
 
 def test_a_pooled_interval_holds_both_parts() -> None:

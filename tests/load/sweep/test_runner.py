@@ -1,5 +1,6 @@
 """Block after block: what is measured, what is tried again, what is skipped, and how a sweep goes on."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from polyhead_client import Client
 from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
 from polyhead_load.records import GeneratorRun
-from polyhead_load.sweep.cells import CAPACITY, CellRun
+from polyhead_load.report.findings import read_findings
+from polyhead_load.sweep.cells import THROUGHPUT, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.measuring import CpuTimes, WarmUpFunction
 from polyhead_load.sweep.processes import ProcessError
@@ -25,6 +27,7 @@ from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.runner import Group, SweepRunner
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.target import ServiceTarget
 from polyhead_load.sweep.warm_up import WarmUp
 
 
@@ -35,9 +38,13 @@ class Watching(SweepProgress):
         super().__init__(Console(quiet=True))
         self.cell_runs: list[CellRun] = []
         self.runs, self.seconds, self.most_seconds = 0, 0.0, 0.0
+        self.corrected = 0
 
     def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
         self.runs, self.seconds, self.most_seconds = runs, seconds, most_seconds
+
+    def expect(self, more: int, seconds: float) -> None:
+        self.corrected += more
 
     def start_run(self, run: CellRun) -> None:
         self.cell_runs.append(run)
@@ -183,8 +190,8 @@ def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, t
     assert not any(one.void or one.overloaded for one in lab.measurements)
     orders = [[run.cell for run in lab.watching.cell_runs if run.block == block] for block in (1, 2)]
     assert orders[0] != orders[1]
-    assert {run.cell.load for run in lab.watching.cell_runs[:9]} == {CAPACITY}
-    # Each capacity and each block has a server of its own.
+    assert {run.cell.load for run in lab.watching.cell_runs[:9]} == {THROUGHPUT}
+    # Each throughput and each block has a server of its own.
     assert lab.started == [("tiny",)] * 5
     assert runner.properties["tiny"]["execution_provider"] == "CPUExecutionProvider"
 
@@ -288,12 +295,12 @@ def test_tries_end(there: InThread, tmp_path: Path) -> None:
     lab.run([("tiny",)])
 
     by_load = Counter(one.load for one in lab.measurements)
-    assert by_load[CAPACITY] == 3 + 1
+    assert by_load[THROUGHPUT] == 3 + 1
     assert by_load["single"] == 4
-    # Without a capacity there is no rate; that is said once in each block.
+    # Without a throughput there is no rate; that is said once in each block.
     assert by_load["50%"] == 2
     assert {one.void for one in lab.measurements if one.load == "50%"} == {
-        ("the capacity of the configuration is not known",)
+        ("the throughput of the configuration is not known",)
     }
 
     # Who gives the command again wants them tried again.
@@ -302,8 +309,89 @@ def test_tries_end(there: InThread, tmp_path: Path) -> None:
     assert len([one for one in again.measurements if not one.void]) == 3 + 2 * 2
 
 
+def carrying(most: float, *, sendable: float = math.inf) -> Callable[[LoadPlan], GeneratorRun]:
+    """A server that answers in 5 ms up to a rate, and in 100 ms beyond it; and what a generator can send."""
+
+    def generate(plan: LoadPlan) -> GeneratorRun:
+        if (plan.rate or 0) > sendable:
+            return busy(plan)
+        count = 100 if plan.rate is None else max(1, round(plan.rate * plan.seconds))
+        late = plan.rate is not None and plan.rate > most
+        records = make_records(count, median_ms=100.0 if late else 5.0, seconds=plan.seconds)
+        return make_run(records, seconds=plan.seconds, cpu_seconds=0.01)
+
+    return generate
+
+
+def searching() -> Sweep:
+    short: dict[str, Any] = {"loads": ["single"], "blocks": 1, "rounds": 3, "search_seconds": 0.5}
+    return quick(families={"tiny": {}}, target={"p99": "50ms"}, **short)
+
+
+def test_the_largest_rate_that_holds_is_searched_in_rounds(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(searching(), new_folder(tmp_path), there, carrying(150))
+    lab.run([("tiny",)])
+
+    found = [one for one in lab.measurements if one.load == "p99 50ms"]
+    assert {one.block for one in found} == {1, 2, 3}
+    assert all((one.late == 0) is (one.rate is not None and one.rate <= 150) for one in found)
+    assert {plan.seconds for plan in lab.plans if plan.rate} == {2.5}  # 50 times the limit
+    (capacity,) = read_findings(lab.folder).capacities
+    assert capacity.interval is not None
+    assert capacity.interval.value == pytest.approx(150, rel=0.06)
+    # Throughputs, blocks and rounds have servers of their own, and the progress ends where the runs do.
+    assert len(lab.started) == 3 + 1 + 3
+    assert lab.watching.runs + lab.watching.corrected == len(lab.measurements)
+
+    again = Lab(lab.sweep, lab.folder, there)
+    again.run([("tiny",)])
+    assert (again.watching.runs, again.started) == (0, [])
+
+
+def test_a_search_that_was_cut_off_goes_on_where_it_was(there: InThread, tmp_path: Path) -> None:
+    whole = Lab(searching(), new_folder(tmp_path / "whole"), there, carrying(150))
+    whole.run([("tiny",)])
+    left = iter(range(7))
+
+    def breaking(plan: LoadPlan) -> GeneratorRun:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return carrying(150)(plan)
+
+    first = Lab(whole.sweep, new_folder(tmp_path / "cut"), there, breaking)
+    with pytest.raises(KeyboardInterrupt):
+        first.run([("tiny",)])
+    second = Lab(whole.sweep, first.folder, there, carrying(150))
+    second.run([("tiny",)])
+
+    assert len(first.plans) > 4
+    assert [one.rate for one in second.measurements] == [one.rate for one in whole.measurements]
+
+
+def test_another_limit_is_searched_in_the_same_folder(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(searching(), new_folder(tmp_path), there, carrying(150))
+    lab.run([("tiny",)])
+    before = len(lab.measurements)
+    lab.sweep = lab.sweep.model_copy(update={"target": ServiceTarget(p99="120ms")})
+    lab.run([("tiny",)])
+
+    assert {one.load for one in lab.measurements[before:]} == {"p99 120ms"}
+
+
+def test_what_the_generator_cannot_send_ends_a_search(there: InThread, tmp_path: Path) -> None:
+    lab = Lab(searching(), new_folder(tmp_path), there, carrying(1000, sendable=400))
+    lab.run([("tiny",)])
+
+    (capacity,) = read_findings(lab.folder).capacities
+    assert capacity.interval is not None
+    assert 200 < capacity.interval.low <= 400
+    assert math.isinf(capacity.interval.high)
+    # A void run is tried again twice, and then ends the round.
+    assert Counter(one.block for one in lab.measurements if one.void) == {1: 3, 2: 3, 3: 3}
+
+
 @pytest.mark.parametrize(("pace", "seconds"), [(400, 0.5), (100, 1.0), (5, 2.0)])
-def test_a_slow_capacity_takes_longer(pace: int, seconds: float, there: InThread, tmp_path: Path) -> None:
+def test_a_slow_throughput_takes_longer(pace: int, seconds: float, there: InThread, tmp_path: Path) -> None:
     """A hundred answers, within four times what other runs take."""
     lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there)
     lab.warm = lambda *_: WarmUp(seconds=1.0, requests=pace, stable=True)
@@ -391,7 +479,7 @@ def test_configurations_that_the_server_refuses_are_skipped(there: InThread, tmp
     runner = lab.run([("tiny-tokens",)])
 
     ((what, why),) = runner.skipped.items()
-    assert what == "tiny-tokens, T 33, B 1, attention off"
+    assert what == "tiny-tokens, T 33, B 1, outputs default"
     assert "32" in why
     assert {one.tokens for one in lab.measurements} == {"4"}
 

@@ -7,7 +7,8 @@ import pytest
 
 from polyhead_load.errors import SweepError
 from polyhead_load.load_plan import Lengths
-from polyhead_load.sweep.spec import Sweep, preset_files, read_sweep
+from polyhead_load.sweep.reading import preset_files, read_sweep
+from polyhead_load.sweep.spec import Sweep
 from polyhead_model import PRESETS, EncoderConfig
 
 BASE = "tokens = [8]\n[families]\na = {heads = 1}\n"
@@ -64,8 +65,8 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
         ("lods = []\n" + BASE, r"there is no field 'lods'; did you mean 'loads'\? \(known: title, about, "),
         (BASE.replace("heads", "heds"), "families.a: there is no field 'heds' .*did you mean 'heads'"),
         ("[gates]\ndrfit = 1\n" + "[families]\na = {}\n", "'gates.drfit'; did you mean 'drift'"),
-        ("attention = [{name = 'x', head = '1'}]\n" + BASE, "'attention.0.head'; did you mean 'heads'"),
-        ("attention = ['al']\n" + BASE, "attention.0: must be one of off, .*, was 'al'; did you mean 'all'"),
+        ("outputs = [{head = '1'}]\n" + BASE, "there is no field 'outputs.0.head'; did you mean 'heads'"),
+        ("outputs = ['poled']\n" + BASE, "outputs must be of pooled, .*, was 'poled'"),
         ("loads = ['5']\n" + BASE, "loads.0: must be single, common, a share such as 50% .*, was '5'"),
         ("loads = ['100%']\n" + BASE, "loads.0: must be below 100%"),
         ("loads = ['single', 'single']\n" + BASE, "loads: all must differ"),
@@ -80,16 +81,16 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
         ),
         (
             "tokens = [{medan = 1}]\n[families]\na = {}\n",
-            "tokens.0: there is no field 'medan'; did you mean 'median'",
+            "there is no field 'tokens.0.medan'; did you mean 'median'",
         ),
         ("loads = ['50%', '50.0%']\n" + BASE, "loads: all must differ"),
         ("loads = ['" + "9" * 400 + "/s']\n" + BASE, "loads.0: must be single, common, a share"),
         ("seconds = inf\n" + BASE, "seconds: input should be a finite number, was inf"),
         ("timeout_seconds = nan\n" + BASE, "timeout_seconds: input should be "),
-        ("attention = [{name = 'x', heads = '0'}]\n" + BASE, "attention.0: heads must come with layers"),
+        ("outputs = [{name = 'x', heads = '0'}]\n" + BASE, "heads goes with attention"),
         (
-            "attention = [{name = 'x', layers = 'all', heads = 'zz'}]\n" + BASE,
-            "attention.0: heads must be indices such as 5, 0,3 or 0:4, was 'zz'",
+            "outputs = [{fetch = ['attention'], heads = 'zz'}]\n" + BASE,
+            "heads must be indices such as 5, 0,3 or 0:4, was 'zz'",
         ),
         ("tokens", "must be a TOML file"),
     ],

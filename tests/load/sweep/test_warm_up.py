@@ -9,7 +9,10 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, NotFound
 from polyhead_load import Lengths
+from polyhead_load.outputs import Outputs
 from polyhead_load.sweep.warm_up import warm_up
+
+LENGTHS = Lengths(median=5, sigma=0.5, low=1, high=9)
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +39,13 @@ def test_it_ends_when_they_never_do(client: Client) -> None:
     "changes",
     [
         {"model": "tiny-tokens", "batch": 2},
-        {"attention": "all", "heads": "0:2", "queries": "0", "dtype": "UINT8"},
-        {"attention": [1], "tokens": Lengths(median=5, sigma=0.5, low=1, high=9)},
+        {"outputs": Outputs(fetch=("attention",), heads="0:2", queries="0", dtype="UINT8")},
+        {"outputs": Outputs(fetch=("attention",), layers=(1,)), "tokens": LENGTHS},
     ],
 )
 def test_everything_that_a_plan_asks_for_is_called(changes: dict[str, object], client: Client) -> None:
     model = str(changes.get("model", "tiny"))
-    graph = f"{model}.attention" if "attention" in changes else model
+    graph = f"{model}.attention" if "outputs" in changes else model
     before = client.statistics(graph)[0].inference_count
 
     warm = warm_up(client, a_plan(**changes), most_seconds=0)

@@ -16,6 +16,7 @@ from polyhead_server.engine.devices import (
     check_precision,
     choose_device,
     cuda_problem,
+    examine_graph,
     in_precision,
     on_cpu,
     on_cuda,
@@ -181,3 +182,18 @@ for thread in [threading.Thread(target=multiply) for _ in range(2)]:
 
     flushed = str(platform.machine() in {"x86_64", "AMD64"})  # where onnxruntime can set the mode
     assert printed.stdout.split() == ["False", flushed, flushed]
+
+
+@pytest.mark.parametrize("family", ["tiny", "tiny-masked"])  # an arbitrary mask leaves it fused
+def test_the_fast_graph_is_fused_and_the_attention_graph_explicit(repository: Path, family: str) -> None:
+    for file, operator, other in (
+        ("model.onnx", "MultiHeadAttention", "Softmax"),
+        ("attention.onnx", "Softmax", "MultiHeadAttention"),
+    ):
+        provider, operators = examine_graph(repository / family / "1" / file, on_cpu(""))
+
+        assert provider == CPU
+        assert operators[CPU][operator] == 2
+        assert other not in operators[CPU]
+        # Slower on a CPU than the operators that it fuses.
+        assert "SkipLayerNormalization" not in operators[CPU]

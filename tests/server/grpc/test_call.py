@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -14,9 +15,11 @@ from tests.server import h2
 from tests.server.conftest import fails
 from tests.waiting import reached, until
 
-from polyhead_proto import RPCS
+from polyhead_proto import RPCS, SERVICE
 from polyhead_server.errors import ErrorReply, InvalidRequestError
-from polyhead_server.grpc.call import Call, deadline_of, end, one_reply, read, unary
+from polyhead_server.grpc.call import INFERENCE, Call, deadline_of, end, one_reply, read, unary
+from polyhead_server.grpc.service import InferenceService
+from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
 
 INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
@@ -148,6 +151,8 @@ class Lost:
             raise self.error
         return b"a request"
 
+    async def send_initial_metadata(self, _metadata: object) -> None: ...
+
     async def abort(self, code: grpc.StatusCode, details: str, trailers: object) -> None:
         self.code = code
         if self.error is None:
@@ -161,14 +166,26 @@ class Lost:
     def add_done_callback(self, _callback: object) -> None: ...
 
 
-async def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large() -> None:
-    call = Lost(MemoryError())
-    handler: Any = unary(Echo().answer)
+@pytest.mark.parametrize("path", [INFER, STREAM, "/test/Echo"])
+async def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(path: str) -> None:
+    call, statistics = Lost(MemoryError()), Mock()
+    runtime: Any = Mock()
+    runtime.registry.unattributed = statistics
+    runtime.lifecycle.draining = asyncio.Event()
+    handlers: dict[str, Any] = {
+        **{
+            f"/{SERVICE}/{name}": one
+            for name, one in InferenceService(runtime, RequestLog()).handlers().items()
+        },
+        "/test/Echo": unary(Echo().answer),
+    }
+    handler = handlers[path].stream_stream or handlers[path].stream_unary
 
     with pytest.raises(grpc.aio.AbortError):
-        await handler.stream_unary(None, call)
+        await handler(None, call)
 
     assert call.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert statistics.failed.call_count == (path in INFERENCE)
 
 
 async def test_who_has_left_before_the_status_gets_none() -> None:

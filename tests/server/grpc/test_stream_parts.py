@@ -3,6 +3,7 @@
 import gc
 import math
 import queue
+import socket
 import time
 import weakref
 from collections import defaultdict
@@ -221,6 +222,14 @@ class Produced:
         return sum(reference() is not None for reference in self.arrays)
 
 
+def standing_still(server: Any) -> socket.socket:
+    """Asks for a reply in parts, and reads no more of it than HTTP/2's first window."""
+    connection = h2.connect(server.address)
+    message = h2.message(in_parts(server, LONG).SerializeToString())
+    connection.sendall(h2.call(server.address, RPCS["ModelStreamInfer"].path, 1) + message)
+    return connection
+
+
 @pytest.fixture
 def produced(monkeypatch: pytest.MonkeyPatch) -> Produced:
     return Produced(monkeypatch)
@@ -229,17 +238,17 @@ def produced(monkeypatch: pytest.MonkeyPatch) -> Produced:
 def test_parts_are_made_only_as_fast_as_they_are_read(serve: Any, produced: Produced) -> None:
     server = serve(max_reply_bytes=PART)
     produced.arrays.clear()
-    total = math.ceil(LONG_BYTES / PART)
-    replies = server.stream(iter([in_parts(server, LONG)]))
-    next(replies)
-    for _ in range(100):  # time in which an eager server would go on
-        assert server.call("ServerLive").live
-    # What the transport holds, and one: HTTP/2's windows are a few MiB.
-    assert produced.parts < total // 2
+    with closing(standing_still(server)):
+        until(lambda: produced.parts)
+        for _ in range(100):  # time in which an eager server would go on
+            assert server.call("ServerLive").live
+        # What HTTP/2's first window of 64 KiB takes, and one.
+        assert produced.parts <= 2
+    until(lambda: not server.runtime.lifecycle.accepted)
 
-    rest = sum(1 for _ in replies)
-
-    assert produced.parts == rest + 1 > total
+    produced.parts = 0
+    replies = sum(1 for _ in server.stream(iter([in_parts(server, LONG)])))
+    assert produced.parts == replies > math.ceil(LONG_BYTES / PART)
 
 
 def test_what_a_cancelled_reader_has_not_taken_is_dropped(serve: Any, produced: Produced) -> None:
@@ -311,9 +320,7 @@ def test_what_grpc_keeps_for_a_reader_that_was_cut_off_counts_until_they_leave(
     serve: Any, produced: Produced
 ) -> None:
     server = serve(max_reply_bytes=PART)
-    with closing(h2.connect(server.address)) as connection:
-        message = h2.message(in_parts(server, LONG).SerializeToString())
-        connection.sendall(h2.call(server.address, RPCS["ModelStreamInfer"].path, 1) + message)
+    with closing(standing_still(server)):
         until(lambda: produced.parts)
         server.loop.call_soon_threadsafe(server.loop.skip, server.runtime.settings.max_request_seconds)
         until(lambda: not server.runtime.lifecycle.accepted)

@@ -56,7 +56,7 @@ def _still_answers(web: OverHttp) -> Any:
         ({"inputs": [X], "model_name": "other"}, "that of the path"),
         (
             {"inputs": [X], "parameters": {"a": [1]}},
-            "parameters.a must be a boolean, a string or a number of 64 bits, was an array",
+            "parameters.a must be a boolean, a string",
         ),
         ({"inputs": [X], "parameters": {"priority": 2**63}}, f"64 bits, was {2**63}"),
         ({"inputs": [X], "parameters": {"binary_data_output": 1}}, "boolean"),
@@ -65,10 +65,10 @@ def _still_answers(web: OverHttp) -> Any:
         ({"inputs": [X], "outputs": [{}]}, "name"),
         ({"inputs": [X], "outputs": [{"name": "none"}]}, "none"),
         ({"inputs": [X, X]}, "given once"),
-        ({"inputs": [X] * 5000}, "inputs must have at most 4096 items, had 5000"),
+        ({"inputs": [X] * 5000}, "inputs must have at most 4096 items"),
         (
             {"inputs": [X], "outputs": [{"name": "output"}] * 5000},
-            "outputs must have at most 4096 items, had 5000",
+            "outputs must have at most 4096 items",
         ),
         (
             {"inputs": [X], "parameters": {str(key): 1 for key in range(5000)}},

@@ -14,8 +14,8 @@ import grpc
 import numpy as np
 import pytest
 
+from polyhead_server.observability.access_log import RequestRecord
 from polyhead_server.observability.logs import LOGGER, configure, flush
-from polyhead_server.observability.request_record import RequestRecord
 
 X = np.ones((1, 3, 16), np.float32)
 
@@ -87,7 +87,7 @@ def test_what_libraries_warn_of_has_the_same_form(capfd: pytest.CaptureFixture[s
 FLOOD = """
 import sys
 from polyhead_server.observability.logs import LOGGER, configure, flush
-from polyhead_server.observability.request_record import RequestRecord
+from polyhead_server.observability.access_log import RequestRecord
 
 configure("info")
 for number in range(30_000):

@@ -122,6 +122,7 @@ def test_triton_has_names_for_the_same(serve: Any) -> None:
     assert triton("request_duration_us") >= sum(times) + triton("compute_input_duration_us")
     named = [family for family in counted.families if family.startswith("nv_")]
     assert len(named) == 10
+    assert {*named} == {*re.findall(r"`(nv_\w+)`", OPERATIONS.read_text())}
     for name in named:
         assert {frozenset(sample.labels) for sample in counted.families[name].samples} == {
             frozenset({"model", "version"})

@@ -7,8 +7,7 @@ import pytest
 from tests.server.counting import Counts
 
 from polyhead_server.observability import metrics
-from polyhead_server.observability.observer import Drop, Execution
-from polyhead_server.observability.statistics import Statistics
+from polyhead_server.observability.statistics import Drop, Execution, Statistics
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class RayCluster:
         config["http_options"] = {"host": "127.0.0.1", "port": free_port()}
         (application,) = config["applications"]
         application["args"] |= {"models": str(self.models), "families": list(FAMILIES), "cpus": 1}
-        application["args"]["settings"] = {"repository_mode": "none"}
+        application["args"]["repository_mode"] = "none"
         application["deployments"].append({"name": "tiny", **options})
         file = self._folder / "serve.yaml"
         file.write_text(yaml.safe_dump(config))

@@ -11,7 +11,7 @@ import pytest
 
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
-from polyhead_server.observability.observer import Drop, Execution
+from polyhead_server.observability.statistics import Drop, Execution
 from polyhead_server.scheduling import (
     CostModel,
     Dispatch,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.server.scheduling.conftest import Bench, Prices
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Done
 from polyhead_server.scheduling.queue import Entry
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.server.scheduling.conftest import BY_TOKENS, FLAT, Bench, Prices
 
 from polyhead_server.errors import DeviceLostError, EngineError, ExpiredError, TooLargeError, UnavailableError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Done
 
 

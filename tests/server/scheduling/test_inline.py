@@ -8,7 +8,7 @@ import pytest
 from tests.server.scheduling.conftest import TINY, Bench, Prices, VirtualLoop
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Iterations
 
 
@@ -52,6 +52,32 @@ async def test_turns_that_bring_nothing_end_the_wait() -> None:
     assert (await answer).outputs["y"].item() == 0
     await one.submit(1)
     assert one.engine.runs == [[0], [1]]
+
+
+async def turns_until_run(one: Bench, number: int) -> int:
+    """Submits a request; how many turns pass until it runs."""
+    before = len(one.engine.runs)
+    answer = one.submit(number)
+    turns = 0
+    while len(one.engine.runs) == before:
+        await turn()
+        turns += 1
+    await answer
+    return turns
+
+
+async def test_requests_that_come_alone_wait_seldom() -> None:
+    one = Bench(TINY)
+
+    assert [await turns_until_run(one, number) for number in range(24)] == [
+        *[15] * 9,
+        *[1] * 7,
+        15,
+        *[1] * 7,
+    ]
+
+    await asyncio.gather(one.submit(24), one.submit(25))
+    assert await turns_until_run(one, 26) == 15
 
 
 async def test_the_first_waits_for_a_millisecond_at_most() -> None:

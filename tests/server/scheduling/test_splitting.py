@@ -8,7 +8,7 @@ import pytest
 from tests.server.scheduling.conftest import Bench, Prices
 
 from polyhead_server.errors import EngineError, UnavailableError
-from polyhead_server.observability.observer import Drop
+from polyhead_server.observability.statistics import Drop
 
 LANE = Prices(0.01, token=0.001, attention=1e-5)
 WIDE = Prices(0.01, token=0.0006, attention=0.6e-5)

@@ -1,0 +1,104 @@
+"""Mixed load, in which a server must lose, leak and miscount nothing.
+
+The load takes a share of the machine (`--share`, its clients included): calls at Poisson times, from callers
+that behave, err, come late, leave or are killed. The random decisions follow from `--seed`.
+"""
+
+import asyncio
+import random
+import time
+from argparse import Namespace
+
+import psutil
+from rich.progress import Progress
+
+from benchmarks.contenders import Contender, polyhead
+from benchmarks.encoders import export_missing
+from benchmarks.generator import background, send_at
+from benchmarks.rounds import console, markdown_table
+from benchmarks.soak.checks import SoakRun, judge
+from benchmarks.soak.counters import ServerMonitor
+from benchmarks.soak.findings import Findings
+from benchmarks.soak.requests import SoakEncoders
+from benchmarks.soak.traffic import CALL_SECONDS, KINDS, Traffic
+from polyhead_load.schedule import poisson
+
+_MAX_REPLY_BYTES = 2**20
+"""The server's limit, so that each output of long attention leaves in several parts."""
+_CALIBRATION_CALLS = 300
+
+
+def run(chosen: Namespace, encoders: SoakEncoders) -> Findings:
+    """Soak a server for as long as was chosen."""
+    export_missing([encoders.small, encoders.deep, encoders.abandoned], chosen.models)
+    with polyhead(chosen.models, ["--max-reply-bytes", str(_MAX_REPLY_BYTES)]) as server:
+        run = asyncio.run(_soak(server, encoders, chosen))
+    calls: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for (kind, code), number in sorted(run.traffic.counts.items()):
+        calls[kind].append(f"{code} {number:,}")
+    drops = run.counters_after.metrics.by("polyhead_drops_total", "reason")
+    dropped = ", ".join(f"{reason} {number:,}" for (reason,), number in sorted(drops.items()))
+    return Findings(
+        conditions=judge(run),
+        lines=[
+            "## Mixed load",
+            "",
+            f"{run.seconds / 60:.1f} minutes at {run.rate:.0f} calls/s, seed {chosen.seed}; "
+            f"{run.server_cores:.2f} cores for the server, {run.client_cores:.2f} for its callers.",
+            "",
+            *markdown_table({"calls": kind, "ended": ", ".join(codes)} for kind, codes in calls.items()),
+            f"Work that the server dropped: {dropped or 'none'}.",
+            "",
+        ],
+        facts={"rate": run.rate, "samples": run.samples},
+    )
+
+
+async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) -> SoakRun:
+    """Run the load, and monitor the server."""
+    monitor = ServerMonitor(server)
+    traffic = Traffic(server.address, encoders, random.Random(chosen.seed))
+    counters_before = await monitor.counters()
+    await traffic.learn()
+    rate = await _calibrate(server, traffic, chosen.share)
+    before = await monitor.sample()
+    start, cpu = time.perf_counter(), (server.cpu_seconds(), time.process_time())
+    async with background(monitor.run()), background(traffic.kill_clients()):
+        await _load(traffic, rate=rate, seconds=chosen.seconds, seed=chosen.seed)
+        elapsed, cpu_after = time.perf_counter() - start, (server.cpu_seconds(), time.process_time())
+    await traffic.close()
+    after = await monitor.settled(CALL_SECONDS)
+    return SoakRun(
+        traffic=traffic,
+        samples=monitor.samples,
+        before=before,
+        after=after,
+        counters_before=counters_before,
+        counters_after=await monitor.counters(),
+        rate=rate,
+        seconds=elapsed,
+        server_cores=(cpu_after[0] - cpu[0]) / elapsed,
+        client_cores=(cpu_after[1] - cpu[1]) / elapsed,
+    )
+
+
+async def _calibrate(server: Contender, traffic: Traffic, share: float) -> float:
+    """Return the calls per second that keep a share of the machine busy."""
+    start = server.cpu_seconds() + time.process_time()
+    for _ in range(_CALIBRATION_CALLS):
+        await traffic.send(traffic.choose())
+    per_call = (server.cpu_seconds() + time.process_time() - start) / _CALIBRATION_CALLS
+    return share * (psutil.cpu_count() or 1) / per_call
+
+
+async def _load(traffic: Traffic, *, rate: float, seconds: float, seed: int) -> None:
+    """Send at Poisson times, however long the replies take, and wait for them."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("soaking", total=seconds)
+
+        async def send(at: float) -> None:
+            ended = f"{traffic.counts.total():,} calls ended"
+            progress.update(task, completed=at, description=ended)
+            await traffic.send(traffic.choose())
+
+        await send_at(poisson(rate, seed, seconds=seconds), send, start=time.perf_counter())

@@ -1,0 +1,115 @@
+"""Several channels to one target: as many as the calls in flight need."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from threading import Lock
+from typing import Any
+
+CALLS_PER_CHANNEL = 32
+"""Calls in flight on one channel before another is opened: the streams that a polyhead server allows on a
+connection by default. gRPC makes calls beyond them wait in the client."""
+
+MOST_CHANNELS = 32
+"""Calls beyond the room of these share them, and may wait."""
+
+
+class _Channel:
+    """An open channel, its methods, and the room for calls on it."""
+
+    def __init__(self, channel: Any, room: int) -> None:
+        self.channel = channel
+        self.room: deque[None] = deque([None] * room)
+        self._methods: dict[tuple[str, str], Any] = {}
+
+    def method(self, kind: str, path: str) -> Any:
+        """Return the channel's `unary_unary`, or another kind of method, of a procedure."""
+        if (method := self._methods.get((kind, path))) is None:
+            method = self._methods[kind, path] = getattr(self.channel, kind)(path)
+        return method
+
+
+class Channels:
+    """Stand for one channel, synchronous or of `grpc.aio`, and open further ones while calls find no room.
+
+    Safe to share between threads. A call takes and gives back room without a lock, because gRPC's threads and
+    gevent's greenlets do so, too.
+
+    Args:
+        open_one: Opens a channel that shares its connection with no other.
+        room: Calls in flight on one channel.
+    """
+
+    def __init__(self, open_one: Callable[[], Any], *, room: int) -> None:
+        self._open_one = open_one
+        self._room = room
+        self._channels = [_Channel(open_one(), room)]
+        self._turns = count()
+        self._lock = Lock()
+        self._closed = False
+
+    def unary_unary(self, path: str) -> "Method":
+        """Return a procedure with one request and one reply."""
+        return Method(self._take, "unary_unary", path)
+
+    def stream_stream(self, path: str) -> "Method":
+        """Return a procedure with a stream of requests and one of replies."""
+        return Method(self._take, "stream_stream", path)
+
+    def close(self) -> list[Any]:
+        """Close all channels, and open no more; return what each gave, for `grpc.aio` to be awaited."""
+        with self._lock:
+            self._closed = True
+        return [one.channel.close() for one in self._channels]
+
+    def _take(self) -> tuple[_Channel, Callable[[], None]]:
+        """Return a channel for a call, and what to do when the call has ended."""
+        while True:
+            for one in self._channels:
+                try:
+                    one.room.pop()
+                except IndexError:
+                    continue
+                return one, partial(one.room.append, None)
+            with self._lock:
+                if self._closed or len(self._channels) == MOST_CHANNELS:
+                    return self._channels[next(self._turns) % len(self._channels)], lambda: None
+                if not any(one.room for one in self._channels):
+                    self._channels.append(_Channel(self._open_one(), self._room))
+
+
+class Method:
+    """Call a procedure on a channel that has room.
+
+    Args:
+        take: Returns the channel, and what to do when the call has ended.
+        kind: The channel's method, such as `unary_unary`.
+        path: The procedure's full name.
+    """
+
+    def __init__(self, take: Callable[[], tuple[_Channel, Callable[[], None]]], kind: str, path: str) -> None:
+        self._take = take
+        self._kind = kind
+        self._path = path
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call as the channel's method does: return a call, or where that waits, the reply's bytes."""
+        return self._call(lambda method: method(*arguments, **options))
+
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        """Return a call that has begun, of a synchronous channel."""
+        return self._call(lambda method: method.future(*arguments, **options))
+
+    def _call(self, call: Callable[[Any], Any]) -> Any:
+        channel, ended = self._take()
+        try:
+            begun = call(channel.method(self._kind, self._path))
+        except BaseException:
+            ended()
+            raise
+        if isinstance(begun, bytes):
+            ended()
+        else:
+            begun.add_done_callback(lambda _: ended())
+        return begun

@@ -1,1 +1,0 @@
-"""`polyhead doctor`: what this machine can run, what is missing, and what runs where."""

@@ -1,0 +1,94 @@
+"""Each program runs with tiny encoders, and writes its pages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, *arguments: str) -> None:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments, "--tiny"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def page(folder: Path, name: str) -> tuple[str, dict[str, Any]]:
+    out = folder / "build" / "bench"
+    return (out / f"{name}.md").read_text(), json.loads((out / f"{name}.json").read_text())
+
+
+def held(facts: dict[str, Any]) -> dict[str, bool]:
+    return {one["name"]: one["holds"] for one in facts["conditions"]}
+
+
+def test_bench(tmp_path: Path) -> None:
+    """Beside this checkout's own server as the baseline."""
+    (tmp_path / "other" / ".venv").mkdir(parents=True)
+    (tmp_path / "other" / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+
+    run(tmp_path, "benchmarks.bench", "--baseline", "other")
+
+    shown, facts = page(tmp_path, "serving")
+    assert held(facts)["every request was answered"]
+    assert "BASELINE=PATH" in shown
+    head = next(line for line in shown.splitlines() if line.startswith("| encoder |"))
+    for column in ("× limit", "× floor", "× without attention", "× gRPC", "× baseline", "CPU × baseline"):
+        assert f" {column} |" in head
+    rows = [line for line in shown.splitlines() if line.startswith(("| 16/2", "| tiny"))]
+    for traffic in (
+        "Poisson arrivals",
+        "mixed",
+        "a stream",
+        "lists of 8",
+        "`POST /v1/embeddings`",
+        "T = 256",
+    ):
+        assert any(traffic in row for row in rows), traffic
+
+
+@pytest.mark.parametrize("part", ["peers", "natural", "engines", "int8"])
+def test_compare(tmp_path: Path, part: str) -> None:
+    """Whoever has no environment here takes no part."""
+    run(tmp_path, "benchmarks.compare", "--parts", part)
+
+    shown, facts = page(tmp_path, part)
+    assert f"make compare PARTS={part}" in shown
+    assert facts["comparisons"]
+    assert all(
+        sample["errors"] == 0
+        for each in facts["comparisons"]
+        for samples in each["samples"].values()
+        for sample in samples
+    )
+
+
+def test_soak(tmp_path: Path) -> None:
+    run(tmp_path, "benchmarks.soak")
+
+    shown, facts = page(tmp_path, "soak")
+    timed = (
+        "delays a lone text",
+        "the longest honest call",
+        "files are flat",
+        "threads are flat",
+        "memory",
+        "queue",
+    )
+    failed = [name for name, holds in held(facts).items() if not holds]
+    assert [name for name in failed if not any(word in name for word in timed)] == []
+    for heading in ("Mixed load", "Crowds", "The largest JSON", "Hostile connections"):
+        assert f"## {heading}" in shown
