@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from email.utils import formatdate
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -161,7 +162,11 @@ class RequestMiddleware:
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message["headers"], (REQUEST_ID.encode(), caller.id.encode())]
+                own = {"date": formatdate(usegmt=True), REQUEST_ID: caller.id}
+                headers = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in own.items()),
+                ]
                 if unread:  # the rest of it is not read
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
