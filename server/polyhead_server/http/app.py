@@ -1,12 +1,15 @@
-"""The application: every path, and the OpenAPI document of all of them."""
+"""The application: metrics, probes, every other path, and the OpenAPI document of all of them."""
 
+import asyncio
 from concurrent.futures import Executor
 from importlib.metadata import version
 from typing import Any
 
+import orjson
 from fastapi import FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
 
 from polyhead_proto import RPCS
@@ -14,10 +17,13 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
 from polyhead_server.grpc.access import Guard
-from polyhead_server.http import cohere, errors, observations, oip, openai, tei
-from polyhead_server.http.caller import RequestMiddleware, Service
+from polyhead_server.http import cohere, oip, openai, tei
+from polyhead_server.http.caller import Service
+from polyhead_server.http.errors import COHERE, OPEN_INFERENCE, OPENAI, TEI, plain_reply
 from polyhead_server.http.families import Families
+from polyhead_server.http.routing import AnyCaller, RequestMiddleware, make_router
 from polyhead_server.observability.access_log import RequestLog
+from polyhead_server.observability.metrics import any_ready, exposition
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings
 
@@ -30,6 +36,40 @@ _REQUEST_ID = {
     "description": "The request's id in logs; without it, one is made",
     "schema": {"type": "string"},
 }
+
+probes_router = make_router(OPEN_INFERENCE)
+observations_router = make_router(OPEN_INFERENCE, "ServerMetadata")
+_TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+_IN_TEXT: dict[int | str, dict[str, Any]] = {200: _TEXT}
+
+
+@probes_router.get("/healthz", response_class=Response, responses=_IN_TEXT)
+async def process_live() -> Response:
+    """Say that the process lives."""
+    return PlainTextResponse("ok\n")
+
+
+@probes_router.get(
+    "/readyz", response_class=Response, responses={200: _TEXT, 503: {"description": "It is not", **_TEXT}}
+)
+async def any_worker_ready() -> Response:
+    """Say whether any worker is ready."""
+    if any_ready():
+        return PlainTextResponse("ok\n")
+    return PlainTextResponse("not ready: loading, draining, or without a model\n", 503)
+
+
+@observations_router.get("/metrics", response_class=Response, responses=_IN_TEXT)
+async def metrics(caller: AnyCaller) -> Response:
+    """Return Prometheus metrics of all workers."""
+    text, media_type = await asyncio.to_thread(exposition, caller.header("accept"))
+    return Response(text, media_type=media_type)
+
+
+@observations_router.get("/openapi.json", response_model=dict[str, Any])
+async def openapi_document(request: Request) -> Response:
+    """Describe every path."""
+    return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
 
 
 def create_application(
@@ -70,23 +110,24 @@ def create_application(
         generate_unique_id_function=lambda route: route.name,
         exception_handlers={404: _no_such_route, 405: _no_such_route},
     )
-    application.include_router(observations.probes_router)
-    closed = [(observations.observations_router, errors.OPEN_INFERENCE)]
-    if runtime is not None:
-        application.include_router(oip.health_router)
-        closed += [
-            (oip.infer_router, errors.OPEN_INFERENCE),  # first, since routes are tried in order
-            (openai.embeddings_router, errors.OPENAI),
-            (tei.tei_router, errors.TEI),
-            (cohere.cohere_router, errors.COHERE),
-            (openai.models_router, errors.OPENAI),
-            (oip.server_router, errors.OPEN_INFERENCE),
-            (oip.index_router, errors.OPEN_INFERENCE),
-            (oip.model_router, errors.OPEN_INFERENCE),
-        ]
     needs_token = guard.closes(RPCS["ServerMetadata"].path)
     bearer = [Security(HTTPBearer(scheme_name="token", auto_error=False))] if needs_token else []
-    for router, style in closed:
+    routers = [(observations_router, OPEN_INFERENCE)]
+    application.include_router(probes_router)
+    if runtime is not None:
+        application.include_router(oip.health_router)
+        routers += [
+            (oip.infer_router, OPEN_INFERENCE),  # first, since routes are tried in order
+            (openai.embeddings_router, OPENAI),
+            (tei.tei_router, TEI),
+            (cohere.cohere_router, COHERE),
+            (openai.models_router, OPENAI),
+            (oip.server_router, OPEN_INFERENCE),
+            (oip.index_router, OPEN_INFERENCE),
+            (oip.model_router, OPEN_INFERENCE),
+            (oip.version_router, OPEN_INFERENCE),
+        ]
+    for router, style in routers:
         responses = style.responses(401) if needs_token else {}
         application.include_router(router, dependencies=bearer, responses=responses)
     application.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=1)
@@ -130,6 +171,6 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     """Return the reply to a path or method that there is not."""
     status, detail, headers = error.status_code, error.detail, error.headers  # type: ignore[attr-defined] # HTTP's
     path = request.scope["path"]
-    style = errors.OPENAI if path.startswith("/v1/") else errors.OPEN_INFERENCE
+    style = OPENAI if path.startswith("/v1/") else OPEN_INFERENCE
     message = f"{detail}: {request.method} {shorten(path)}; docs/http.md lists the paths"
-    return errors.plain_reply(status, message, style, headers)
+    return plain_reply(status, message, style, headers)

@@ -19,7 +19,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS
 from polyhead_server.errors import RequestError, TooLargeError
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.tensors import Parameters, pack, write_parameters
+from polyhead_server.http.tensors import Values, pack, write_parameters
 from polyhead_server.inference.reply import InferReply, detach
 from polyhead_server.inference.wire import LARGE, InferRequest, make_request
 from polyhead_server.repository.signature import Signature
@@ -49,12 +49,10 @@ def text_bytes(text: str) -> int:
 
 
 def message_of(
-    signature: Signature, outputs: Iterable[str | None], parameters: Parameters
+    signature: Signature, outputs: Iterable[str | None], parameters: Values
 ) -> pb.ModelInferRequest:
     """Return a request for outputs and the lengths, without inputs."""
-    message = pb.ModelInferRequest(
-        model_name=signature.name, parameters=write_parameters(parameters, "the request")
-    )
+    message = pb.ModelInferRequest(model_name=signature.name, parameters=write_parameters(parameters))
     for name in (*outputs, LENGTHS):
         message.outputs.add(name=name)
     return message

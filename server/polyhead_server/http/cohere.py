@@ -8,12 +8,19 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from polyhead_proto.outputs.evidence import EvidencePair
-from polyhead_server.http.caller import INFERENCE, Inferring, RouterKind, router
-from polyhead_server.http.errors import COHERE, INFERENCE_ERRORS
-from polyhead_server.http.fields import MOST_INPUTS, Body, Count, Evidence, Family, must, shown
-from polyhead_server.http.scoring import rank
+from polyhead_server.http.caller import Caller
+from polyhead_server.http.errors import COHERE
+from polyhead_server.http.fields import MOST_INPUTS, Count, Described, must, shown
+from polyhead_server.http.routing import INFERENCE, Inferring, make_router
+from polyhead_server.http.scoring import RankingOptions, rank
 
-cohere_router = router(RouterKind(style=COHERE, procedure=INFERENCE))
+cohere_router = make_router(COHERE, INFERENCE)
+_EXAMPLE: dict[str, Any] = {
+    "model": "reranker",
+    "query": "cat",
+    "documents": ["The cat sat.", "Prices fell."],
+    "top_n": 1,
+}
 
 
 class Document(BaseModel):
@@ -36,76 +43,65 @@ def _read_documents(given: Any) -> list[str]:
     return texts
 
 
-class RankBody(Body):
+_Listed = Annotated[list[str | Document], Field(min_length=1, max_length=MOST_INPUTS)]
+
+
+class RankBody(RankingOptions):
     """What to rank."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "model": "reranker",
-                "query": "cat",
-                "documents": ["The cat sat.", "Prices fell."],
-                "top_n": 1,
-            }
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    model: Family
-    query: Annotated[str, Field(description="What the documents may answer")]
-    documents: Annotated[
-        Any,
-        PlainValidator(
-            _read_documents,
-            json_schema_input_type=Annotated[
-                list[str | Document], Field(min_length=1, max_length=MOST_INPUTS)
-            ],
-        ),
-        Field(description="Texts, or objects with a text"),
-    ]
-    max_tokens_per_doc: Annotated[None, Field(description="To be left out, or null: clients send it")] = None
-    top_n: Annotated[Count | None, Field(description="The most results: all by default")] = None
-    return_documents: Annotated[bool | None, Field(description="Whether to return the documents")] = None
-    return_evidence: Evidence = None
-    truncate: Annotated[
-        bool | None, Field(description="Whether to cut texts that are too long: true by default")
-    ] = None
+    model: str
+    """The family"""
+    documents: Annotated[Any, PlainValidator(_read_documents, json_schema_input_type=_Listed)]
+    """Texts, or objects with a text"""
+    top_n: Count | None = None
+    """The most results: all by default"""
+    return_documents: bool | None = None
+    """Whether to return the documents"""
+    truncate: bool | None = True
+    """Whether to cut texts that are too long: true by default, as Cohere's clients cannot ask for it"""
+    max_tokens_per_doc: None = None
+    """To be left out, or null: clients send it"""
 
 
-class ReturnedDocument(BaseModel):
+class ReturnedDocument(Described):
     """A document as it was understood."""
 
     text: str
 
 
-class RankedDocument(BaseModel):
+class RankedDocument(Described):
     """A document's place among the others."""
 
-    index: Annotated[int, Field(description="Which document it is")]
+    index: int
+    """Which document it is"""
     relevance_score: float
     document: ReturnedDocument | None = None
     evidence: list[EvidencePair] | None = None
 
 
-class ApiVersion(BaseModel):
+class ApiVersion(Described):
     """Which of Cohere's APIs has answered."""
 
     version: Literal["1", "2"]
 
 
-class CountedTokens(BaseModel):
+class CountedTokens(Described):
     """What a call has cost."""
 
-    input_tokens: Annotated[int, Field(description="Special tokens included")]
+    input_tokens: int
+    """Special tokens included"""
 
 
-class RankMeta(BaseModel):
+class RankMeta(Described):
     """What is said of a call."""
 
     api_version: ApiVersion
     tokens: CountedTokens
 
 
-class RankReply(BaseModel):
+class RankReply(Described):
     """The documents, the best first."""
 
     id: str
@@ -113,17 +109,10 @@ class RankReply(BaseModel):
     meta: RankMeta
 
 
-async def _rank(version: str, body: RankBody, caller: Inferring) -> Response:
-    ranks, tokens = await rank(
-        caller,
-        "documents",
-        body.query,
-        body.documents,
-        model=body.model,
-        # Cohere's clients cannot ask for long texts to be cut.
-        truncate=True if body.truncate is None else body.truncate,
-        evidence=body.return_evidence,
-    )
+async def _rank(version: str, body: RankBody, caller: Caller) -> Response:
+    if body.truncate is None:
+        body.truncate = True
+    ranks, tokens = await rank(caller, "documents", body.documents, body)
     results = [one.described("relevance_score") for one in ranks[: body.top_n]]
     if body.return_documents:
         results = [one | {"document": {"text": body.documents[one["index"]]}} for one in results]
@@ -131,20 +120,13 @@ async def _rank(version: str, body: RankBody, caller: Inferring) -> Response:
     return await caller.json([orjson.dumps({"id": str(uuid.uuid4()), "results": results, "meta": meta})])
 
 
-_options: dict[str, Any] = {
-    "summary": "Rerank texts, as Cohere's API does",
-    "response_model": RankReply,
-    "responses": COHERE.responses(*INFERENCE_ERRORS),
-}
-
-
-@cohere_router.post("/v1/rerank", **_options)
+@cohere_router.post("/v1/rerank", response_model=RankReply)
 async def rerank_v1(body: RankBody, caller: Inferring) -> Response:
-    """Return the documents, the best first."""
+    """Rerank texts, as the first version of Cohere's API does."""
     return await _rank("1", body, caller)
 
 
-@cohere_router.post("/v2/rerank", **_options)
+@cohere_router.post("/v2/rerank", response_model=RankReply)
 async def rerank_v2(body: RankBody, caller: Inferring) -> Response:
-    """Return the documents, the best first."""
+    """Rerank texts, as the second version of Cohere's API does."""
     return await _rank("2", body, caller)

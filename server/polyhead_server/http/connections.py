@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from polyhead_server.http import guard
 from polyhead_server.http.guard import GuardedProtocol
@@ -24,27 +25,27 @@ _LAST_REQUESTS_SECONDS = 0.1
 
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
 _NO_ROOM_PAUSE_SECONDS = 0.01
+_LOOK_SECONDS = 0.02
 
 
-class BoundedServer(uvicorn.Server):
-    """A uvicorn server with at most so many connections, and without signal handlers: `serve` sets them.
+class Connections:
+    """Accept connections on a socket, at most so many.
 
     One more closes that which is idle and got its last reply the longest ago, or waits in the system's
     queue until one is idle.
 
     Args:
-        application: An ASGI application.
+        listening: The socket.
+        application: Answers: an ASGI application.
         limit: The most connections, those included that still agree on TLS.
         context: Returns the TLS context for a new connection; None is plain text.
         stall_seconds: How long a client may take to read a reply that fills the buffer.
         keep_alive_seconds: How long a client may be silent between two requests.
     """
 
-    _listening: socket.socket
-    _accepting: asyncio.Task[None]
-
     def __init__(
         self,
+        listening: socket.socket,
         application: Any,
         *,
         limit: int,
@@ -52,55 +53,35 @@ class BoundedServer(uvicorn.Server):
         stall_seconds: float,
         keep_alive_seconds: int,
     ) -> None:
-        config = uvicorn.Config(
+        listening.setblocking(False)
+        self._listening = listening
+        self._limit = limit
+        self._context = context
+        self._stall_seconds = stall_seconds
+        # Our own log has what happens to requests.
+        self._config = uvicorn.Config(
             application,
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # our own log has what happens to requests
+            log_level="critical",
             access_log=False,
             proxy_headers=False,
-            server_header=False,
             timeout_keep_alive=keep_alive_seconds,
         )
-        super().__init__(config)
-        config.load()
-        self.lifespan = config.lifespan_class(config)
-        self.servers = []
-        self._limit = limit
-        self._context = context
-        self._stall_seconds = stall_seconds
+        self._config.load()
+        self._state = ServerState()
         self._open: dict[GuardedProtocol, asyncio.Future[None]] = {}
         """What opens each connection, in the order of their last replies, or of their beginnings."""
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections, on the only socket."""
-        [self._listening] = sockets or []
-        self._listening.setblocking(False)
+    def start(self) -> asyncio.Future[None]:
+        """Start to accept connections; return what fails if that does."""
         self._accepting = asyncio.ensure_future(self._accept())
-        self.started = True
-
-    async def on_tick(self, counter: int) -> bool:
-        """Return whether to end; asked ten times a second."""
-        return await super().on_tick(counter) or self._accepting.done()
-
-    def check(self) -> None:
-        """Raise why connections are accepted no longer.
-
-        Raises:
-            Exception: Whatever it was.
-        """
-        if self._accepting.done():
-            self._accepting.result()
+        return self._accepting
 
     async def end(self, seconds: float) -> None:
-        """Accept what waits, and nothing more; finish it.
-
-        Args:
-            seconds: How long that may take.
-        """
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._listening)  # it accepts even if nobody awaits that
+        """Accept what waits, and nothing more; finish it, unless that takes longer."""
+        asyncio.get_running_loop().remove_reader(self._listening)  # it accepts even if nobody awaits that
         self._accepting.cancel()
         await asyncio.wait((self._accepting,))
         with suppress(OSError):  # there is no other one, or no descriptor for it
@@ -108,10 +89,14 @@ class BoundedServer(uvicorn.Server):
                 self._begin(self._listening.accept()[0])
         self._listening.close()
         await asyncio.sleep(_LAST_REQUESTS_SECONDS)
-        for connection in [one for one in self._open if one.transport is None]:
-            self._end(connection)
-        self.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment] # it waits so long
-        await self.shutdown()
+        for connection in list(self._open):
+            if connection.transport is None:
+                self._end(connection)
+            else:
+                connection.shutdown()
+        closing = asyncio.get_running_loop().time() + seconds
+        while self._open and asyncio.get_running_loop().time() < closing:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
         for connection in list(self._open):
             self._end(connection)
 
@@ -147,15 +132,14 @@ class BoundedServer(uvicorn.Server):
     def _begin(self, accepted: socket.socket) -> None:
         """Give a socket its protocol, behind TLS if there is any."""
         connection = GuardedProtocol(
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            config=self._config,
+            server_state=self._state,
+            app_state={},
             stall_seconds=self._stall_seconds,
             on_reply=self._replied,
             on_end=lambda one: self._open.pop(one, None),
         )
-        opening = asyncio.ensure_future(self._open_connection(connection, accepted))
-        self._open[connection] = opening
+        self._open[connection] = asyncio.ensure_future(self._open_connection(connection, accepted))
 
     async def _open_connection(self, connection: GuardedProtocol, accepted: socket.socket) -> None:
         try:

@@ -3,8 +3,7 @@
 Shape letters: B inputs, T tokens, D width, n words.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -34,11 +33,26 @@ from polyhead_server.http.calls import (
     text_bytes,
 )
 from polyhead_server.http.families import output_of
+from polyhead_server.http.fields import Body
 from polyhead_server.http.tensors import pack
 from polyhead_server.inference.vectors import ranges_of
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total
+
+DENSE, SPARSE = (POOLED,), (SPARSE_VALUES, SPARSE_INDICES)
+"""The roles of the outputs that calls embed with."""
+
+
+class EmbeddingOptions(Body):
+    """What every call that embeds may say."""
+
+    model: str | None = None
+    """The family; without, the only one that can do it"""
+    truncate: bool | None = None
+    """Whether to cut texts that are too long; without, they are rejected"""
+    prompt_name: str | None = None
+    """The prompt to put before each text"""
 
 
 def embeds(signature: Signature) -> bool:
@@ -55,40 +69,15 @@ def weighs_words(signature: Signature) -> bool:
     return output_of(signature, SPARSE_VALUES) is not None
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """What a model makes of texts, as calls ask for it."""
-
-    roles: Sequence[str]
-    """Of the outputs."""
-    can: Callable[[Signature], bool]
-    """Whether a model makes them."""
-    does: str
-    """What such models do, for messages."""
-    gives: str
-    """What must be exported for it, for messages."""
-
-
-DENSE = Vectors((POOLED,), embeds, "embed", "pools tokens")
-SPARSE = Vectors(
-    (SPARSE_VALUES, SPARSE_INDICES),
-    weighs_words,
-    "weigh words",
-    "weighs words (polyhead export --graphs sparse)",
-)
-
-
 async def embed(
     caller: Caller,
     field: str,
     inputs: Sequence[Any],
-    vectors: Vectors = DENSE,
+    options: EmbeddingOptions,
     *,
-    model: str | None,
+    roles: Sequence[str] = DENSE,
     dimensions: int | None = None,
     precision: VectorPrecision | None = None,
-    truncate: bool | None = None,
-    prompt_name: str | None = None,
 ) -> tuple[str, list[NDArray[Any]], int]:
     """Embed texts, or lists of token ids.
 
@@ -96,12 +85,10 @@ async def embed(
         caller: Asks for it.
         field: What the caller calls the inputs.
         inputs: B texts, or B lists of token ids.
-        vectors: What to make of them.
-        model: The family; None: the only one that can do it.
+        options: What else the caller says.
+        roles: Of the outputs to return.
         dimensions: How many of the first dimensions to return.
         precision: Of integers to return; None: numbers.
-        truncate: Whether to cut texts that are too long.
-        prompt_name: The prompt to put before each text.
 
     Returns:
         The family, outputs (B, …), and the number of tokens.
@@ -110,17 +97,29 @@ async def embed(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    families = caller.families
-    named = families.named(model, vectors.can, vectors.does)
-    signature = families.cheapest(named, vectors.roles)
-    _check(signature, vectors, field, inputs, dimensions=dimensions, precision=precision)
-    options = {TRUNCATE: truncate, PROMPT_NAME: prompt_name}
-    given = {name: value for name, value in options.items() if value is not None}
-    outputs = [output_of(signature, role) for role in vectors.roles]
+    can, does = (embeds, "embed") if roles == DENSE else (weighs_words, "weigh words")
+    named = caller.families.named(options.model, can, does)
+    signature = caller.families.cheapest(named, roles)
+    outputs = [output_of(signature, role) for role in roles]
+    if outputs[0] is None or signature.feed(TOKENS) is None:
+        gives = "pools tokens" if roles == DENSE else "weighs words (polyhead export --graphs sparse)"
+        raise InvalidRequestError(
+            f"model must be an encoder that {gives}, {signature.name} gives {listed(signature.outputs)}"
+        )
+    width = signature.outputs[outputs[0]].shape[-1]
+    if dimensions is not None and dimensions > width:
+        raise InvalidRequestError(
+            f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, was {dimensions}"
+        )
+    if precision is not None:
+        ranges_of(signature.outputs[outputs[0]], precision, dimensions or width, "output_dtype")
+    if isinstance(inputs[0], str) and TEXT not in signature.inputs:
+        raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")
+    parameters = caller.given({TRUNCATE: options.truncate, PROMPT_NAME: options.prompt_name})
     most_tokens = caller.service.settings.max_request_tokens
 
     def request(chunk: range) -> InferRequest:
-        message = message_of(signature, outputs, caller.parameters | given)
+        message = message_of(signature, outputs, parameters)
         if dimensions is not None:
             message.outputs[0].parameters[DIMENSIONS].int64_param = dimensions
         if precision is not None:
@@ -144,33 +143,5 @@ async def embed(
         for each in inputs
     ]
     names = dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]")
-    kept = await answer_list(caller, sizes, request, names)
-    arrays, tokens = joined(kept)
+    arrays, tokens = joined(await answer_list(caller, sizes, request, names))
     return named.name, arrays, tokens
-
-
-def _check(
-    signature: Signature,
-    vectors: Vectors,
-    field: str,
-    inputs: Sequence[Any],
-    *,
-    dimensions: int | None,
-    precision: VectorPrecision | None,
-) -> None:
-    """Check that a model has the outputs, in a width that can be cut so, and takes such inputs."""
-    output = output_of(signature, vectors.roles[0])
-    if output is None or signature.feed(TOKENS) is None:
-        raise InvalidRequestError(
-            f"model must be an encoder that {vectors.gives}, {signature.name} gives "
-            f"{listed(signature.outputs)}"
-        )
-    width = signature.outputs[output].shape[-1]
-    if dimensions is not None and dimensions > width:
-        raise InvalidRequestError(
-            f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, was {dimensions}"
-        )
-    if precision is not None:
-        ranges_of(signature.outputs[output], precision, dimensions or width, "output_dtype")
-    if isinstance(inputs[0], str) and TEXT not in signature.inputs:
-        raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")

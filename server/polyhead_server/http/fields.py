@@ -4,8 +4,9 @@ pydantic checks bodies, and the OpenAPI document is made of what it checks. A li
 a function of ours, or up to its first wrong element: an error for each would take seconds.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 from fastapi.exceptions import RequestValidationError
@@ -24,30 +25,22 @@ MOST_PAIRS = MOST_INPUTS * DEFAULT_PAIRS
 _MUST = "must"
 _UNKNOWN = "unknown_field"
 _NAMES: Mapping[type, str] = {list: "an array", dict: "an object"}
-_TYPES: Mapping[str, str] = {
-    "bool_type": "a boolean",
-    "dict_type": "an object",
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "list_type": "an array",
-    "model_attributes_type": "an object",
-    "none_required": "left out, or null",
-    "string_type": "a string",
+_KINDS: Mapping[str, str] = {
+    "dict_type": "must be an object",
+    "int_type": "must be a whole number",
+    "list_type": "must be an array",
+    "model_attributes_type": "must be an object",
+    "none_required": "must be left out, or null",
 }
-_LIMITS: Mapping[str, str] = {
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-    "literal_error": "{expected}",
-    "string_pattern_mismatch": "text that matches {pattern}",
-}
-_COUNTS: Mapping[str, str] = {"too_long": "at most {max_length}", "too_short": "at least {min_length}"}
+"""What pydantic says in words of Python."""
 
 
 class Body(BaseModel):
     """What every object in a body has in common: types are not converted, and all fields are known."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", strict=True, protected_namespaces=(), use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -80,18 +73,14 @@ def invalid(error: RequestValidationError) -> InvalidRequestError:
         name = path.pop() if path else None
         problem = f"must have the field {name}" if name else "must have a body of JSON, had none"
     elif kind == _UNKNOWN:
-        name = quoted(limits["name"])
-        return InvalidRequestError(
-            f"field {name} of {_place(path)} is not known; there are {limits['known']}"
-        )
+        known, name = limits["known"], quoted(limits["name"])
+        return InvalidRequestError(f"field {name} of {_place(path)} is not known; there are {known}")
     elif kind == _MUST:
-        path += limits["at"]
-        problem = limits["problem"]
-    elif kind in _COUNTS:
-        problem = f"must be {_COUNTS[kind].format(**limits)}, were {len(given)}"
+        path, problem = [*path, *limits["at"]], limits["problem"]
     else:
-        words = _TYPES.get(kind) or _LIMITS.get(kind, f"valid ({first['msg']})").format(**limits)
-        problem = f"must be {words}, was {shown(given)}"
+        words = re.sub(r"^\w+ should", "must", first["msg"]).replace("valid ", "")
+        words, is_count, count = words.partition(" after validation, not ")
+        problem = f"{_KINDS.get(kind, words)}, {f'had {count}' if is_count else f'was {shown(given)}'}"
     return InvalidRequestError(f"{_place(path)} {problem}")
 
 
@@ -171,23 +160,8 @@ Inputs = Annotated[
         | _Ids
         | Annotated[list[_Ids], Field(min_length=1, max_length=MOST_INPUTS)],
     ),
-    Field(description="A text, texts, token ids or lists of token ids"),
 ]
 """What is embedded: B texts, or B lists of token ids."""
-
-Family = Annotated[str, Field(description="The family")]
-OnlyFamily = Annotated[str | None, Field(description="The family; without, the only one that can do it")]
-Truncate = Annotated[
-    bool | None, Field(description="Whether to cut texts that are too long; without, they are rejected")
-]
-Right = Annotated[
-    Literal["Right"] | None, Field(description="On which side texts are cut: no other is known")
-]
-PromptName = Annotated[str | None, Field(description="The prompt to put before each text")]
-Dimensions = Annotated[
-    Count | None, Field(description="How many of the first dimensions to return, normalised again")
-]
-RawScores = Annotated[bool | None, Field(description="Whether scores are logits: by default probabilities")]
 
 
 def _read_evidence(given: Any) -> bool | int | None:
@@ -200,11 +174,13 @@ def _read_evidence(given: Any) -> bool | int | None:
 Evidence = Annotated[
     Any,
     PlainValidator(
-        _read_evidence,
-        json_schema_input_type=bool | Annotated[int, Field(ge=1, le=MOST_PAIRS)] | None,
-    ),
-    Field(
-        description="Whether to return the pairs of tokens that attend to each other most, or how many: "
-        f"at most {DEFAULT_PAIRS}, or {MOST_PAIRS} for all texts together"
+        _read_evidence, json_schema_input_type=bool | Annotated[int, Field(ge=1, le=MOST_PAIRS)] | None
     ),
 ]
+"""Whether to return evidence, or how many pairs of tokens of it."""
+
+
+class Described(BaseModel):
+    """What every object in a reply has in common."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)

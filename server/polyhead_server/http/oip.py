@@ -7,43 +7,47 @@ from functools import partial
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Path, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Path, Response
+from pydantic import ConfigDict
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.http.bodies import Pieces
-from polyhead_server.http.caller import (
-    BINARY,
-    BYTES_PER_NUMBER,
-    INFERENCE,
-    JSON_BYTES,
-    AnyCaller,
-    Caller,
-    Inferring,
-    RouterKind,
-    router,
-)
-from polyhead_server.http.errors import INFERENCE_ERRORS, OPEN_INFERENCE
-from polyhead_server.http.fields import Body
+from polyhead_server.http.caller import BINARY, BYTES_PER_NUMBER, JSON_BYTES, Caller
+from polyhead_server.http.errors import OPEN_INFERENCE
+from polyhead_server.http.fields import Body, Described
 from polyhead_server.http.messages import json_form
-from polyhead_server.http.tensors import NUMBERS_AT_ONCE, InferBody, InferenceReply, read_request, write_reply
+from polyhead_server.http.routing import INFERENCE, AnyCaller, Inferring, make_router
+from polyhead_server.http.tensors import (
+    NUMBERS_AT_ONCE,
+    InferBody,
+    InferenceReply,
+    read_request,
+    write_reply,
+)
 from polyhead_server.inference.reply import detach
 
+health_router = make_router(OPEN_INFERENCE)
+server_router = make_router(OPEN_INFERENCE, "ServerMetadata")
+index_router = make_router(OPEN_INFERENCE, "RepositoryIndex", 400, 413, 415, 503, 504)
+model_router = make_router(OPEN_INFERENCE, "ModelMetadata", 404, 503)
+version_router = make_router(OPEN_INFERENCE, "ModelMetadata", 400, 404, 503)
+infer_router = make_router(OPEN_INFERENCE, INFERENCE, binary=True)
 
-class Live(BaseModel):
+
+class Live(Described):
     """Whether a worker lives."""
 
     live: bool
 
 
-class Ready(BaseModel):
+class Ready(Described):
     """Whether a worker is ready."""
 
     ready: bool
 
 
-class ReadyModel(BaseModel):
+class ReadyModel(Described):
     """Whether a model is ready."""
 
     name: str
@@ -55,21 +59,11 @@ class IndexBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"example": {"ready": True}})
 
-    ready: Annotated[bool | None, Field(description="Whether to leave out what is not ready")] = None
+    ready: bool | None = None
+    """Whether to leave out what is not ready"""
 
 
-ModelName = Annotated[str, Path(description="The model")]
-_Version = Annotated[
-    str, Path(pattern="^(0|[1-9][0-9]{0,17})$", description="Its version, a number", examples=["1"])
-]
-
-
-async def _newest(name: ModelName) -> pb.ModelReadyRequest:
-    return pb.ModelReadyRequest(name=name)
-
-
-async def _version(name: ModelName, version: _Version) -> pb.ModelReadyRequest:
-    return pb.ModelReadyRequest(name=name, version=version)
+# ---- The server --------------------------------------------------------------------------------
 
 
 def _answers(procedure: str, field: str = "") -> dict[int | str, dict[str, Any]]:
@@ -91,71 +85,47 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
-# ---- The server --------------------------------------------------------------------------------
-
-health_router = router(RouterKind(style=OPEN_INFERENCE))
-server_router = router(RouterKind(style=OPEN_INFERENCE, procedure="ServerMetadata"))
-index_router = router(RouterKind(style=OPEN_INFERENCE, procedure="RepositoryIndex"))
-
-
-@health_router.get(
-    "/v2/health/live",
-    summary="Whether this worker lives",
-    response_model=Live,
-    responses=OPEN_INFERENCE.responses(403),
-)
+@health_router.get("/v2/health/live", response_model=Live)
 async def server_live() -> Response:
-    """Answer at all."""
+    """Say that this worker lives."""
     return _json({"live": True})
 
 
 @health_router.get(
     "/v2/health/ready",
-    summary="Whether this worker is ready",
     response_model=Ready,
-    responses={503: {"model": Ready, "description": "It is not"}, **OPEN_INFERENCE.responses(403)},
+    responses={503: {"model": Ready, "description": "It is not"}},
 )
 async def server_ready(caller: AnyCaller) -> Response:
-    """Say whether requests are answered."""
+    """Say whether this worker is ready."""
     ready = bool(caller.runtime.serving())
     return _json({"ready": ready}, 200 if ready else 503)
 
 
-@server_router.get(
-    "/v2",
-    summary="The server's name, version and extensions",
-    responses=_answers("ServerMetadata") | OPEN_INFERENCE.responses(403),
-)
+@server_router.get("/v2", responses=_answers("ServerMetadata"))
 async def server_metadata(caller: AnyCaller) -> Response:
-    """Describe the server."""
+    """Return the server's name, version and extensions."""
     return await _call(caller, "ServerMetadata")
 
 
-@index_router.post(
-    "/v2/repository/index",
-    summary="The models and their states",
-    responses=_answers("RepositoryIndex", "models") | OPEN_INFERENCE.responses(400, 403, 413, 415, 503, 504),
-)
+@index_router.post("/v2/repository/index", responses=_answers("RepositoryIndex", "models"))
 async def repository_index(caller: AnyCaller, body: IndexBody | None = None) -> Response:
-    """List every version of every model."""
+    """List the models and their states."""
     return await _call(caller, "RepositoryIndex", "models", ready=bool(body and body.ready))
 
 
-@server_router.get(
-    "/v2/models/stats",
-    summary="Statistics of all models",
-    responses=_answers("ModelStatistics") | OPEN_INFERENCE.responses(403),
-)
+@server_router.get("/v2/models/stats", responses=_answers("ModelStatistics"))
 async def all_statistics(caller: AnyCaller) -> Response:
-    """Count what has been answered."""
+    """Return statistics of all models."""
     return await _call(caller, "ModelStatistics")
 
 
 # ---- A model, or one version of it -------------------------------------------------------------
 
-model_router = router(RouterKind(style=OPEN_INFERENCE, procedure="ModelMetadata"))
-infer_router = router(RouterKind(style=OPEN_INFERENCE, procedure=INFERENCE, types=(BINARY,)))
-
+ModelName = Annotated[str, Path(description="The model")]
+_Version = Annotated[
+    str, Path(pattern="^(0|[1-9][0-9]{0,17})$", description="Its version, a number", examples=["1"])
+]
 _BINARY_CONTENT = {"schema": {"type": "string", "format": "binary", "minLength": 1}}
 _BINARY_BODY = {
     "requestBody": {"content": {BINARY: _BINARY_CONTENT}},
@@ -171,39 +141,38 @@ _BINARY_BODY = {
 }
 
 
-def _add_model(prefix: str, model: Any, suffix: str) -> None:
+async def _newest(name: ModelName) -> pb.ModelReadyRequest:
+    return pb.ModelReadyRequest(name=name)
+
+
+async def _version(name: ModelName, version: _Version) -> pb.ModelReadyRequest:
+    return pb.ModelReadyRequest(name=name, version=version)
+
+
+def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> None:
     """Add the paths of a model.
 
     Args:
+        router: Gets those that do not infer.
         prefix: With what they begin.
         model: The dependency that finds the model in the path.
         suffix: What the names of operations end with.
     """
-    statuses = OPEN_INFERENCE.responses(*([400] if suffix else []), 403, 404, 503)
 
     @infer_router.post(
         f"{prefix}/infer",
         name=f"infer{suffix}",
-        summary="Infer: tensors in, tensors out",
         response_model=InferenceReply,
-        responses={
-            200: {"content": {BINARY: _BINARY_CONTENT}},
-            **OPEN_INFERENCE.responses(*INFERENCE_ERRORS),
-        },
+        responses={200: {"content": {BINARY: _BINARY_CONTENT}}},
         openapi_extra=_BINARY_BODY,
     )
     async def infer(
         body: InferBody, caller: Inferring, of: Annotated[pb.ModelReadyRequest, model]
     ) -> Response:
-        """Compute a model's outputs."""
+        """Infer: tensors in, tensors out."""
+        path = {"model": of.name, "version": of.version}
         read = partial(
-            read_request,
-            body,
-            caller.binary,
-            size=caller.body_bytes,
-            model=of.name,
-            version=of.version,
-            given=caller.parameters,
+            read_request, body, caller.binary, size=caller.body_bytes, given=caller.given({}), **path
         )
         request, is_binary = await caller.service.run(caller.body_bytes, read)
         caller.binary = memoryview(b"")
@@ -211,61 +180,42 @@ def _add_model(prefix: str, model: Any, suffix: str) -> None:
         reply = await caller.infer(request, detach)
         del request  # before the reply is translated
         written = write_reply(reply, is_binary)
-        cost = BYTES_PER_NUMBER * written.elements
+        cost, run = BYTES_PER_NUMBER * written.elements, caller.service.run
         if not written.raw and written.elements > NUMBERS_AT_ONCE:
-            return Pieces(written.json, caller.service.run, work_bytes=cost)
+            return Pieces(written.json, run, work_bytes=cost)
         if not written.raw:
             return await caller.json(written.json, work_bytes=cost)
-        text: bytes = await caller.service.run(cost, b"".join, written.json)
-        size = len(text) + sum(map(len, written.raw))
-        headers = {JSON_BYTES: str(len(text))}
-        pieces = (text, *written.raw)
-        return Pieces(pieces, caller.service.run, size=size, media_type=BINARY, headers=headers)
+        pieces = (await run(cost, b"".join, written.json), *written.raw)
+        headers = {JSON_BYTES: str(len(pieces[0]))}
+        return Pieces(pieces, run, size=sum(map(len, pieces)), media_type=BINARY, headers=headers)
 
-    @model_router.get(
-        prefix,
-        name=f"model_metadata{suffix}",
-        summary="A model's inputs and outputs",
-        responses=_answers("ModelMetadata") | statuses,
-    )
-    async def metadata(caller: AnyCaller, of: Annotated[pb.ModelReadyRequest, model]) -> Response:
-        """Describe a model."""
-        return await _call(caller, "ModelMetadata", name=of.name, version=of.version)
+    def describe(end: str, procedure: str, field: str = "") -> None:
+        @router.get(
+            f"{prefix}{end}",
+            name=f"model_{end.removeprefix('/') or 'metadata'}{suffix}",
+            responses=_answers(procedure, field),
+        )
+        async def described(caller: AnyCaller, of: Annotated[pb.ModelReadyRequest, model]) -> Response:
+            """Return what gRPC's procedure of the same name does."""
+            return await _call(caller, procedure, field, name=of.name, version=of.version)
 
-    @model_router.get(
-        f"{prefix}/config",
-        name=f"model_config{suffix}",
-        summary="A model's configuration",
-        responses=_answers("ModelConfig", "config") | statuses,
-    )
-    async def configuration(caller: AnyCaller, of: Annotated[pb.ModelReadyRequest, model]) -> Response:
-        """Describe a model as Triton does."""
-        return await _call(caller, "ModelConfig", "config", name=of.name, version=of.version)
+    describe("", "ModelMetadata")
+    describe("/config", "ModelConfig", "config")
+    describe("/stats", "ModelStatistics")
 
-    @model_router.get(
-        f"{prefix}/stats",
-        name=f"model_statistics{suffix}",
-        summary="A model's statistics",
-        responses=_answers("ModelStatistics") | statuses,
-    )
-    async def statistics(caller: AnyCaller, of: Annotated[pb.ModelReadyRequest, model]) -> Response:
-        """Count what a model has answered."""
-        return await _call(caller, "ModelStatistics", name=of.name, version=of.version)
-
-    @model_router.get(
+    @router.get(
         f"{prefix}/ready",
         name=f"model_ready{suffix}",
-        summary="Whether a model is ready",
         response_model=ReadyModel,
-        responses={**statuses, 503: {"model": ReadyModel, "description": "It is not"}},
+        responses={503: {"model": ReadyModel, "description": "It is not"}},
     )
     async def ready(caller: AnyCaller, of: Annotated[pb.ModelReadyRequest, model]) -> Response:
-        """Say whether a model answers requests."""
+        """Say whether a model is ready."""
         caller.runtime.registry.slot(of.name, of.version)  # which knows of one that there is not
         response = await caller.runtime.call("ModelReady", of.SerializeToString())
         is_ready = pb.ModelReadyResponse.FromString(response).ready
         return _json({"name": of.name, "ready": is_ready}, 200 if is_ready else 503)
 
 
-_add_model("/v2/models/{name}", Depends(_newest), "")
-_add_model("/v2/models/{name}/versions/{version}", Depends(_version), "_of_version")
+_add_model(model_router, "/v2/models/{name}", Depends(_newest))
+_add_model(version_router, "/v2/models/{name}/versions/{version}", Depends(_version), "_of_version")

@@ -3,21 +3,22 @@
 import base64
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import orjson
 from fastapi import Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict
 
 from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.http.caller import BYTES_PER_NUMBER, INFERENCE, AnyCaller, Inferring, RouterKind, router
+from polyhead_server.http.caller import BYTES_PER_NUMBER
 from polyhead_server.http.calls import write_array
-from polyhead_server.http.embedding import embed, embeds
-from polyhead_server.http.errors import INFERENCE_ERRORS, OPENAI
-from polyhead_server.http.fields import Body, Dimensions, Family, Inputs, PromptName, Truncate
+from polyhead_server.http.embedding import EmbeddingOptions, embed, embeds
+from polyhead_server.http.errors import OPENAI
+from polyhead_server.http.fields import Count, Described, Inputs
 from polyhead_server.http.oip import ModelName
+from polyhead_server.http.routing import INFERENCE, AnyCaller, Inferring, make_router
 
 CREATED = int(time.time())
 """When this process was started, in seconds since the epoch: when its models were made, for `/v1/models`."""
@@ -29,102 +30,89 @@ _NO_BASE64: dict[str, Any] = {
         "output_dtype": {"enum": ["int8", "uint8", "binary", "ubinary"]},
     },
 }
+_EXAMPLE: dict[str, Any] = {"model": "minilm", "input": ["A cat sat.", "The dog ran away."]}
+
+embeddings_router = make_router(OPENAI, INFERENCE)
+models_router = make_router(OPENAI, "RepositoryIndex")
 
 
-class EmbeddingsBody(Body):
+class EmbeddingsBody(EmbeddingOptions):
     """What to embed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "not": _NO_BASE64,
-            "example": {"model": "minilm", "input": ["A cat sat.", "The dog ran away."]},
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"not": _NO_BASE64, "example": _EXAMPLE})
 
-    model: Family
+    model: str
+    """The family"""
     input: Inputs
-    encoding_format: Annotated[
-        Literal["float", "base64"] | None, Field(description="float (the default) or base64")
-    ] = None
-    dimensions: Dimensions = None
-    output_dtype: Annotated[
-        Literal["float"] | VectorPrecision | None,
-        Field(description="Of what the vectors are made: float by default. Others than float not in base64"),
-    ] = None
-    user: Annotated[str | None, Field(description="Ignored")] = None
-    truncate: Truncate = None
-    prompt_name: PromptName = None
+    """A text, texts, token ids or lists of token ids"""
+    encoding_format: Literal["float", "base64"] | None = None
+    """float (the default) or base64"""
+    dimensions: Count | None = None
+    """How many of the first dimensions to return, normalised again"""
+    output_dtype: Literal["float"] | VectorPrecision | None = None
+    """Of what the vectors are made: float by default. Others than float do not come in base64"""
+    user: str | None = None
+    """Ignored"""
 
 
-class Embedding(BaseModel):
+class Embedding(Described):
     """A vector."""
 
     object: Literal["embedding"]
-    index: Annotated[int, Field(description="The place of its text in the input")]
-    embedding: Annotated[list[float] | str, Field(description="In base64: of FP32, little-endian")]
+    index: int
+    """The place of its text in the input"""
+    embedding: list[float] | str
+    """In base64: of FP32, little-endian"""
 
 
-class Usage(BaseModel):
+class Usage(Described):
     """What a call has cost."""
 
-    prompt_tokens: Annotated[int, Field(description="Special tokens included")]
+    prompt_tokens: int
+    """Special tokens included"""
     total_tokens: int
 
 
-class EmbeddingsReply(BaseModel):
+class EmbeddingsReply(Described):
     """Vectors in the order of their texts."""
 
     object: Literal["list"]
     data: list[Embedding]
-    model: Family
+    model: str
     usage: Usage
 
 
-class ListedModel(BaseModel):
+class ListedModel(Described):
     """A model that embeds."""
 
-    id: Family
+    id: str
     object: Literal["model"]
-    created: Annotated[int, Field(description="Seconds since the epoch")]
+    created: int
+    """Seconds since the epoch"""
     owned_by: str
 
 
-class ListedModels(BaseModel):
+class ListedModels(Described):
     """The models that embed."""
 
     object: Literal["list"]
     data: list[ListedModel]
 
 
-embeddings_router = router(RouterKind(style=OPENAI, procedure=INFERENCE))
-models_router = router(RouterKind(style=OPENAI, procedure="RepositoryIndex"))
-
-
-@embeddings_router.post(
-    "/v1/embeddings",
-    summary="Embed texts, as OpenAI's API does",
-    response_model=EmbeddingsReply,
-    responses=OPENAI.responses(*INFERENCE_ERRORS),
-)
+@embeddings_router.post("/v1/embeddings", response_model=EmbeddingsReply)
 async def create_embeddings(body: EmbeddingsBody, caller: Inferring) -> Response:
-    """Return a vector for each text."""
+    """Embed texts, as OpenAI's API does."""
     precision = None if body.output_dtype == "float" else body.output_dtype
-    if precision is not None and body.encoding_format == "base64":
+    in_base64 = body.encoding_format == "base64"
+    if precision is not None and in_base64:
         raise InvalidRequestError(
             f"encoding_format must be float with output_dtype {precision}, was base64: OpenAI's clients read "
             "FP32 from base64, and ask for it unless they are told otherwise"
         )
     model, (vectors,), tokens = await embed(
-        caller,
-        "input",
-        body.input,
-        model=body.model,
-        dimensions=body.dimensions,
-        precision=precision,
-        truncate=body.truncate,
-        prompt_name=body.prompt_name,
+        caller, "input", body.input, body, dimensions=body.dimensions, precision=precision
     )
-    content = _write(model, vectors, tokens, body.encoding_format == "base64")
+    content = _write(model, vectors, tokens, in_base64)
     return await caller.json(content, work_bytes=BYTES_PER_NUMBER * vectors.size)
 
 
@@ -138,24 +126,14 @@ def _write(model: str, vectors: NDArray[Any], tokens: int, in_base64: bool) -> I
     yield b',"model":%b,"usage":%b}' % (orjson.dumps(model), orjson.dumps(usage))
 
 
-@models_router.get(
-    "/v1/models",
-    summary="The models that embed",
-    response_model=ListedModels,
-    responses=OPENAI.responses(403),
-)
+@models_router.get("/v1/models", response_model=ListedModels)
 async def list_models(caller: AnyCaller) -> Response:
-    """List the models that `/v1/embeddings` takes."""
+    """List the models that embed."""
     listed = [_listed(signature.name) for signature in caller.families.served(embeds)]
     return await caller.json([orjson.dumps({"object": "list", "data": listed})])
 
 
-@models_router.get(
-    "/v1/models/{name}",
-    summary="A model that embeds",
-    response_model=ListedModel,
-    responses=OPENAI.responses(403, 404, 503),
-)
+@models_router.get("/v1/models/{name}", response_model=ListedModel, responses=OPENAI.responses(404, 503))
 async def retrieve_model(name: ModelName, caller: AnyCaller) -> Response:
     """Describe a model."""
     return await caller.json([orjson.dumps(_listed(caller.runtime.registry.find(name).signature.name))])

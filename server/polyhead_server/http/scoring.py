@@ -1,10 +1,10 @@
-"""Logits of texts, and of pairs of texts: the labels of classifiers, and ranks with their evidence.
+"""Logits of texts, pairs and tokens: the labels of classifiers, and ranks with their evidence.
 
 What TEI's and Cohere's calls have in common. Shape letters: B texts or pairs, C labels, T tokens of a pair,
 L layers, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from polyhead_proto.names import (
 )
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
 from polyhead_proto.outputs.probabilities import probabilities
+from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import (
@@ -39,7 +40,7 @@ from polyhead_server.http.calls import (
     text_bytes,
 )
 from polyhead_server.http.families import has, output_of
-from polyhead_server.http.fields import MOST_PAIRS
+from polyhead_server.http.fields import MOST_PAIRS, Body, Evidence
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.signature import Signature
@@ -49,6 +50,19 @@ _PAIR_BYTES = 192
 
 _WITH_EVIDENCE = (LOGITS, ATTENTION, VALUE_NORMS, SPANS)
 """What a graph must have for evidence: the attention graph computes scores and attention in one run."""
+
+
+class RankingOptions(Body):
+    """What every call that ranks texts may say."""
+
+    query: str
+    """What the texts may answer"""
+    model: str | None = None
+    """The family; without, the only one that can do it"""
+    return_evidence: Evidence = None
+    """Whether to return the pairs of tokens that attend to each other most (8), or how many: 16384 in all"""
+    truncate: bool | None = None
+    """Whether to cut texts that are too long; without, they are rejected"""
 
 
 def classifies(signature: Signature) -> bool:
@@ -78,11 +92,6 @@ def reranks(signature: Signature) -> bool:
     )
 
 
-def given_parameters(caller: Caller, truncate: bool | None) -> dict[str, bool | str | int]:
-    """Return the parameters of a call's requests."""
-    return caller.parameters if truncate is None else {**caller.parameters, TRUNCATE: truncate}
-
-
 # ---- Scores ------------------------------------------------------------------------------------
 
 
@@ -110,7 +119,7 @@ async def logits_of(
         EngineError: The engine failed.
     """
     _check_takes(signature, pairs)
-    parameters = given_parameters(caller, truncate)
+    parameters = caller.given({TRUNCATE: truncate})
     outputs = [output_of(signature, LOGITS)]
     request = partial(_request, signature, outputs, texts, pairs, parameters=parameters)
     kept = await answer_list(caller, _sizes(texts, pairs), request, names)
@@ -176,27 +185,16 @@ class Rank:
 
 
 async def rank(
-    caller: Caller,
-    field: str,
-    query: str,
-    texts: Sequence[str],
-    *,
-    model: str | None,
-    truncate: bool | None,
-    raw_scores: bool = False,
-    evidence: bool | int | None = False,
+    caller: Caller, field: str, texts: Sequence[str], options: RankingOptions, *, raw_scores: bool = False
 ) -> tuple[list[Rank], int]:
     """Rank texts by what they have to do with a query.
 
     Args:
         caller: Asks for it.
         field: What the caller calls the texts.
-        query: What they may answer.
         texts: B texts.
-        model: The family; None: the only one that reranks.
-        truncate: Whether to cut texts that are too long.
+        options: The query, and what else the caller says.
         raw_scores: Whether scores are logits.
-        evidence: Whether to return the pairs of tokens that attend to each other most, or how many.
 
     Returns:
         All texts, the best first, of equal ones the earlier; and the number of tokens.
@@ -205,24 +203,25 @@ async def rank(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    count = _pairs_of_evidence(evidence, len(texts))
+    count = _pairs_of_evidence(options.return_evidence, len(texts))
     roles = _WITH_EVIDENCE if count else (LOGITS,)
-    signature = caller.families.cheapest(caller.families.named(model, reranks, "rerank"), roles)
+    named = caller.families.named(options.model, reranks, "rerank")
+    signature = caller.families.cheapest(named, roles)
     _check_takes(signature, texts)
     if tags(signature):
         raise InvalidRequestError(f"model must be a reranker, {signature.name} classifies tokens")
     if (labels := len(labels_of(signature))) != 1:
         raise InvalidRequestError(f"model must be a reranker, with one label, {signature.name} has {labels}")
-    queries, names = [query] * len(texts), {TEXT: "query", TEXT_PAIR: f"{field}[]"}
+    queries, names = [options.query] * len(texts), {TEXT: "query", TEXT_PAIR: f"{field}[]"}
     if not count:
-        logits, tokens = await logits_of(caller, signature, queries, texts, names, truncate=truncate)
+        logits, tokens = await logits_of(caller, signature, queries, texts, names, truncate=options.truncate)
         return _ranked(logits, raw_scores), tokens
     if not has(signature, roles):
         raise InvalidRequestError(
             f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
             "repeat its export with --if-exists add"
         )
-    parameters = given_parameters(caller, truncate)
+    parameters = caller.given({TRUNCATE: options.truncate})
     kept = await answer_list(
         caller,
         _sizes(queries, texts),
@@ -302,3 +301,68 @@ def _keep_evidence(count: int, reply: InferReply) -> Kept:
 def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]:
     """Return the sum over heads of weights [H, T, T], weighted by the norms [H, T] of values: [T, T]."""
     return np.asarray(np.einsum("hqk,hk->qk", weights, norms, dtype=np.float32))
+
+
+# ---- Tokens ------------------------------------------------------------------------------------
+
+
+async def label_tokens(
+    caller: Caller,
+    signature: Signature,
+    texts: Sequence[str],
+    name: str,
+    *,
+    truncate: bool | None,
+    aggregation_strategy: AggregationStrategy | None,
+    ignore_labels: Collection[str] | None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Label the tokens of texts.
+
+    Args:
+        caller: Asks for it.
+        signature: Of the graph that labels them.
+        texts: The texts.
+        name: What the caller calls them; see `answer_list`.
+        truncate: Whether to cut texts that are too long.
+        aggregation_strategy: What gets one label; None: what is simple.
+        ignore_labels: The labels that are left out; None: what stands for none.
+
+    Returns:
+        What has a label, for each text.
+
+    Raises:
+        RequestError: The caller gets the reason.
+        EngineError: The engine failed.
+    """
+    if TEXT not in signature.inputs:
+        raise InvalidRequestError(f"model must take texts, {signature.name} takes {listed(signature.inputs)}")
+    outputs = [output_of(signature, role) for role in (LOGITS, SPANS)]
+    parameters = caller.given({TRUNCATE: truncate})
+    kept = await answer_list(
+        caller,
+        [InputSize(0, text_bytes(text)) for text in texts],
+        lambda chunk: request_of_texts(
+            message_of(signature, outputs, parameters), {TEXT: texts[chunk.start : chunk.stop]}
+        ),
+        {TEXT: name},
+    )
+    rows: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
+    for each in kept:
+        logits, spans, lengths = each.arrays
+        rows += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
+    labels = labels_of(signature)
+    strategy = aggregation_strategy or "simple"
+    ignored = IGNORED_LABELS if ignore_labels is None else ignore_labels
+
+    def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
+        found = []
+        for each in tags_of(
+            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
+        ):
+            start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
+            named = {"entity": each.label, "index": each.first}
+            entity = named if strategy == "none" else {"entity_group": each.label}
+            found.append({**entity, "score": each.score, "word": text[start:end], "start": start, "end": end})
+        return found
+
+    return (entities(text, *row) for text, row in zip(texts, rows, strict=True))

@@ -14,7 +14,7 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
-    from polyhead_server.http.connections import BoundedServer
+    from polyhead_server.http.connections import Connections
     from polyhead_server.observability.access_log import RequestLog
     from polyhead_server.runtime import Runtime
 
@@ -63,7 +63,7 @@ class HttpServer:
         self._context = None if runtime is None else tls_context(settings)
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="http")
         """One thread: the event loop competes with one alone for Python's lock, however many bodies come."""
-        self._server: BoundedServer | None = None
+        self._connections: Connections | None = None
         self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,44 +86,39 @@ class HttpServer:
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.wait((self._serving,))
-        if (server := self._server) is not None:
-            self._server = None
-            await server.end(seconds)
+        if (connections := self._connections) is not None:
+            self._connections = None
+            await connections.end(seconds)
         self._workers.shutdown(wait=False)
 
     async def _serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
         try:
             # Libraries of HTTP take long to import; meanwhile models load.
-            server = await asyncio.to_thread(self._make)
-            await server.startup([listening])
-            self._server = server
-            await server.main_loop()
-            server.check()
+            self._connections = await asyncio.to_thread(self._make, listening)
+            accepting = self._connections.start()
+            await asyncio.wait((accepting,))
+            accepting.result()
         except asyncio.CancelledError:
             raise
         except BaseException:  # SystemExit, too
             LOGGER.exception("HTTP has failed")
             self.failed.set()
         finally:
-            if self._server is None:
+            if self._connections is None:
                 listening.close()
 
-    def _make(self) -> "BoundedServer":
+    def _make(self, listening: socket.socket) -> "Connections":
         from polyhead_server.http.app import create_application
-        from polyhead_server.http.connections import BoundedServer
+        from polyhead_server.http.connections import Connections
 
         application = create_application(
-            self._settings,
-            self._workers,
-            guard=self._guard,
-            runtime=self._runtime,
-            log=self._log,
+            self._settings, self._workers, guard=self._guard, runtime=self._runtime, log=self._log
         )
-        limit = min(MAX_CONNECTIONS[self._runtime is not None], _descriptors() // 2)
-        return BoundedServer(
+        return Connections(
+            listening,
             application,
-            limit=limit,
+            limit=min(MAX_CONNECTIONS[self._runtime is not None], _descriptors() // 2),
             context=self._context,
             stall_seconds=self._settings.max_request_seconds,
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,

@@ -4,125 +4,89 @@ Shape letters: B texts, n words, C labels.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
 from fastapi import Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import ConfigDict, Field, PlainValidator
 
 from polyhead_proto.names import LOGITS, TEXT, TEXT_PAIR
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_proto.outputs.probabilities import probabilities
-from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy
+from polyhead_proto.outputs.tagging import AggregationStrategy
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.http.caller import BYTES_PER_NUMBER, INFERENCE, Caller, Inferring, RouterKind, router
+from polyhead_server.http.caller import BYTES_PER_NUMBER, Caller
 from polyhead_server.http.calls import write_array
-from polyhead_server.http.embedding import SPARSE, embed
-from polyhead_server.http.errors import INFERENCE_ERRORS, TEI
-from polyhead_server.http.fields import (
-    MOST_INPUTS,
-    Body,
-    Dimensions,
-    Evidence,
-    Inputs,
-    OnlyFamily,
-    PromptName,
-    RawScores,
-    Right,
-    Texts,
-    Truncate,
-    must,
-    shown,
+from polyhead_server.http.embedding import SPARSE, EmbeddingOptions, embed
+from polyhead_server.http.errors import TEI
+from polyhead_server.http.fields import MOST_INPUTS, Body, Count, Described, Inputs, Texts, must, shown
+from polyhead_server.http.routing import INFERENCE, Inferring, make_router
+from polyhead_server.http.scoring import (
+    RankingOptions,
+    classifies,
+    label_tokens,
+    labels_of,
+    logits_of,
+    rank,
+    tags,
 )
-from polyhead_server.http.scoring import classifies, labels_of, logits_of, rank, tags
-from polyhead_server.http.tagging import tag
 from polyhead_server.inference.vectors import normalised
 from polyhead_server.repository.signature import Signature
 
-tei_router = router(RouterKind(style=TEI, procedure=INFERENCE))
-_ERRORS = TEI.responses(*INFERENCE_ERRORS)
+tei_router = make_router(TEI, INFERENCE)
 _EXAMPLE: dict[str, Any] = {"inputs": ["A cat sat.", "The dog ran away."]}
+_QUERY: dict[str, Any] = {
+    "query": "Where did the cat sit?",
+    "texts": ["The cat sat on the mat.", "Prices fell."],
+}
 
 
 # ---- Vectors -----------------------------------------------------------------------------------
 
 
-class EmbedBody(Body):
-    """What to embed."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
-
-    inputs: Inputs
-    model: OnlyFamily = None
-    normalize: Annotated[
-        bool | None, Field(description="Whether vectors get the length 1: true by default")
-    ] = None
-    dimensions: Dimensions = None
-    truncate: Truncate = None
-    truncation_direction: Right = None
-    prompt_name: PromptName = None
-
-
-class EmbedSparseBody(Body):
+class EmbedSparseBody(EmbeddingOptions):
     """What to weigh words in."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     inputs: Inputs
-    model: OnlyFamily = None
-    truncate: Truncate = None
-    truncation_direction: Right = None
-    prompt_name: PromptName = None
+    """A text, texts, token ids or lists of token ids"""
+    truncation_direction: Literal["Right"] | None = None
+    """On which side texts are cut: no other is known"""
 
 
-class WordWeight(BaseModel):
+class EmbedBody(EmbedSparseBody):
+    """What to embed."""
+
+    normalize: bool | None = None
+    """Whether vectors get the length 1: true by default"""
+    dimensions: Count | None = None
+    """How many of the first dimensions to return, normalised again"""
+
+
+class WordWeight(Described):
     """A word, and its weight."""
 
-    index: Annotated[int, Field(description="The word's id")]
+    index: int
+    """The word's id"""
     value: float
 
 
-@tei_router.post(
-    "/embed",
-    summary="Embed texts, as Text Embeddings Inference does",
-    response_model=list[list[float]],
-    responses=_ERRORS,
-)
+@tei_router.post("/embed", response_model=list[list[float]])
 async def embed_texts(body: EmbedBody, caller: Inferring) -> Response:
-    """Return a vector for each text."""
-    _, (vectors,), _ = await embed(
-        caller,
-        "inputs",
-        body.inputs,
-        model=body.model,
-        dimensions=body.dimensions,
-        truncate=body.truncate,
-        prompt_name=body.prompt_name,
-    )
+    """Embed texts, as Text Embeddings Inference does."""
+    _, (vectors,), _ = await embed(caller, "inputs", body.inputs, body, dimensions=body.dimensions)
     if body.normalize is not False:
         vectors = normalised(vectors)
     return await caller.json(write_array(vectors), work_bytes=BYTES_PER_NUMBER * vectors.size)
 
 
-@tei_router.post(
-    "/embed_sparse",
-    summary="Weigh words in texts, as Text Embeddings Inference does",
-    response_model=list[list[WordWeight]],
-    responses=_ERRORS,
-)
+@tei_router.post("/embed_sparse", response_model=list[list[WordWeight]])
 async def embed_sparse(body: EmbedSparseBody, caller: Inferring) -> Response:
-    """Return the words that there are of each text."""
-    _, (values, words), _ = await embed(
-        caller,
-        "inputs",
-        body.inputs,
-        SPARSE,
-        model=body.model,
-        truncate=body.truncate,
-        prompt_name=body.prompt_name,
-    )
+    """Weigh words in texts, as Text Embeddings Inference does."""
+    _, (values, words), _ = await embed(caller, "inputs", body.inputs, body, roles=SPARSE)
     content = write_array(map(_weights, values, words))
     return await caller.json(content, work_bytes=2 * BYTES_PER_NUMBER * values.size)
 
@@ -139,12 +103,10 @@ def _weights(values: NDArray[np.float32], words: NDArray[Any]) -> list[dict[str,
 class TaggingParameters(Body):
     """How tokens are labelled."""
 
-    aggregation_strategy: Annotated[
-        AggregationStrategy | None, Field(description="What gets one label: simple by default")
-    ] = None
-    ignore_labels: Annotated[
-        list[str] | None, Field(max_length=4096, description="The labels to leave out: O by default")
-    ] = None
+    aggregation_strategy: AggregationStrategy | None = None
+    """What gets one label: simple by default"""
+    ignore_labels: Annotated[list[str], Field(fail_fast=True, max_length=4096)] | None = None
+    """The labels to leave out: O by default"""
 
 
 class ClassifiedTexts(NamedTuple):
@@ -175,14 +137,7 @@ def _read_rows(given: Any) -> ClassifiedTexts:
 
 
 _Row = Annotated[list[str], Field(min_length=1, max_length=2)]
-TextsOrPairs = Annotated[
-    Any,
-    PlainValidator(
-        _read_rows,
-        json_schema_input_type=str | Annotated[list[str | _Row], Field(min_length=1, max_length=MOST_INPUTS)],
-    ),
-    Field(description="A text, a pair of texts, or for each input a list with one text or two"),
-]
+_Listed = Annotated[list[str | _Row], Field(min_length=1, max_length=MOST_INPUTS)]
 
 
 class PredictBody(Body):
@@ -190,51 +145,56 @@ class PredictBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": "I like you."}})
 
-    inputs: TextsOrPairs
-    model: OnlyFamily = None
+    inputs: Annotated[Any, PlainValidator(_read_rows, json_schema_input_type=str | _Listed)]
+    """A text, a pair of texts, or for each input a list with one text or two"""
+    model: str | None = None
+    """The family; without, the only one that can do it"""
     parameters: TaggingParameters | None = None
-    raw_scores: RawScores = None
-    truncate: Truncate = None
-    truncation_direction: Right = None
+    raw_scores: bool | None = None
+    """Whether scores are logits: by default probabilities"""
+    truncate: bool | None = None
+    """Whether to cut texts that are too long; without, they are rejected"""
+    truncation_direction: Literal["Right"] | None = None
+    """On which side texts are cut: no other is known"""
 
 
-class Label(BaseModel):
+class Label(Described):
     """A label of a text."""
 
     label: str
     score: float
 
 
-class LabelledEntity(BaseModel):
+class LabelledEntity(Described):
     """What stands together under one label."""
 
     entity_group: str
     score: float
     word: str
-    start: Annotated[int, Field(description="Its place in the text, in characters")]
+    start: int
+    """Its place in the text, in characters"""
     end: int
 
 
-class LabelledToken(BaseModel):
+class LabelledToken(Described):
     """A token's label."""
 
     entity: str
-    index: Annotated[int, Field(description="Which token it is, special ones included")]
+    index: int
+    """Which token it is, special ones included"""
     score: float
     word: str
-    start: Annotated[int, Field(description="Its place in the text, in characters")]
+    start: int
+    """Its place in the text, in characters"""
     end: int
 
 
-@tei_router.post(
-    "/predict",
-    summary="Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API",
-    response_model=list[Label | LabelledEntity | LabelledToken]
-    | list[list[Label | LabelledEntity | LabelledToken]],
-    responses=_ERRORS,
-)
+_Labels = list[Label | LabelledEntity | LabelledToken]
+
+
+@tei_router.post("/predict", response_model=_Labels | list[_Labels])
 async def predict(body: PredictBody, caller: Inferring) -> Response:
-    """Return the labels of each text, the best first; or what has a label in it."""
+    """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
     signature = caller.families.named(body.model, classifies, "classify")
     if tags(signature):
         return await _tagged(body, caller, signature)
@@ -257,18 +217,13 @@ async def predict(body: PredictBody, caller: Inferring) -> Response:
         dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
         truncate=body.truncate,
     )
-    scores = logits if body.raw_scores else probabilities(logits)
+    names = labels_of(signature)
     labels = [
-        sorted(
-            (
-                {"label": label, "score": score}
-                for label, score in zip(labels_of(signature), row, strict=True)
-            ),
-            key=lambda one: -one["score"],
-        )
-        for row in scores.tolist()
+        [{"label": names[at], "score": row[at]} for at in np.argsort(-row, kind="stable").tolist()]
+        for row in (logits if body.raw_scores else probabilities(logits))
     ]
-    return await caller.json([orjson.dumps(labels[0] if is_single else labels)])
+    content = orjson.dumps(labels[0] if is_single else labels, option=orjson.OPT_SERIALIZE_NUMPY)
+    return await caller.json([content])
 
 
 async def _tagged(body: PredictBody, caller: Caller, signature: Signature) -> Response:
@@ -281,72 +236,51 @@ async def _tagged(body: PredictBody, caller: Caller, signature: Signature) -> Re
             )
     wanted, is_single = body.parameters or TaggingParameters(), body.inputs.is_text
     texts = [row[0] for row in body.inputs.texts]
-    found = await tag(
+    found = await label_tokens(
         caller,
         signature,
         texts,
         "inputs" if is_single else "inputs[]",
         truncate=body.truncate,
-        aggregation_strategy=wanted.aggregation_strategy or "simple",
-        ignore_labels=IGNORED_LABELS if wanted.ignore_labels is None else wanted.ignore_labels,
+        aggregation_strategy=wanted.aggregation_strategy,
+        ignore_labels=wanted.ignore_labels,
     )
-    if is_single:
-        return await caller.json([orjson.dumps(next(found))])
-    return await caller.json(write_array(found), work_bytes=sum(map(len, texts)))
+    content = [orjson.dumps(next(found))] if is_single else write_array(found)
+    return await caller.json(content, work_bytes=sum(map(len, texts)))
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-class RerankBody(Body):
+class RerankBody(RankingOptions):
     """What to rank."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "query": "Where did the cat sit?",
-                "texts": ["The cat sat on the mat.", "Prices fell."],
-            }
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"example": _QUERY})
 
-    query: Annotated[str, Field(description="What the texts may answer")]
-    texts: Annotated[Texts, Field(description="The texts")]
-    model: OnlyFamily = None
-    raw_scores: RawScores = None
-    return_text: Annotated[bool | None, Field(description="Whether to return the texts")] = None
-    return_evidence: Evidence = None
-    truncate: Truncate = None
-    truncation_direction: Right = None
+    texts: Texts
+    """The texts"""
+    raw_scores: bool | None = None
+    """Whether scores are logits: by default probabilities"""
+    return_text: bool | None = None
+    """Whether to return the texts"""
+    truncation_direction: Literal["Right"] | None = None
+    """On which side texts are cut: no other is known"""
 
 
-class TextRank(BaseModel):
+class TextRank(Described):
     """A text's place among the others."""
 
-    index: Annotated[int, Field(description="Which text it is")]
+    index: int
+    """Which text it is"""
     score: float
     text: str | None = None
     evidence: list[EvidencePair] | None = None
 
 
-@tei_router.post(
-    "/rerank",
-    summary="Rerank texts, as Text Embeddings Inference does",
-    response_model=list[TextRank],
-    responses=_ERRORS,
-)
+@tei_router.post("/rerank", response_model=list[TextRank])
 async def rerank(body: RerankBody, caller: Inferring) -> Response:
-    """Return the texts, the best first."""
-    ranks, _ = await rank(
-        caller,
-        "texts",
-        body.query,
-        body.texts,
-        model=body.model,
-        truncate=body.truncate,
-        raw_scores=bool(body.raw_scores),
-        evidence=body.return_evidence,
-    )
+    """Rerank texts, as Text Embeddings Inference does."""
+    ranks, _ = await rank(caller, "texts", body.texts, body, raw_scores=bool(body.raw_scores))
     results = [one.described("score") for one in ranks]
     if body.return_text:
         results = [result | {"text": body.texts[result["index"]]} for result in results]

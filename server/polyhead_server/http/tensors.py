@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, quoted
-from polyhead_server.http.fields import Body, Natural, must, shown
+from polyhead_server.http.fields import Body, Described, Natural, must, shown
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
@@ -36,7 +36,12 @@ _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
 _MOST = 2**63
 _MOST_TENSORS = 4096
 _DATATYPES = (*DTYPES, "BYTES")
-Parameters = Mapping[str, bool | str | int]
+_EXAMPLE: dict[str, Any] = {
+    "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
+    "outputs": [{"name": "pooled"}],
+}
+Values = Mapping[str, bool | float | str]
+"""Parameters, as JSON has them."""
 
 IsBinary = Callable[[str], bool]
 """Whether an output is to be written in binary."""
@@ -58,91 +63,71 @@ def _read_data(given: Any) -> list[Any] | None:
     return given
 
 
-_Values = Annotated[
-    dict[str, Any],
-    Field(max_length=4096),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "maxProperties": 4096,
-            "additionalProperties": {
-                "anyOf": [
-                    {"type": "boolean"},
-                    {"type": "number", "minimum": -_MOST, "exclusiveMaximum": _MOST},
-                    {"type": "string"},
-                ]
-            },
-        }
-    ),
-]
+def _read_value(given: Any) -> bool | float | str:
+    is_number = isinstance(given, int | float) and -_MOST <= given < _MOST
+    if not is_number and not isinstance(given, bool | str):
+        raise must(f"must be a boolean, a string or a number of 64 bits, was {shown(given)}")
+    return given  # type: ignore[no-any-return]
+
+
+_Number = Annotated[float, Field(ge=-_MOST, lt=_MOST)]
+_Value = Annotated[Any, PlainValidator(_read_value, json_schema_input_type=bool | _Number | str)]
+_Values = Annotated[dict[str, _Value], Field(max_length=4096)]
 
 
 class InferInput(Body):
     """A tensor that goes in."""
 
-    name: Annotated[str, Field(description="The input's name")]
+    name: str
+    """The input's name"""
     datatype: Annotated[
-        str,
-        AfterValidator(_check_datatype),
-        WithJsonSchema({"type": "string", "enum": list(_DATATYPES)}),
-        Field(description="The input's, from the metadata"),
+        str, AfterValidator(_check_datatype), WithJsonSchema({"type": "string", "enum": list(_DATATYPES)})
     ]
-    shape: Annotated[list[Natural], Field(fail_fast=True, max_length=8, description="The sizes of its axes")]
-    data: Annotated[
-        Any,
-        PlainValidator(_read_data, json_schema_input_type=list[Any] | None),
-        Field(description="Its elements, flat or nested as the shape"),
-    ] = None
-    parameters: Annotated[
-        _Values | None, Field(description="binary_data_size: its bytes after the JSON, in place of data")
-    ] = None
+    """The input's, from the metadata"""
+    shape: Annotated[list[Natural], Field(fail_fast=True, max_length=8)]
+    """The sizes of its axes"""
+    data: Annotated[Any, PlainValidator(_read_data, json_schema_input_type=list[Any] | None)] = None
+    """Its elements, flat or nested as the shape"""
+    parameters: _Values | None = None
+    """binary_data_size: its bytes after the JSON, in place of data"""
 
 
 class InferOutput(Body):
     """An output to return."""
 
-    name: Annotated[str, Field(description="The output's name")]
-    parameters: Annotated[
-        _Values | None,
-        Field(description="What part of it to send, and how: binary_data, heads, queries, dtype"),
-    ] = None
+    name: str
+    """The output's name"""
+    parameters: _Values | None = None
+    """What part of it to send, and how: binary_data, heads, queries, dtype"""
 
 
 class InferBody(Body):
     """The JSON of an inference request."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "inputs": [
-                    {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}
-                ],
-                "outputs": [{"name": "pooled"}],
-            }
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    inputs: Annotated[
-        list[InferInput],
-        Field(fail_fast=True, max_length=_MOST_TENSORS, description="The tensors that go in"),
-    ]
-    outputs: Annotated[
-        list[InferOutput] | None,
-        Field(fail_fast=True, max_length=_MOST_TENSORS, description="The tensors to return; without, all"),
-    ] = None
-    parameters: Annotated[
-        _Values | None,
-        Field(description="binary_data_output, priority, timeout and others of the request"),
-    ] = None
-    id: Annotated[
-        str | None, Field(max_length=1024, description="Returned in the reply: at most 1024 bytes of UTF-8")
-    ] = None
-    model_name: Annotated[str | None, Field(description="As in the path, if at all")] = None
-    model_version: Annotated[str | None, Field(description="As in the path, if at all")] = None
+    inputs: Annotated[list[InferInput], Field(fail_fast=True, max_length=_MOST_TENSORS)]
+    """The tensors that go in"""
+    outputs: Annotated[list[InferOutput], Field(fail_fast=True, max_length=_MOST_TENSORS)] | None = None
+    """The tensors to return; without, all"""
+    parameters: _Values | None = None
+    """binary_data_output, priority, timeout and others of the request"""
+    id: Annotated[str, Field(max_length=1024)] | None = None
+    """Returned in the reply: at most 1024 bytes of UTF-8"""
+    model_name: str | None = None
+    """As in the path, if at all"""
+    model_version: str | None = None
+    """As in the path, if at all"""
 
 
 def read_request(
-    body: InferBody, binary: memoryview, *, size: int, model: str, version: str, given: Parameters
+    body: InferBody,
+    binary: memoryview,
+    *,
+    size: int,
+    model: str,
+    version: str,
+    given: Values,
 ) -> tuple[InferRequest, IsBinary]:
     """Read a request; takes long where the body is large.
 
@@ -170,7 +155,7 @@ def read_request(
         model_name=model,
         model_version=version or body.model_version or "",
         id=body.id or "",
-        parameters=write_parameters(parameters, "the request", but="binary_data_output"),
+        parameters=write_parameters(parameters, but="binary_data_output"),
     )
     raw: list[bytes | memoryview] = []
     end = 0
@@ -180,7 +165,7 @@ def read_request(
             name=one.name,
             datatype=one.datatype,
             shape=one.shape,
-            parameters=write_parameters(own, quoted(one.name), but="binary_data_size"),
+            parameters=write_parameters(own, but="binary_data_size"),
         )
         count = _binary_size(one, own)
         if count is None:
@@ -205,7 +190,7 @@ def read_request(
             in_binary[output.name] = _flag(own, "binary_data", f"output {quoted(output.name)}")
         message.outputs.add(
             name=output.name,
-            parameters=write_parameters(own, f"output {quoted(output.name)}", but="binary_data"),
+            parameters=write_parameters(own, but="binary_data"),
         )
     others = _flag(parameters, "binary_data_output", "the request")
     return make_request(message, raw, kept=size if end else 0), lambda output: in_binary.get(output, others)
@@ -235,32 +220,19 @@ def _flag(parameters: Mapping[str, object], name: str, whose: str) -> bool:
     return value
 
 
-def write_parameters(
-    values: Mapping[str, object], whose: str, *, but: str = ""
-) -> dict[str, pb.InferParameter]:
-    """Return parameters as the gRPC messages have them.
-
-    Raises:
-        InvalidRequestError: A value is neither a boolean, a number nor a string.
-    """
-    found: dict[str, pb.InferParameter] = {}
-    for name, value in values.items():
-        if name == but:
-            continue
-        if isinstance(value, bool):
-            found[name] = pb.InferParameter(bool_param=value)
-        elif isinstance(value, str):
-            found[name] = pb.InferParameter(string_param=value)
-        elif isinstance(value, int) and -_MOST <= value < _MOST:
-            found[name] = pb.InferParameter(int64_param=value)
-        elif isinstance(value, float) and -_MOST <= value < _MOST:
-            found[name] = pb.InferParameter(double_param=value)
-        else:
-            raise InvalidRequestError(
-                f"parameter {quoted(name)} of {whose} must be a boolean, a string or a number of 64 bits, "
-                f"was {shown(value)}"
-            )
-    return found
+def write_parameters(values: Values, *, but: str = "") -> dict[str, pb.InferParameter]:
+    """Return parameters as the gRPC messages have them, all but one."""
+    fields: Mapping[type, Any] = {
+        bool: "bool_param",
+        str: "string_param",
+        int: "int64_param",
+        float: "double_param",
+    }
+    return {
+        name: pb.InferParameter(**{str(fields[type(value)]): value})  # type: ignore[arg-type] # as its type
+        for name, value in values.items()
+        if name != but
+    }
 
 
 def pack(name: str, datatype: str, shape: Sequence[int], data: Sequence[Any]) -> bytes:
@@ -365,26 +337,24 @@ def _numbers(output: OutputLayout, content: Content) -> Iterator[bytes]:
         yield b"," * bool(start) + text[1:-1]
 
 
-class InferredTensor(BaseModel):
+class InferredTensor(Described):
     """An output."""
 
     name: str
     datatype: str
     shape: list[int]
-    data: Annotated[
-        list[bool | float | str | None] | None, Field(description="Its elements, flat; null stands for NaN")
-    ] = None
-    parameters: Annotated[
-        dict[str, int] | None,
-        Field(description="binary_data_size: its bytes after the JSON, in place of data"),
-    ] = None
+    data: list[bool | float | str | None] | None = None
+    """Its elements, flat; null stands for NaN"""
+    parameters: dict[str, int] | None = None
+    """binary_data_size: its bytes after the JSON, in place of data"""
 
 
-class InferenceReply(BaseModel):
+class InferenceReply(Described):
     """The JSON of a reply to an inference."""
 
     model_name: str
     model_version: str
     id: str | None = None
-    parameters: Annotated[dict[str, int], Field(description="Nanoseconds of each stage")]
+    parameters: dict[str, int]
+    """Nanoseconds of each stage"""
     outputs: list[InferredTensor]

@@ -75,14 +75,24 @@ def test_slow_clients_stop_no_others_and_the_oldest_make_room(metrics: int, say:
 def test_requests_that_have_come_are_read_before_room_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     slow: list[socket.socket] = []
     started = threading.Event()
-    original = connections.BoundedServer.startup
+    original = connections.Connections.start
 
-    async def startup(server: Any, sockets: list[socket.socket]) -> None:
-        slow.extend(connect(sockets[0].getsockname()[1], HEALTH) for _ in range(3 * FEW))
-        await original(server, sockets)
+    def start(server: Any) -> Any:
+        slow.extend(connect(ports[0], HEALTH) for _ in range(3 * FEW))
         started.set()
+        return original(server)
 
-    monkeypatch.setattr(connections.BoundedServer, "startup", startup)
+    ports: list[int] = []
+    real = http_server.open_port
+
+    def open_port(*arguments: Any) -> socket.socket | None:
+        opened = real(*arguments)
+        assert opened is not None
+        ports.append(opened.getsockname()[1])
+        return opened
+
+    monkeypatch.setattr(http_server, "open_port", open_port)
+    monkeypatch.setattr(connections.Connections, "start", start)
     monkeypatch.setattr(connections, "_PROMPT_SECONDS", -1.0)  # as if the event loop had been held up
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
     with (
@@ -384,15 +394,15 @@ def test_http_takes_half_of_the_descriptors_at_most(
 
 
 @asynccontextmanager
-async def bounded(answer: Any) -> AsyncIterator[tuple[connections.BoundedServer, socket.socket]]:
-    """A server on this event loop, and what it listens on."""
+async def bounded(answer: Any) -> AsyncIterator[socket.socket]:
+    """What a server on this event loop listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = connections.BoundedServer(
-            answer, limit=FEW, context=None, stall_seconds=30.0, keep_alive_seconds=30
+        server = connections.Connections(
+            listening, answer, limit=FEW, context=None, stall_seconds=30.0, keep_alive_seconds=30
         )
-        await server.startup([listening])
+        server.start()
         await asyncio.sleep(0)  # it waits for connections
-        yield server, listening
+        yield listening
         await server.end(1)
 
 
@@ -406,44 +416,12 @@ async def test_connections_that_wait_when_the_server_stops_are_answered() -> Non
         await reply_with_nothing(send)
 
     with ExitStack() as stack:
-        async with bounded(answer) as (_, listening):
+        async with bounded(answer) as listening:
             port = listening.getsockname()[1]
             waiting = [stack.enter_context(connect(port, HEALTH)) for _ in range(3)]
             await asyncio.sleep(0)  # it is about to accept the first
         for one in waiting:
             assert read_all(one).startswith(b"HTTP/1.1 200 ")
-
-
-@pytest.mark.parametrize("path", ["/read", "/rejected"])
-async def test_a_body_of_many_tiny_chunks_holds_up_no_others(path: str) -> None:
-    sent, received = 200_000, []
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        more = scope["path"] == "/read"
-        while more:
-            message = await receive()
-            received.append(len(message["body"]))
-            more = message["more_body"]
-        if scope["path"] == "/healthz":
-            received.append(-1)
-        await reply_with_nothing(send)
-
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-    said = head + b"1\r\nx\r\n" * sent + b"0\r\n\r\n" + HEALTH
-
-    async with bounded(answer) as (_, listening):
-        port = listening.getsockname()[1]
-        with connect(port) as slow, connect(port, HEALTH) as other:
-            loop = asyncio.get_running_loop()
-            for one in (slow, other):
-                one.setblocking(False)
-            sending = asyncio.ensure_future(loop.sock_sendall(slow, said))
-            assert (await loop.sock_recv(other, 100)).startswith(b"HTTP/1.1 200 ")
-            assert received.count(-1) == 1  # not the one behind the body
-            while received.count(-1) == 1:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await sending
-    assert sum(received) == (sent if path == "/read" else 0) - 2
 
 
 def test_a_stop_under_load_answers_or_closes(repository: Path) -> None:

@@ -368,7 +368,7 @@ def test_a_drain_finishes_what_was_accepted(
 ) -> None:
     web = serve_over_http()
     # Another server of this process is ready.
-    monkeypatch.setattr("polyhead_server.http.observations.any_ready", web.running.runtime.serving)
+    monkeypatch.setattr("polyhead_server.http.app.any_ready", web.running.runtime.serving)
     with gate.closed():
         asked = Asking(web)
         wait_for(web, 1)

@@ -1,0 +1,185 @@
+"""What stands before every endpoint: who may call it, and what is done with its errors.
+
+A router has endpoints of one API, which write errors in the same form and are the same procedure of gRPC.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from email.utils import formatdate
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi.routing import APIRoute
+from grpc import StatusCode
+from pydantic import WithJsonSchema
+
+from polyhead_proto import RPCS
+from polyhead_proto.names import REQUEST_ID
+from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.http.caller import Caller, Service
+from polyhead_server.http.errors import INFERENCE_ERRORS, STATUS, ErrorStyle, plain_reply
+from polyhead_server.observability.logs import LOGGER
+from polyhead_server.observability.statistics import HTTP, PROTOCOL
+
+INFERENCE = "ModelInfer"
+"""The procedure of paths that are recorded and counted as inference."""
+
+TIMEOUT = "x-request-timeout"
+PRIORITY = "x-request-priority"
+
+_SECONDS = r"^[0-9]{1,9}(\.[0-9]{1,9})?$"
+_PRIORITY = "^[1-5]$"
+_LOCAL = re.compile(
+    r"((([\w.-]+\.)?localhost(\.localdomain)?|[\w.-]+\.internal)\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
+)
+"""A `Host` that is an IP address, or a name that the public DNS cannot have. A name without a dot is none of
+these: which address it has is up to the network that the machine is in."""
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bool = False) -> APIRouter:
+    """Return a router.
+
+    Args:
+        style: How its endpoints write errors.
+        procedure: What they are in gRPC, for the guard; empty is open to everybody.
+        errors: The statuses of their errors, beside 403; those of an inference are known.
+        binary: Whether binary tensors may follow the JSON of a body.
+    """
+    infers = procedure == INFERENCE
+
+    class Guarded(APIRoute):
+        """Check who calls before anything is read."""
+
+        def get_route_handler(self) -> Callable[[Request], Any]:
+            """Return what answers a request."""
+            handle, reads = super().get_route_handler(), self.body_field is not None
+
+            async def answer(request: Request) -> Response:
+                caller: Caller = request.scope["caller"]
+                if (rejection := _rejection(caller, procedure)) is not None:
+                    return _reject(caller, style, *rejection, infers=infers)
+                caller.counts = infers
+                log = caller.service.log if infers else None
+                with nullcontext() if log is None else log.request(caller):
+                    try:
+                        return await handle(await caller.read(request, binary=binary) if reads else request)
+                    except Exception as error:
+                        return caller.failed(error, style)
+                    except asyncio.CancelledError as error:
+                        caller.count(error)
+                        raise
+
+            return answer
+
+    statuses = INFERENCE_ERRORS if infers else (403, *errors)
+    return APIRouter(route_class=Guarded, responses=style.responses(*statuses))
+
+
+def _rejection(caller: Caller, procedure: str) -> tuple[StatusCode, str] | None:
+    """Return why a request is rejected unread, or None if it is not."""
+    service, host, origin = caller.service, caller.header("host"), caller.header("origin")
+    if service.local_only and _LOCAL.fullmatch(host) is None:
+        return StatusCode.PERMISSION_DENIED, (
+            f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
+            "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert"
+        )
+    if origin and origin not in service.settings.http_origin:
+        return StatusCode.PERMISSION_DENIED, (
+            f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
+        )
+    if not procedure:
+        return None
+    return service.guard.rejection(RPCS[procedure].path, caller.invocation_metadata())
+
+
+def _reject(caller: Caller, style: ErrorStyle, code: StatusCode, message: str, *, infers: bool) -> Response:
+    """Log and count a request that is rejected unread, and return its reply."""
+    LOGGER.debug("call rejected: %s: %s", code.name, message, extra={"request_id": caller.id})
+    if infers:
+        caller.runtime.registry.unattributed.rejected(code.name)
+    return plain_reply(STATUS[code], message, style)
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+async def _inferring(
+    caller: Annotated[Caller, Depends(_caller)],
+    seconds: Annotated[
+        str | None,
+        Header(alias=TIMEOUT, pattern=_SECONDS, description="How many seconds the caller waits, such as 1.5"),
+        WithJsonSchema({"type": "string", "pattern": _SECONDS}),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        Header(alias=PRIORITY, pattern=_PRIORITY, description="1 (the highest) to 5"),
+        WithJsonSchema({"type": "string", "pattern": _PRIORITY}),
+    ] = None,
+) -> Caller:
+    for name in (TIMEOUT, PRIORITY):
+        if "," in (given := caller.header(name)):
+            raise InvalidRequestError(f"{name} must be given once, was {quoted(given)}")
+    return caller.asked(seconds, priority)
+
+
+AnyCaller = Annotated[Caller, Depends(_caller)]
+Inferring = Annotated[Caller, Depends(_inferring)]
+"""The caller of an inference, with the deadline and the priority that headers give."""
+
+
+class RequestMiddleware:
+    """Give every request its id, and end what it holds once its reply has been sent. An ASGI application.
+
+    Args:
+        application: Answers.
+        service: What it answers with.
+    """
+
+    def __init__(self, application: Callable[..., Awaitable[None]], service: Service) -> None:
+        self._application = application
+        self._service = service
+
+    async def __call__(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        """Answer a request."""
+        PROTOCOL.set(HTTP)
+        caller = Caller(self._service, scope["headers"])
+        unread = caller.has_body
+
+        async def receive_all() -> Any:
+            nonlocal unread
+            message = await receive()
+            unread = unread and message.get("more_body", False)
+            return message
+
+        async def send_with_id(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = {"date": formatdate(usegmt=True), REQUEST_ID: caller.id}
+                headers = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in own.items()),
+                ]
+                if unread:  # the rest of it is not read
+                    headers.append((b"connection", b"close"))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn sends no body then
+        try:
+            async with caller.until_sent:
+                await self._application(
+                    {**scope, "method": method, "caller": caller}, receive_all, send_with_id
+                )
+        except asyncio.CancelledError:
+            LOGGER.debug("HTTP: the caller of %s has left", caller.id)
+        except Exception:  # uvicorn ends the connection
+            LOGGER.exception("the reply to request %s failed", caller.id, extra={"request_id": caller.id})
+            raise
