@@ -49,7 +49,7 @@ def _profile(check: Check, family: EncoderFamily, graph: str) -> str:
     """Run a graph, and return the kind of its attention."""
     batch, tokens = check.plan.kernel_size
     lengths = [max(1, tokens - row) for row in range(batch)]  # ragged, as served
-    feeds = feeds_of(family.config, lengths, seed=1)
+    feeds = feeds_of(family.encoder.config, lengths, seed=1)
     with _standard_output() as printed:
         session = open_graph(check.device, family, check.models, graph)
         outputs = [value.name for value in session.get_outputs() if value.name != "output"]

@@ -10,7 +10,6 @@ import torch
 
 from benchmarks.gpu.plan import Check
 from benchmarks.rounds import spell_number
-from polyhead_load.sweep.fingerprint import fingerprint
 
 _PACKAGES = re.compile(r"torch|triton|onnx.*|nvidia-(cudnn|cublas|cuda-runtime).*")
 _LIBRARIES = re.compile(r"/\S*lib(?:cuda|cudart|cublas|cublasLt|cudnn|nvrtc)\.so[.\d]*$", re.MULTILINE)
@@ -19,9 +18,11 @@ _PRODUCT = 8192
 
 def run(check: Check) -> None:
     """Store the facts, and time the product."""
-    facts = {"device": check.device.name, **fingerprint(())}
-    facts["onnxruntime built for CUDA"] = getattr(ort, "cuda_version", "")
-    facts["torch built for CUDA"] = torch.version.cuda or ""
+    facts = {
+        "device": check.device.name,
+        "onnxruntime built for CUDA": getattr(ort, "cuda_version", ""),
+        "torch built for CUDA": torch.version.cuda or "",
+    }
     versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}
     facts |= {name: versions[name] for name in sorted(versions) if _PACKAGES.fullmatch(name)}
     check.write("device", name=check.device.name)
@@ -47,7 +48,5 @@ def _teraflops(check: Check, dtype: torch.dtype) -> float:
     size = _PRODUCT if check.device.kind == "cuda" else 64
     a, b = (torch.randn(size, size, device=check.device.torch).to(dtype) for _ in range(2))
     call = partial(torch.mm, a, b, out=torch.empty_like(a))
-    samples = check.device.compare(
-        {"product": call}, sample_ms=check.plan.sample_ms, rounds=check.plan.rounds
-    )
+    samples = check.device.compare({"product": call}, sample_ms=check.plan.sample_ms, rounds=check.rounds)
     return 2 * size**3 / min(samples["product"]) / 1e9

@@ -37,7 +37,7 @@ def run(check: Check) -> None:
     check.write("line", text=f"onnxruntime in process, sequences/s: {spelt}.")
     rates: list[float] = []
     lengths = [max(1, plan.served_tokens - 3), 1, max(1, plan.served_tokens // 2)]
-    (expected,) = session.run(["pooled"], feeds_of(family.config, lengths, seed=11))
+    (expected,) = session.run(["pooled"], feeds_of(family.encoder.config, lengths, seed=11))
     question = _request(family, lengths, seed=11)
     del session  # free its memory for the servers
     folders = {str(path.parent) for path in loaded_libraries() if not path.name.startswith("libcuda.so")}
@@ -69,16 +69,16 @@ def run(check: Check) -> None:
 
 def _request(family: EncoderFamily, lengths: list[int], *, seed: int) -> bytes:
     """Return a request for the pooled vectors of random sequences."""
-    return infer_request(family.key, feeds_of(family.config, lengths, seed=seed), ["pooled"])
+    return infer_request(family.encoder.name, feeds_of(family.encoder.config, lengths, seed=seed), ["pooled"])
 
 
 def _rate(check: Check, session: ort.InferenceSession, batch: int) -> float:
     """Return the sequences per second of a session."""
-    feeds = feeds_of(check.plan.timed[0].config, [check.plan.served_tokens] * batch, seed=batch)
+    feeds = feeds_of(check.plan.timed[0].encoder.config, [check.plan.served_tokens] * batch, seed=batch)
     for _ in range(3):
         session.run(["pooled"], feeds)
     runs, start = 0, time.perf_counter()
-    while time.perf_counter() - start < check.plan.seconds / 4:
+    while time.perf_counter() - start < check.seconds / 4:
         session.run(["pooled"], feeds)
         runs += 1
     return batch * runs / (time.perf_counter() - start)
@@ -94,7 +94,7 @@ def _load(
     for caller in range(plan.callers):
         seeds = range(_REQUESTS * caller, _REQUESTS * (caller + 1))
         requests = [_request(plan.timed[0], [plan.served_tokens] * batch, seed=seed) for seed in seeds]
-        futures.append(callers.submit(_call, address, requests, in_flight, plan.seconds))
+        futures.append(callers.submit(_call, address, requests, in_flight, check.seconds))
     loads = [future.result() for future in futures]
     rate, errors = batch * sum(load.rate for load in loads), sum(load.errors for load in loads)
     p50, p99 = (

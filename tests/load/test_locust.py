@@ -248,13 +248,6 @@ def test_the_web_interface_starts_and_stops_an_open_loop(
         "Aggregated",
     }
     assert not stats["errors"]
-    (tab,) = (one["data"] for one in stats["extended_stats"])
-    assert {row["name"] for row in tab} == {row["name"] for row in stats["stats"][:-1]}
-    (known,) = (row for row in tab if row["name"].startswith("known-1"))
-    # Every other request takes 1 ms; what the server does not say is the network's and the client's.
-    assert known["compute_ns"] >= 0.4
-    assert 0 <= known["rest"] < known["latency"]
-    assert known["send_lag"] >= 0
     (seen,) = recorded(tmp_path / "out")
     assert len(seen["planned"]) > 10
 
@@ -263,10 +256,6 @@ def test_the_form_decides_which_loop_a_run_is(fake: Fake, page: Callable[..., Pa
     """Whatever locust was started with: each run is what the form says when it begins."""
     form = {"user_count": 3, "host": fake().address}
     ours = page("--records", "out", "--rate", "500")
-    shown = ours.text("/")
-    assert "What to ask polyhead for" in shown
-    places = [shown.index(f'"{name}": {{') for name in ("model", "rate", "tokens", "outputs", "seed")]
-    assert places == sorted(places)
     folders: set[Path] = set()
     for rate in ("40", ""):
         ours.run(until=answered(30), rate=rate, **form)
@@ -296,8 +285,7 @@ def test_the_form_of_a_master_decides_for_its_workers(
         while len(list((tmp_path / "out").glob("*/generator.json"))) < count:
             time.sleep(0.1)
 
-    shown = ours.run(until=answered(40), rate="50", **form)
-    assert shown["extended_stats"][0]["data"][0]["requests"] > 0
+    ours.run(until=answered(40), rate="50", **form)
     written(2)
     shares = recorded(tmp_path / "out")
     ours.run(until=answered(40), rate="", **form)

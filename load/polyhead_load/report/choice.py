@@ -5,7 +5,7 @@ A configuration *holds* the target if that is one machine.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
@@ -144,51 +144,28 @@ def throughput_cell(one: Option) -> tuple[str, str]:
     )
 
 
-def choose_lines(
-    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget | None
-) -> Iterator[str]:
-    """Yield what the table comes to, for each workload, and what its words mean."""
+def choose_lines(options: Sequence[Option], target: ServiceTarget | None) -> list[str]:
+    """Return how many configurations hold the target, and what the table's words mean."""
     if target is None:
-        return
-    asked = [name for name in varied if name in _WORKLOAD]
-    chosen = [name for name in varied if name not in asked]
-    for labels in dict.fromkeys(tuple(one.labels[name] for name in asked) for one in options):
-        same = [one for one in options if tuple(one.labels[name] for name in asked) == labels]
-        where = ", ".join(described(*each) for each in zip(asked, labels, strict=True))
-        yield f"{where}{': ' if where else ''}{_in_words(same, chosen, target)}"
-    said = {one.verdict for one in options}
+        return []
+    said = [one.verdict for one in options]
+    lines = []
+    if target.rate is not None:
+        lines.append(
+            f"{said.count('holds')} of {len(said)} hold {target} on one machine, with {target.headroom:.0%} "
+            "headroom"
+        )
     if "close" in said:
-        yield (
+        lines.append(
             "close: the rate is within the capacity or its interval, but not with "
             f"{target.headroom:.0%} headroom"
         )
     if "not known" in said:
-        yield (
+        lines.append(
             f"not known: fewer than {FEWEST_BLOCKS} rounds of a search for {target.load} have been measured "
             "without being void; the sweep with this limit measures them"
         )
-
-
-def _in_words(options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget) -> str:
-    def name(one: Option) -> str:
-        return ", ".join(described(dimension, one.labels[dimension]) for dimension in varied)
-
-    def capacity(one: Option) -> str:
-        value, ends = capacity_cell(one)
-        return f"{name(one)}, {value}{f' ({ends})' if ends else ''} requests/s"
-
-    known = [one for one in options if one.capacity and one.capacity.value]
-    said = []
-    if target.rate is not None:
-        holding = sum(one.verdict == "holds" for one in options)
-        said.append(
-            f"{holding} of {len(options)} hold {target} on one machine, with {target.headroom:.0%} headroom."
-        )
-    if known:
-        said.append(f"Largest capacity: {capacity(known[0])}.")
-    if never := sum(one.verdict == "never" for one in options):
-        said.append(f"At no rate: {never}.")
-    return " ".join(said) or f"The capacity for {target} is not known."
+    return lines
 
 
 def _stacked(value: str, ends: str) -> str:

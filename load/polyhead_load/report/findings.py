@@ -26,9 +26,6 @@ from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep
 
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
-_SAME_RATE = 0.01
-"""Largest relative difference of two rates that count as the same load."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
@@ -256,12 +253,7 @@ def _compared(row: Row, baseline: Row | None) -> Row:
         return row
     if baseline is None or not baseline.valid:
         return replace(row, uncompared="the baseline has no valid run")
-    theirs = {one.block: one for one in baseline.valid}
-    common = [
-        one.block
-        for one in row.valid
-        if one.block in row.blocks and one.block in baseline.blocks and _same_rate(one, theirs[one.block])
-    ]
+    common = [block for block in row.blocks if block in baseline.blocks]
     if len(common) < FEWEST_BLOCKS:
         return replace(row, uncompared=f"too few blocks in common: {len(common)}")
     ours, base = ([each.blocks[block] for block in common] for each in (row, baseline))
@@ -270,10 +262,3 @@ def _compared(row: Row, baseline: Row | None) -> Row:
         for name, share in QUANTILES.items()
     }
     return replace(row, ratios=ratios)
-
-
-def _same_rate(one: Measurement, other: Measurement) -> bool:
-    """Return whether two runs had the same rate, where their load promises that."""
-    if parse_load(one.load).kind not in {"common", "rate"} or not one.rate or not other.rate:
-        return True
-    return abs(one.rate / other.rate - 1) <= _SAME_RATE

@@ -110,7 +110,7 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         ratios=any(row.ratios for row in findings.rows),
         options=report.options,
         target=report.target,
-        choice=list(choose_lines(report.options, findings.varied, report.target)),
+        choice=choose_lines(report.options, report.target),
         machines_cell=machines_cell,
         capacity_cell=capacity_cell,
         throughput_cell=throughput_cell,

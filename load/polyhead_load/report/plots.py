@@ -114,7 +114,7 @@ def _capacity(layout: PlotLayout, target: ServiceTarget | None) -> Plot | None:
         ]
         if known:
             at, intervals = zip(*known, strict=True)
-            _error_bars(axis, at, intervals, markersize=5, capsize=3, color=_BLUE, marker="o")
+            _error_bars(axis, at, intervals, color=_BLUE, marker="o")
             if target.rate is not None:
                 axis.axhline(target.rate, color="#555555", linewidth=0.9, label="wanted")
             axis.set(ylabel="requests/s")
@@ -149,13 +149,7 @@ def _latency(layout: PlotLayout) -> Plot | None:
             if not known:
                 continue
             at, intervals = zip(*known, strict=True)
-            style: dict[str, Any] = {"color": colour, "marker": marker, "label": name}
-            if layout.heads:
-                low, high = [one.low for one in intervals], [one.high for one in intervals]
-                axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-                axis.plot(at, [one.value for one in intervals], markersize=4, linewidth=1.2, **style)
-            else:  # names have no order that a line could follow
-                _error_bars(axis, at, intervals, markersize=5, capsize=3, **style)
+            _error_bars(axis, at, intervals, color=colour, marker=marker, label=name)
         bottom, top = axis.dataLim.intervaly
         if 0 < _FAR_APART * bottom < top:  # one far tail would flatten all others
             _plain_log(axis.yaxis)
@@ -170,8 +164,7 @@ def _latency(layout: PlotLayout) -> Plot | None:
     return _plot(
         name="latency",
         title=f"Latency against {layout.axis}",
-        caption="Bands and bars are 95 % intervals. A quantile with too few samples is not drawn."
-        + _left_out(layout),
+        caption="Bars are 95 % intervals. A quantile with too few samples is not drawn." + _left_out(layout),
         figure=figure,
     )
 
@@ -179,11 +172,11 @@ def _latency(layout: PlotLayout) -> Plot | None:
 def _split(layout: PlotLayout) -> Plot | None:
     """Draw the parts of the mean latency."""
     loads = list(dict.fromkeys([layout.loads[0], layout.loads[-1]]))
-    places = {value: place for place, value in enumerate(layout.values)}
+    places = layout.places
 
     def panel(axis: Axes, facet: Facet, load: str) -> bool:
         rows = layout.rows(facet, load)
-        left = dict.fromkeys(places, 0.0)
+        left = dict.fromkeys(layout.places, 0.0)
         for part, colour in _PARTS.items():
             bars = [(layout.value(row), row.parts[part]) for row in rows if part in row.parts]
             axis.barh(
@@ -196,7 +189,7 @@ def _split(layout: PlotLayout) -> Plot | None:
             )
             for value, width in bars:
                 left[value] += width
-        axis.set_yticks(range(len(places)), [layout.tick(value) for value in places])
+        axis.set_yticks(range(len(places)), list(map(layout.name, places)))
         axis.set_ylim(len(places) - 0.5, -0.5)
         axis.grid(visible=False, axis="y")
         return bool(rows)
@@ -269,16 +262,17 @@ def _legend(figure: Figure) -> None:
 def _error_bars(axis: Axes, at: Iterable[float], intervals: Sequence[Interval], **style: Any) -> None:
     middle = np.array([one.value for one in intervals])
     below, above = middle - [one.low for one in intervals], [one.high for one in intervals] - middle
-    axis.errorbar(list(at), middle, yerr=np.maximum(0, [below, above]), linestyle="", **style)
+    axis.errorbar(list(at), middle, yerr=np.maximum(0, [below, above]), linestyle="", capsize=3, **style)
 
 
 def _label_values(axis: Axes, layout: PlotLayout) -> None:
     """Label the horizontal axis with what is compared."""
-    places = list(layout.places.values())
-    axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
-    ticks = [layout.tick(value) for value in layout.values]
+    ticks = list(map(layout.name, layout.places))
+    axis.set_xlim(-0.5, len(ticks) - 0.5)
     slanted = sum(map(len, ticks)) > 24
-    axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
+    axis.set_xticks(
+        range(len(ticks)), ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center"
+    )
 
 
 def _shown(layout: PlotLayout) -> Sequence[str]:

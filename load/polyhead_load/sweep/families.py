@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -109,8 +109,7 @@ def provide(
                 found = _export(name, wanted, models, sweep.seed, export)
             if wanted:
                 _check(found, wanted)
-                _check_tools(found, families)
-            _check_memory(found.serving_bytes, available())
+            _check_memory([*families.values(), found], available())
         except SkipError as skip:
             skipped[name] = str(skip)
         else:
@@ -187,21 +186,12 @@ def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def _check_tools(found: SweepFamily, families: Mapping[str, SweepFamily]) -> None:
-    """Reject a family of another exporter, whose graphs differ from those it is compared with."""
-    for other in families.values():
-        one, another = (family.manifest.get("tools", {}) for family in (other, found))
-        for tool in sorted(one.keys() & another.keys()):
-            if one[tool] != another[tool]:
-                raise SkipError(
-                    f"{found.folder} was exported with {tool} {another[tool]}, "
-                    f"{other.name} with {one[tool]}: remove them to have both exported again, "
-                    "or give another --models"
-                )
-
-
-def _check_memory(needed: int, there: int) -> None:
+def _check_memory(served: Sequence[SweepFamily], there: int) -> None:
+    """Reject the last one where all of them together do not fit."""
+    needed = sum(family.serving_bytes for family in served)
     if needed > there:
+        beside = f" and the {len(served) - 1} before it" if len(served) > 1 else ""
         raise SkipError(
-            f"serving it takes about {needed / 2**30:.1f} GiB of memory, {there / 2**30:.1f} GiB are free"
+            f"serving it{beside} takes about {needed / 2**30:.1f} GiB of memory, "
+            f"{there / 2**30:.1f} GiB are free"
         )

@@ -104,7 +104,6 @@ class Sweep(Table):
         "single",
         "50%",
         "85%",
-        "common",
     )
     baseline: dict[Dimension, str | int] = Field(default_factory=dict)
     """The others are compared with the configuration that has these labels and is the same otherwise."""
@@ -114,8 +113,6 @@ class Sweep(Table):
     """How long each of these measurements takes."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 6.0
     """Longest warm-up before each measurement."""
-    common: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """The common rate, as a share of the least throughput among those that are compared."""
     throughput_runs: Annotated[int, Field(ge=1)] = 3
     """How often a configuration's throughput is measured, before the first block; the median counts."""
     throughput_users: Annotated[int, Field(ge=1)] = 8

@@ -146,16 +146,6 @@ def test_too_few_blocks_in_common_are_said(tmp_path: Path) -> None:
     assert read_findings(folder).rows[1].uncompared == "too few blocks in common: 2"
 
 
-def test_a_common_rate_that_was_not_the_same_is_not_compared(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep(loads=["50%", "common"]))
-    rewritten(folder, lambda one: one.model_copy(update={"rate": 52.0 if one.family == "tiny" else 50.0}))
-
-    own, common = (row for row in read_findings(folder).rows if row.labels["family"] == "tiny-tokens")
-
-    assert own.ratios
-    assert common.uncompared == "too few blocks in common: 0"
-
-
 def test_the_send_lag_is_that_of_all_blocks_together(tmp_path: Path) -> None:
     folder = a_run(tmp_path, small_sweep(loads=["50%"]))
     rewritten(folder, lambda one: one.model_copy(update={"rate": 50.0, "send_lag_p99_ms": 1e9}))

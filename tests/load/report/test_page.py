@@ -68,7 +68,7 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         "Choose",
         "Differences",
         "Latency",
-        "Latency against H, attention heads",
+        "Latency against family",
         "Where the time goes",
         "The harness itself",
         "Void, overloaded, missing",

@@ -18,7 +18,7 @@ def small_sweep(**changes: Any) -> Sweep:
         "title": "small",
         "families": {"tiny": {}, "tiny-tokens": {}},
         "tokens": [4],
-        "loads": ["single", "50%", "common"],
+        "loads": ["single", "50%"],
         "blocks": 3,
         "seconds": 0.5,
         "warm_up_seconds": 60.0,  # on a busy machine, too, it gets stable

@@ -111,26 +111,26 @@ def test_what_is_not_said_of_sizes_is_what_is_there(tmp_path: Path) -> None:
     assert not provide(sweep, tmp_path, export=failing, available=lambda: PLENTY).skipped
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"precision": "fp16"}, "must be of precision fp32, as a sweep exports it, was fp16"),
-        ({"tools": {"torch": "2"}}, "was exported with torch 2, a with 1: remove them"),
-    ],
-)
-def test_families_are_of_one_precision_and_one_exporter(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_families_are_of_one_precision(tmp_path: Path) -> None:
     sweep = small_sweep(families={"a": {}, "b": {}}, encoder=DESCRIBED)
     provide(sweep, tmp_path, export=Exporter(), available=lambda: PLENTY)
-    for name, more in (("a", {"tools": {"torch": "1"}}), ("b", changes)):
-        file = tmp_path / name / "1" / "manifest.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    file = tmp_path / "b" / "1" / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"precision": "fp16"}))
 
     provided = provide(sweep, tmp_path, export=failing, available=lambda: PLENTY)
 
     assert list(provided.families) == ["a"]
-    assert message in provided.skipped["b"]
+    assert "must be of precision fp32, as a sweep exports it, was fp16" in provided.skipped["b"]
+
+
+def test_families_are_served_together_as_far_as_memory_reaches(tmp_path: Path) -> None:
+    sweep = small_sweep(families=dict.fromkeys("abc", DESCRIBED))
+    one = next(iter(provide(sweep, tmp_path, export=Exporter()).families.values())).serving_bytes
+
+    provided = provide(sweep, tmp_path, export=failing, available=lambda: 2 * one)
+
+    assert list(provided.families) == ["a", "b"]
+    assert "serving it and the 2 before it takes about 0.0 GiB of memory" in provided.skipped["c"]
 
 
 def test_a_manifest_of_another_polyhead_is_not_measured(tmp_path: Path) -> None:

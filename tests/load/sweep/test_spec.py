@@ -44,7 +44,7 @@ def test_overrides_win_over_the_file() -> None:
     _, sweep = read_sweep("smoke", blocks=7, seconds=None)
 
     assert (sweep.blocks, sweep.seconds) == (7, 0.5)
-    assert read_sweep("smoke", loads=("single", "common"))[1].loads == ("single", "common")
+    assert read_sweep("smoke", loads=("single", "20/s"))[1].loads == ("single", "20/s")
 
 
 def test_lengths_have_a_name(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
         ("[gates]\ndrfit = 1\n" + "[families]\na = {}\n", "'gates.drfit'; did you mean 'drift'"),
         ("outputs = [{head = '1'}]\n" + BASE, "there is no field 'outputs.0.head'; did you mean 'heads'"),
         ("outputs = ['poled']\n" + BASE, "outputs must be of pooled, .*, was 'poled'"),
-        ("loads = ['5']\n" + BASE, "loads.0: must be single, common, a share such as 50% .*, was '5'"),
+        ("loads = ['5']\n" + BASE, "loads.0: must be single, a share such as 50% .*, was '5'"),
         ("loads = ['100%']\n" + BASE, "loads.0: must be below 100%"),
         ("loads = ['single', 'single']\n" + BASE, "loads: all must differ"),
         ("baseline = {famly = 'a'}\n" + BASE, "there is no baseline.famly; did you mean 'family'"),
@@ -84,7 +84,7 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
             "there is no field 'tokens.0.medan'; did you mean 'median'",
         ),
         ("loads = ['50%', '50.0%']\n" + BASE, "loads: all must differ"),
-        ("loads = ['" + "9" * 400 + "/s']\n" + BASE, "loads.0: must be single, common, a share"),
+        ("loads = ['" + "9" * 400 + "/s']\n" + BASE, "loads.0: must be single, a share"),
         ("seconds = inf\n" + BASE, "seconds: input should be a finite number, was inf"),
         ("timeout_seconds = nan\n" + BASE, "timeout_seconds: input should be "),
         ("outputs = [{name = 'x', heads = '0'}]\n" + BASE, "heads goes with attention"),
