@@ -23,7 +23,6 @@ _PARTS = {
     "machine": ("The machine", 40),
     "families": ("Exports", 300),
     "parity": ("Parity with PyTorch in fp32 on the CPU", 80),
-    "kernels": ("Which kernel computes attention", 60),
     "speed": ("Against PyTorch, on one stream", 180),
     "served": ("Served", 150),
 }

@@ -32,11 +32,10 @@ class CheckPlan:
     """What a check measures."""
 
     compared: tuple[EncoderFamily, ...]
-    """For parity and attention kernels."""
+    """For parity."""
     timed: tuple[EncoderFamily, ...]
     """For the speed table; the first is also served."""
     parity_sizes: tuple[Size, ...] = ((1, 1), (3, 33), (5, 2), (8, 128), (2, 511))
-    kernel_size: Size = (32, 512)
     speed_sizes: tuple[Size, ...] = (
         *((1, 128), (8, 128), (32, 128), (128, 128)),
         *((1, 512), (8, 512), (32, 512)),
@@ -45,10 +44,8 @@ class CheckPlan:
     """B of onnxruntime in process, which the server is compared with."""
     served_tokens: int = 128
     workers: tuple[int, ...] = (1, 4)
-    callers: int = 8
-    """Processes that send requests."""
     in_flight: int = 256
-    """Requests of all callers together."""
+    """Sequences in flight to the server."""
     sample_ms: float = 50.0
 
     @property
@@ -118,12 +115,10 @@ def tiny(device: str) -> CheckPlan:
         compared=(family,),
         timed=(family,),
         parity_sizes=((1, 1), (3, 7)),
-        kernel_size=(2, 8),
         speed_sizes=((4, 8),),
         batches=(1, 4),
         served_tokens=8,
         workers=(1,),
-        callers=1,
         in_flight=4,
         sample_ms=2.0,
     )

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import gevent
@@ -73,8 +72,6 @@ class Request:
     """As the client has built it."""
     number: int
     """Its number within its pool."""
-    tokens: int | None
-    """T; None for texts, of which only the server knows it."""
     check: ReplyCheck
     """Shared by all requests of its pool."""
 
@@ -85,7 +82,7 @@ class Request:
 
     def fault(self, tensors: Sequence[ReplyTensor]) -> str | None:
         """Return how a reply differs from those before it, or None."""
-        return self.check.fault(self.number, self.tokens, tensors)
+        return self.check.fault(self.number, tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +145,6 @@ class LoadConnection:
     def close(self) -> None:
         """Close the connections, and cancel what is in flight."""
         self._channel.close()
-
-    def __enter__(self) -> "LoadConnection":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _parts(self, wanted: Stream) -> Iterator[bytes]:
         again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))

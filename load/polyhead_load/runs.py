@@ -24,7 +24,7 @@ from polyhead_load.load_plan import LoadPlan
 from polyhead_load.options import add_options, is_open, plans_of
 from polyhead_load.records import write_run
 from polyhead_load.session import ALONE, Session, Share
-from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser, user_classes_for
+from polyhead_load.users import Dispatcher, PolyheadUser
 from polyhead_load.web_guard import protect
 
 _LOG = logging.getLogger(__name__)
@@ -58,9 +58,6 @@ class LocustRuns:
         options: Any = environment.parsed_options
         dispatcher: Any = partial(Dispatcher, options)
         environment.dispatcher_class = dispatcher
-        # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
-        # that below 100 ms they are rounded here, as it does itself.
-        stats.bucket_response_time = _three_digits
         stats.PERCENTILES_TO_CHART = [0.5, 0.99]
         if isinstance(environment.runner, WorkerRunner):  # its options come with each run
             environment.runner.register_message(_SHARE, self._take_share)
@@ -142,14 +139,6 @@ def _plans(environment: Environment) -> list[LoadPlan]:
         LoadError: An option is wrong.
     """
     options: Any = environment.parsed_options
-    if not isinstance(environment.runner, WorkerRunner):  # it has the users that its master gives it
-        chosen = user_classes_for(environment.user_classes, is_open=is_open(options))
-        if not is_open(options) and any(issubclass(one, OpenLoop) for one in chosen):
-            raise LoadError("--rate must be given for an open loop, in requests a second")
-        if is_open(options) and any(issubclass(one, ClosedLoop) for one in chosen):
-            raise LoadError(
-                f"--rate must be left out for a closed loop, was {options.rate}: choose OpenLoop for a rate"
-            )
     return plans_of(options, address=environment.host)
 
 
@@ -158,7 +147,3 @@ def _send_shares(runner: MasterRunner) -> None:
     workers = [*runner.clients.ready, *runner.clients.running, *runner.clients.spawning]
     for index, worker in enumerate(workers):
         runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)
-
-
-def _three_digits(response_time: float) -> int:
-    return round(response_time) if response_time < 100 else int(float(f"{response_time:.3g}"))

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import generator
 from benchmarks.echo_server import add_echo
 from benchmarks.generator import (
+    PER_CONNECTION,
     BadReplyError,
     Call,
     LoadResult,
@@ -202,11 +203,11 @@ def test_what_fails_otherwise_or_for_too_long_is_raised(code: grpc.StatusCode, s
 # ---- Calls ---------------------------------------------------------------------------------------------
 
 
-def served(use: Callable[[str], Awaitable[Any]], **handlers: Any) -> Any:
+def served(use: Callable[[str], Awaitable[Any]], options: Any = (), **handlers: Any) -> Any:
     """Use a server that does this, and else echoes; return what comes of it."""
 
     async def run() -> Any:
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         add_echo(server)
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -219,12 +220,28 @@ def served(use: Callable[[str], Awaitable[Any]], **handlers: Any) -> Any:
     return asyncio.run(run())
 
 
-def test_calls_go_to_several_connections() -> None:
-    async def use(address: str) -> list[object]:
-        async with unary_calls(address, 2) as call:
-            return list(await asyncio.gather(call(b"1"), call(b"22")))
+def test_calls_beyond_the_room_of_a_connection_get_another() -> None:
+    """A server that allows so many calls on each answers when it has all of them."""
+    at_once, together = PER_CONNECTION + 1, asyncio.Event()
+    seen: set[str] = set()
 
-    assert served(use) == [b"1", b"22"]
+    async def answer(request: bytes, context: Any) -> bytes:
+        seen.add(f"{request!r}")
+        peers.add(context.peer())
+        if len(seen) == at_once:
+            together.set()
+        await together.wait()
+        return request
+
+    async def use(address: str) -> list[object]:
+        async with unary_calls(address) as call:
+            return list(await asyncio.gather(*(call(bytes([number])) for number in range(at_once))))
+
+    peers: set[str] = set()
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+    options = [("grpc.max_concurrent_streams", PER_CONNECTION)]
+    assert served(use, options, ModelInfer=handler) == [bytes([number]) for number in range(at_once)]
+    assert len(peers) == 2
 
 
 def test_replies_of_streams_belong_to_their_requests() -> None:
@@ -267,7 +284,7 @@ def test_http_has_a_connection_for_each_request_in_flight() -> None:
     async def run() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with server, http_calls(f"127.0.0.1:{port}", 2) as call:
+        async with server, http_calls(f"127.0.0.1:{port}") as call:
             replies = list(await asyncio.gather(call(b"request"), call(b"request")))
             assert replies == [b"abc"] * 2
             await asyncio.gather(call(b"request"), call(b"request"))

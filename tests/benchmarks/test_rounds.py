@@ -109,7 +109,7 @@ def test_the_strongest_has_the_best_median() -> None:
         polyhead=[1.0], **{"a, 1": [1.0, 3.0, 5.0], "a, 2": [2.0, 4.0, 6.0], "a, 3": [9.0, 1, 1]}
     )
 
-    assert found.strongest("a") == found.strongest("a", "p50_ms") == "a, 2"
+    assert found.strongest("a") == "a, 2"
     assert found.strongest("b") is None
 
 
@@ -118,7 +118,6 @@ def test_the_strongest_has_the_best_median() -> None:
     [
         (Want(of="rival", least=1.25), True, "it: ours ≥ 1.25 × rival, fast"),
         (Want(of="rival", least=1.3), False, "it: ours ≥ 1.3 × rival, fast"),
-        (Want(of="rival", most=0.8, field="p50_ms"), True, "it: p50 of ours ≤ 0.8 × rival, fast"),
         (Want(name="rival, slow", of="ours", least=0.1), True, "it: rival, slow ≥ 0.1 × ours"),
     ],
 )

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from polyhead_load.report.findings import Capacity, SweepFindings, Throughput
 from polyhead_load.report.formatting import count, described, number, size, spread
-from polyhead_load.report.tables import compact_table, interval_facts
+from polyhead_load.report.tables import compact_table
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension
 from polyhead_load.sweep.target import ServiceTarget
@@ -72,7 +72,6 @@ class Option:
             "machines": self.machines,
             "capacity_per_second": {name: one for name, one in facts.items() if math.isfinite(one)} or None,
             "throughput_per_second": self.throughput and self.throughput.value,
-            "throughput_interval": self.throughput and interval_facts(self.throughput.interval),
             "parameters": self.parameters,
             "reply_bytes": self.reply_bytes,
         }
@@ -117,7 +116,8 @@ def choose_table(
     for one in options:
         name = "\n".join(described(dimension, one.labels[dimension]) for dimension in varied)
         cells = {"machines": "\n".join(machines_cell(one)), "capacity/s": _stacked(*capacity_cell(one))}
-        about = [_stacked(*throughput_cell(one)), count(one.parameters), size(one.reply_bytes)]
+        throughput = number(one.throughput.value if one.throughput else None)
+        about = [throughput, count(one.parameters), size(one.reply_bytes)]
         table.add_row(name, *(cells[column] for column in asked), *about)
     return table
 
@@ -134,14 +134,6 @@ def capacity_cell(one: Option) -> tuple[str, str]:
     if math.isinf(one.capacity.high):
         return f"≥ {number(one.capacity.low)}", ""
     return number(one.capacity.value), spread(one.capacity)
-
-
-def throughput_cell(one: Option) -> tuple[str, str]:
-    """Return the requests a second that a configuration answers in a closed loop, and their interval."""
-    found = one.throughput
-    return (
-        ("", "") if found is None else (number(found.value), spread(found.interval) if found.interval else "")
-    )
 
 
 def choose_lines(options: Sequence[Option], target: ServiceTarget | None) -> list[str]:

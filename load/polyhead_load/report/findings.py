@@ -18,7 +18,6 @@ from polyhead_load.sweep.intervals import (
     Values,
     blocks_ratio,
     pooled_quantile,
-    typical_value,
 )
 from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.search import SearchRound, capacity_of
@@ -46,8 +45,6 @@ class Throughput(Aggregate):
 
     value: float
     """The median of its runs."""
-    interval: Interval | None
-    """The same with its interval; None for fewer than three runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +196,7 @@ def _throughput(runs: Sequence[Measurement]) -> Throughput | None:
     values = [one.achieved for one in valid if one.achieved]
     if not values:
         return None
-    return Throughput(
-        labels=_labels(valid[0]),
-        valid=valid,
-        value=median(values),
-        interval=typical_value(values),
-    )
+    return Throughput(labels=_labels(valid[0]), valid=valid, value=median(values))
 
 
 def _capacity(runs: Sequence[Measurement], sweep: Sweep, closed: float) -> Capacity:

@@ -1,11 +1,8 @@
-"""Choose what the pictures of a report show side by side, in which order and colours."""
+"""Choose what the pictures of a report show side by side, in which order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
-
-import matplotlib as mpl
 
 from polyhead_load.report.findings import Aggregate, Row, SweepFindings
 from polyhead_load.report.formatting import described
@@ -28,7 +25,7 @@ class Facet:
 
 
 class PlotLayout:
-    """Map findings to panels, axes and colours."""
+    """Map findings to panels and axes."""
 
     def __init__(self, findings: SweepFindings) -> None:
         self.findings = findings
@@ -59,10 +56,6 @@ class PlotLayout:
     def name(self, value: Value) -> str:
         """Return a value as people read it."""
         return ", ".join(described(name, label) for name, label in zip(self.compared, value, strict=True))
-
-    def colour(self, value: Value) -> Any:
-        """Return a value's colour."""
-        return mpl.colormaps["viridis"](0.92 * self.places[value] / max(1, len(self.places) - 1))
 
     def rows(self, facet: Facet, load: str) -> list[Row]:
         """Return a panel's valid rows, in order."""

@@ -18,8 +18,6 @@ from polyhead_load.report.findings import SweepFindings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.search import LATE_SHARE
-from polyhead_load.sweep.target import ServiceTarget
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
@@ -47,9 +45,7 @@ _PARTS = {
     REST: "#CC79A7",
 }
 _QUANTILES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
-_BLUE = "#0072B2"
 _MOST_LOADS = 4
-_TRIALS = "runs of the search"
 _FAR_APART = 30
 """Times the least latency in a panel from which on its axis is logarithmic."""
 
@@ -74,65 +70,14 @@ class Plot:
         return text.getvalue()
 
 
-def draw(findings: SweepFindings, target: ServiceTarget | None = None) -> list[Plot]:
+def draw(findings: SweepFindings) -> list[Plot]:
     """Return all pictures for which there are numbers."""
     if not any(row.valid for row in findings.rows):
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [_capacity(layout, target), *(make(layout) for make in (_latency, _split))]
+        plots = [_latency(layout), _split(layout)]
     return [plot for plot in plots if plot is not None]
-
-
-def _capacity(layout: PlotLayout, target: ServiceTarget | None) -> Plot | None:
-    """Draw the capacities, and the runs from which they follow."""
-    if target is None:
-        return None
-    searched = [one for one in layout.findings.capacities if one.load == target.load]
-
-    def panel(axis: Axes, facet: Facet, column: str) -> bool:
-        here = [one for one in searched if facet.holds(one) and layout.value(one) in layout.places]
-        if column == _TRIALS:
-            for one in here:
-                trials = [trial for each in one.rounds for trial in each.trials]
-                shares = [100 * trial.late / trial.requests for trial in trials]
-                value = layout.value(one)
-                style = {"color": layout.colour(value), "label": layout.name(value), "linestyle": ""}
-                axis.plot([trial.rate for trial in trials], shares, marker="o", markersize=3.5, **style)
-            axis.axhline(100 * LATE_SHARE, color="#555555", linewidth=0.9)
-            axis.set(xlabel="requests/s", ylabel="late, %")
-            axis.set_yscale("symlog", linthresh=0.1)  # none may be late
-            axis.set_yticks([0, 0.1, 1, 10, 100], ["0", "0.1", "1", "10", "100"])
-            axis.yaxis.set_minor_locator(NullLocator())
-            axis.set_ylim(-0.02, 150)
-            _plain_log(axis.xaxis)
-            return bool(here)
-        known = [
-            (layout.places[layout.value(one)], one.interval)
-            for one in here
-            if one.interval and math.isfinite(one.interval.high)
-        ]
-        if known:
-            at, intervals = zip(*known, strict=True)
-            _error_bars(axis, at, intervals, color=_BLUE, marker="o")
-            if target.rate is not None:
-                axis.axhline(target.rate, color="#555555", linewidth=0.9, label="wanted")
-            axis.set(ylabel="requests/s")
-            axis.set_ylim(bottom=0)
-            _label_values(axis, layout)
-        return bool(known)
-
-    if not searched:
-        return None
-    columns = (f"largest rate with a p99 of {target.p99}", _TRIALS)
-    figure = _panels(layout, layout.loads, columns, panel, x="", y="")
-    return _plot(
-        name="capacity",
-        title=f"Capacity within {target.p99}",
-        caption="Bars are 95 % intervals. Each dot on the right is a run of the search: the share of its "
-        "requests that took longer, or failed. The capacity is the rate at which that is 1 %.",
-        figure=figure,
-    )
 
 
 def _latency(layout: PlotLayout) -> Plot | None:

@@ -15,9 +15,6 @@ from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.search import SearchRound, Trial, run_seconds
 from polyhead_load.sweep.spec import Dimension, Sweep, length_label
 
-WARM_UP = 1.15
-"""How long a run takes with its warm-up, as a multiple of what is measured."""
-
 THROUGHPUT = "throughput"
 """The load that measures how much a configuration can answer, whatever it takes."""
 
@@ -145,8 +142,7 @@ def plan_of(
         users=sweep.throughput_users if cell.load == THROUGHPUT else 1,
         rate=rate,
         seconds=seconds,
-        # The server is warm already; this opens the generator's connection and fills the queue.
-        warm_up_seconds=max(0.2, (WARM_UP - 1) * seconds),
+        warm_up_seconds=sweep.warm_up_seconds,
         seed=_seed(cell, sweep, block),
         # More than can be in flight: by then the first of them have passed their deadline.
         max_in_flight=max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds)),

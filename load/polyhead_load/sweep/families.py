@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -169,15 +169,11 @@ def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
     """Reject a family of the same name with another encoder, whether a field is given or a default."""
     was = found.encoder
     must = _described({**{name: getattr(was, name) for name in REQUIRED}, **wanted}, found.folder)
-    for field in {**wanted, **asdict(was)}:  # given fields are named first
-        # A head width may be given, or follow from D and H.
-        name = "head_size" if field == "head_width" else field
-        one, other = getattr(must, name), getattr(was, name)
-        if one != other:
-            raise SkipError(
-                f"{found.folder} is another encoder: {field} must be {one}, was {other}; "
-                "remove it, or give another --models"
-            )
+    # A head width may be given, or follow from D and H.
+    if replace(must, head_width=must.head_size) != replace(was, head_width=was.head_size):
+        raise SkipError(
+            f"{found.folder} is another encoder than the sweep describes: remove it, or give another --models"
+        )
     precision = found.manifest.get("precision", _PRECISION)
     if precision != _PRECISION:
         raise SkipError(

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
-from polyhead_client import InvalidRequest, NotFound, PolyheadError, TooLarge
+from polyhead_client import PolyheadError
 from polyhead_load.errors import SweepError
-from polyhead_load.outputs import DEFAULT_OUTPUTS
 from polyhead_load.sweep.cells import (
     THROUGHPUT,
-    WARM_UP,
     CellRun,
     SweepCell,
     cells,
@@ -25,12 +23,11 @@ from polyhead_load.sweep.cells import (
 )
 from polyhead_load.sweep.folder import Measurement, RunFolder
 from polyhead_load.sweep.loads import parse_load
-from polyhead_load.sweep.measuring import Generate, WarmUpFunction, measure, utc_now
+from polyhead_load.sweep.measuring import Generate, measure, utc_now
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.search import SearchRound, expected_runs, run_seconds
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
-from polyhead_load.sweep.warm_up import warm_up
 
 _CRASHES = 3
 """Crashes of a server in a row, under the same family, after which the family is skipped."""
@@ -38,8 +35,8 @@ _CRASHES = 3
 _BUSY_RUNS = 2
 """Void runs at the start that show that the machine is busy."""
 
-_OVERHEAD_SECONDS = 2.5
-"""About what a run takes beside its own time: to warm up, and to start the generator."""
+_OVERHEAD_SECONDS = 1.5
+"""About what a run takes beside its own time: to start the generator."""
 
 StartServer = Callable[[], AbstractContextManager[MeasuredServer]]
 
@@ -55,7 +52,6 @@ class SweepRunner:
         own: Whether a server that has ended can be started again.
         generate: Puts a load on.
         progress: Is told of each run.
-        warm: Warms a configuration up.
     """
 
     def __init__(
@@ -68,7 +64,6 @@ class SweepRunner:
         own: bool,
         generate: Generate,
         progress: SweepProgress,
-        warm: WarmUpFunction = warm_up,
     ) -> None:
         self._sweep = sweep
         self._folder = folder
@@ -77,7 +72,6 @@ class SweepRunner:
         self._own = own
         self._generate = generate
         self._progress = progress
-        self._warm = warm
         self._journal = folder.journal()
         self._open = ExitStack()
         self._serving: MeasuredServer | None = None
@@ -85,11 +79,9 @@ class SweepRunner:
         self._tries: Counter[tuple[int, SweepCell]] = Counter()
         self._crashes: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
-        """Families and configurations that are not measured → why."""
+        """Families that are not measured → why."""
         self.properties: dict[str, dict[str, str]] = {}
         """Family → the properties that the server reports."""
-        self.default_outputs: dict[str, str] = {}
-        """Family → what is fetched where a sweep does not say."""
 
     def run(self) -> None:
         """Measure all that is missing.
@@ -127,7 +119,7 @@ class SweepRunner:
         seconds = self._sweep.seconds
         if kind == "p99":
             seconds = run_seconds(math.inf, limit, self._sweep.search_seconds)
-        return WARM_UP * seconds + _OVERHEAD_SECONDS
+        return self._sweep.warm_up_seconds + seconds + _OVERHEAD_SECONDS
 
     def __enter__(self) -> Self:
         return self
@@ -220,7 +212,7 @@ class SweepRunner:
             )
 
     def _measure(self, run: CellRun) -> Measurement | None:
-        """Measure; return None where the configuration or its family cannot be measured."""
+        """Measure; return None where the family cannot be measured."""
         cell, started = run.cell, utc_now()
         server = self._serve()
         if cell.family in self.skipped:
@@ -231,21 +223,9 @@ class SweepRunner:
         plan = plan_of(
             cell, self._sweep, address=server.address, access=server.access, rate=rate, block=run.block
         )
-        try:
-            measurement = measure(
-                run,
-                plan,
-                self._sweep,
-                server=server,
-                folder=self._folder,
-                generate=self._generate,
-                warm=self._warm,
-            )
-        except (InvalidRequest, NotFound, TooLarge) as error:
-            self._skip(str(cell.configuration), str(error))
-            return None
-        except PolyheadError as error:
-            measurement = run.measurement(started, void=[f"the warm-up failed: {error}"], rate=rate)
+        measurement = measure(
+            run, plan, self._sweep, server=server, folder=self._folder, generate=self._generate
+        )
         if not server.alive():
             void = ("the server ended meanwhile", *measurement.void)
             measurement = measurement.model_copy(update={"void": void})
@@ -284,13 +264,13 @@ class SweepRunner:
 
     def _missing(self, cell: SweepCell, block: int) -> int:
         """Return how many more valid runs the cell needs."""
-        if self._is_skipped(cell):
+        if cell.family in self.skipped:
             return 0
         return max(0, self._times(block) - sum(one.settled for one in self._of(cell, block)))
 
     def _to_search(self, cell: SweepCell, number: int) -> int:
         """Return about how many more runs a round of a search needs."""
-        if self._is_skipped(cell):
+        if cell.family in self.skipped:
             return 0
         expected = expected_runs(number)
         if not self._throughput(cell):
@@ -304,9 +284,6 @@ class SweepRunner:
         hopeless = tries > 0 and needs_throughput(cell.load) and not self._throughput(cell)
         most = self._times(block) + self._sweep.retries
         return self._missing(cell, block) > 0 and tries < most and not hopeless
-
-    def _is_skipped(self, cell: SweepCell) -> bool:
-        return cell.family in self.skipped or str(cell.configuration) in self.skipped
 
     def _skip(self, what: str, why: str) -> None:
         self.skipped[what] = why
@@ -339,9 +316,7 @@ class SweepRunner:
                     why = index[family].reason if family in index else "the server does not have it"
                     self._skip(family, why)
                 else:
-                    info = client.model(family)
-                    self.properties[family] = dict(info.properties)
-                    self.default_outputs[family] = str(DEFAULT_OUTPUTS.of(info))
+                    self.properties[family] = dict(client.model(family).properties)
 
     def _end_server(self) -> None:
         """End the sweep's own server: blocks must differ as processes do, in addresses and allocations."""

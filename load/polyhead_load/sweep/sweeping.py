@@ -1,10 +1,9 @@
 """Run a sweep from end to end: families, server, cells."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.sweep.families import SweepFamily, provide
@@ -16,15 +15,6 @@ from polyhead_load.sweep.runner import StartServer, SweepRunner
 from polyhead_load.sweep.server import MeasuredServer, RunningServer, own_server, serve_command
 from polyhead_load.sweep.spec import Sweep
 from polyhead_proto.names import Property
-
-_ENCODER_PROPERTIES = (
-    Property.D_MODEL,
-    Property.HEADS,
-    Property.HEAD_WIDTH,
-    Property.LAYERS,
-    Property.CAUSAL,
-    Property.POOLING,
-)
 
 
 def run_sweep(
@@ -56,7 +46,7 @@ def run_sweep(
         start: StartServer
         if address is not None:
             families = list(sweep.families)
-            start = partial(nullcontext[MeasuredServer], RunningServer(address, access))
+            start = partial(_running, address, access)
         else:
             provided = _provide(sweep, models, folder, progress)
             families = list(provided)
@@ -102,25 +92,16 @@ def _run(runner: SweepRunner, folder: RunFolder, progress: SweepProgress) -> Non
         runner.run()
     finally:
         held = folder.read()[1]
-        reported = {name: _reported(properties) for name, properties in runner.properties.items()}
         providers = {
             name: its.get(Property.EXECUTION_PROVIDER, "") for name, its in runner.properties.items()
         }
         folder.note(
             {
                 "skipped": {**held.get("skipped", {}), **runner.skipped},
-                "families": {**reported, **held.get("families", {})},
                 "providers": {**held.get("providers", {}), **providers},
-                "default_outputs": {**held.get("default_outputs", {}), **runner.default_outputs},
             }
         )
 
 
-def _reported(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a server's properties say of a family, as its manifest would."""
-    values = {name: int(value) if value.isdecimal() else value for name, value in properties.items() if value}
-    return {
-        "encoder": {name: values[name] for name in _ENCODER_PROPERTIES if name in values},
-        "precision": values.get(Property.PRECISION),
-        "parameters": values.get(Property.PARAMETERS),
-    }
+def _running(address: str, access: Access) -> AbstractContextManager[MeasuredServer]:
+    return nullcontext(RunningServer(address, access))

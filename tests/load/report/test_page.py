@@ -106,7 +106,7 @@ def test_the_files_beside_it(folder: RunFolder) -> None:
 
     report = json.loads((folder.path / "report.json").read_text())
     assert len(report["rows"]) == 4
-    assert all(len(row["blocks"]) == 3 for row in report["rows"])
+    assert all(len(row["runs"]) == 3 for row in report["rows"])
     assert not report["rows"][0]["ratio"]
     assert 1.4 < report["rows"][1]["ratio"]["p50"]["value"] < 1.6
     names = {path.name for path in (folder.path / "plots").iterdir()}

@@ -14,21 +14,19 @@ from rich.console import Console
 from tests.load.sweep.synthetic import make_records, make_run, new_folder, small_sweep
 from tests.servers import InThread, quick_settings, serving
 
-from polyhead_client import Client
 from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
 from polyhead_load.records import GeneratorRun
 from polyhead_load.report.findings import read_findings
 from polyhead_load.sweep.cells import THROUGHPUT, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.measuring import CpuTimes, WarmUpFunction
+from polyhead_load.sweep.measuring import CpuTimes
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.progress import SweepProgress
 from polyhead_load.sweep.runner import SweepRunner
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.target import ServiceTarget
-from polyhead_load.sweep.warm_up import WarmUp
 
 
 class Watching(SweepProgress):
@@ -70,7 +68,7 @@ class Lab:
     Args:
         sweep: What is measured.
         folder: Where to.
-        server: Whose families are warmed up.
+        server: Has the families.
         generate: Instead of good records for each plan.
     """
 
@@ -85,7 +83,6 @@ class Lab:
         self.watching = Watching()
         self.servers: list[FakeServer] = []
         self.plans: list[LoadPlan] = []
-        self.warm: WarmUpFunction = once
         self._address = server.address
         self._generate = generate or good
 
@@ -108,7 +105,6 @@ class Lab:
             own=own,
             generate=self.generate,
             progress=self.watching,
-            warm=self.warm,
         )
         with runner:
             runner.run()
@@ -117,14 +113,6 @@ class Lab:
     @property
     def measurements(self) -> list[Measurement]:
         return self.folder.journal().measurements
-
-
-def once(client: Client, plan: LoadPlan, *_: float) -> WarmUp:
-    """Warming up is tested elsewhere; here the server is asked only whether it takes such requests."""
-    assert isinstance(plan.tokens, int)
-    inputs = np.full((1, plan.tokens), 3) if plan.model == "tiny-tokens" else np.zeros((plan.tokens, 16))
-    client.encode(inputs, model=plan.model)
-    return WarmUp(seconds=0.1, requests=100, stable=True)
 
 
 def good(plan: LoadPlan) -> GeneratorRun:
@@ -375,17 +363,6 @@ def test_what_the_generator_cannot_send_ends_a_search(there: InThread, tmp_path:
     assert Counter(one.block for one in lab.measurements if one.void) == {1: 3, 2: 3, 3: 3}
 
 
-@pytest.mark.parametrize(("pace", "seconds"), [(400, 0.5), (100, 1.0), (5, 2.0)])
-def test_a_slow_throughput_takes_longer(pace: int, seconds: float, there: InThread, tmp_path: Path) -> None:
-    """A hundred answers, within four times what other runs take."""
-    lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there)
-    lab.warm = lambda *_: WarmUp(seconds=1.0, requests=pace, stable=True)
-    lab.run("tiny")
-
-    assert {plan.seconds for plan in lab.plans if plan.rate is None} == {seconds}
-    assert {plan.seconds for plan in lab.plans if plan.rate is not None} == {0.5}
-
-
 def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
     def failing(_: LoadPlan) -> GeneratorRun:
         raise ProcessError("ended by signal 9")
@@ -445,14 +422,3 @@ def test_families_that_the_server_does_not_have_are_skipped(there: InThread, tmp
 
     assert runner.skipped == {"absent": "the server does not have it"}
     assert {one.family for one in lab.measurements} == {"tiny"}
-
-
-def test_configurations_that_the_server_refuses_are_skipped(there: InThread, tmp_path: Path) -> None:
-    sweep = quick(families={"tiny-tokens": {}}, tokens=[4, 33], loads=["single"])
-    lab = Lab(sweep, new_folder(tmp_path), there)
-    runner = lab.run("tiny-tokens")
-
-    ((what, why),) = runner.skipped.items()
-    assert what == "tiny-tokens, T 33, B 1, outputs default"
-    assert "32" in why
-    assert {one.tokens for one in lab.measurements} == {"4"}

@@ -70,7 +70,7 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
         ("loads = ['5']\n" + BASE, "loads.0: must be single, a share such as 50% .*, was '5'"),
         ("loads = ['100%']\n" + BASE, "loads.0: must be below 100%"),
         ("loads = ['single', 'single']\n" + BASE, "loads: all must differ"),
-        ("baseline = {famly = 'a'}\n" + BASE, "there is no baseline.famly; did you mean 'family'"),
+        ("baseline = {famly = 'a'}\n" + BASE, "baseline.famly: input should be 'family', 'tokens'"),
         ("baseline = {family = 'b'}\n" + BASE, "baseline.family must be one of a, was 'b'"),
         ("blocks = 0\n" + BASE, "blocks: input should be greater than or equal to 1, was 0"),
         ("tokens = [8]\n", "families must be given"),
