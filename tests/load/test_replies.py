@@ -65,14 +65,6 @@ def test_parts_of_an_output_are_put_together() -> None:
     assert join_parts(parts) == (ReplyTensor("output", "FP32", (1, 6, 8), 4 * 6 * 8),)
 
 
-def test_an_output_without_contents_is_one() -> None:
-    message = pb.ModelInferResponse(outputs=[{"name": "output", "datatype": "FP32", "shape": [2]}])
-
-    assert read_header(message.SerializeToString(), pb.ModelInferResponse).tensors == (
-        ReplyTensor("output", "FP32", (2,), None),
-    )
-
-
 def test_what_is_no_reply_has_no_head() -> None:
     random = np.random.default_rng(3)
     data = reply(random, TIMINGS).SerializeToString()

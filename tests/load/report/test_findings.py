@@ -144,13 +144,6 @@ def test_too_few_blocks_in_common_are_said(tmp_path: Path) -> None:
     assert read_findings(folder).rows[1].uncompared == "too few blocks in common: 2"
 
 
-def test_the_send_lag_is_that_of_all_blocks_together(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep(loads=["50%"]))
-    rewritten(folder, lambda one: one.model_copy(update={"rate": 50.0}))
-
-    assert read_findings(folder).rows[0].send_lag_p99_ms == pytest.approx(0, abs=1e-6)
-
-
 def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
     folder = a_run(tmp_path, small_sweep(loads=["single"]))
     for path in (folder.path / "records").iterdir():
@@ -162,26 +155,6 @@ def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
     parts = findings.rows[0].parts
     assert parts["network + client"] < 0
     assert sum(value for name, value in parts.items() if name != "total") == pytest.approx(parts["total"])
-
-
-def test_a_reason_stands_for_all_of_its_kind(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep(loads=["50%"]))
-    said = {
-        ("tiny", 1): "other processes used 0.31 cores meanwhile (limit: 0.15)",
-        ("tiny", 2): "other processes used 1 cores meanwhile (limit: 0.15)",
-        ("tiny", 3): "the server ended meanwhile",
-    }
-    rewritten(
-        folder,
-        lambda one: (
-            one.model_copy(update={"void": (said[one.family, one.block],)}) if one.family == "tiny" else one
-        ),
-    )
-
-    assert remarks(read_findings(folder))[:2] == [
-        "void, 2 times: other processes used … cores meanwhile (limit: …)",
-        "void, 1 times: the server ended meanwhile",
-    ]
 
 
 def test_differences_of_every_quantile_are_counted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
-from polyhead_load.report.page import unbroken, write_report
+from polyhead_load.report.page import write_report
 from polyhead_load.sweep.folder import RunFolder
 
 ENCODER = {"d_model": 16, "heads": 4, "layers": 2}
@@ -84,21 +84,6 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         assert part in text
     assert "skipped: its export takes about 10 GiB" in text
     assert re.search(r"2 cells were compared with family tiny at p50: 0 show .*, 2 are slower, 0 are", text)
-
-
-def test_names_and_intervals_stay_in_one_line(folder: RunFolder) -> None:
-    """Browsers break both at their hyphens and dashes."""
-    path = write_report(folder).page
-
-    shown = re.sub(
-        r"<(style|pre)>.*?</\1>|<dd>.*?</dd>|<title>.*?</title>", "", path.read_text(), flags=re.DOTALL
-    )
-    whole = re.sub(r'<span class="whole">[^<]*</span>', "", shown)
-    text = re.sub(r"<[^>]*>", " ", whole)
-
-    assert "tiny-tokens" in re.sub(r"<[^>]*>", "", shown)
-    assert not re.findall(r"tiny-\w+|[\d.]+–[\d.]+", text)
-    assert unbroken("a-b <c>") == '<span class="whole">a-b</span> &lt;c&gt;'
 
 
 def test_the_files_beside_it(folder: RunFolder) -> None:

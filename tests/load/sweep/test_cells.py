@@ -22,14 +22,6 @@ def test_capacities_come_first_and_only_where_a_load_needs_them() -> None:
     assert [cell.load for cell in cells(small_sweep(loads=["single", "20/s"]))] == ["single", "20/s"] * 2
 
 
-def test_a_cell_for_each_combination() -> None:
-    sweep = small_sweep(tokens=[4, 8, 12], batch=[1, 2], outputs=["output", "attention"])
-
-    there = configurations(sweep)
-
-    assert len(there) == len({one.key for one in there}) == 2 * 3 * 2 * 2
-
-
 def test_plans_say_what_the_cell_says() -> None:
     attention = {"fetch": ["attention"]}
     sweep = small_sweep(

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.load.sweep.synthetic import a_run, measured, small_sweep
+from tests.load.sweep.synthetic import measured
 
 from polyhead_client.command import main
 from polyhead_load.errors import SweepError
@@ -177,20 +177,6 @@ def test_a_sweep_of_all_families_of_a_repository(tmp_path: Path) -> None:
 
     assert name == "all-ours"
     assert sweep.families == {"a": {}, "b": {}}
-
-
-def test_a_short_sweep_ends_with_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = []
-    for name, blocks in (("short", 1), ("long", 3)):
-        folder = a_run(tmp_path / name, small_sweep(loads=["single"], blocks=blocks))
-        call("report", folder.path)
-        said.append(capsys.readouterr().out)
-
-    assert "too few blocks" not in said[0]
-    assert "p50 ratio" not in said[0]
-    assert "p50 ratio" in said[1]
-    assert "next: fewer than 3 blocks show that measuring works, not what differs; `polyhead sweep" in said[0]
-    assert "next: the same command with --p99 50ms measures the largest rate" in said[1]
 
 
 @pytest.mark.slow

@@ -6,13 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.load.sweep.synthetic import small_sweep
 
-from polyhead_load.sweep.families import available_bytes, provide, weight_bytes
+from polyhead_load.sweep.families import available_bytes, provide
 from polyhead_load.sweep.processes import ProcessError
-from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto.system.cgroups import ControlGroups
 
 PLENTY = 2**40
@@ -55,15 +53,6 @@ def test_what_is_missing_is_exported_once(tmp_path: Path) -> None:
     assert export.calls[0][export.calls[0].index("--seed") + 1] == "5"
 
 
-def test_fields_may_be_lists(tmp_path: Path) -> None:
-    pruned = {**DESCRIBED, "kept_heads": [[1]]}
-    sweep = small_sweep(families={"a": pruned})
-
-    for _ in range(2):  # exported, and found again
-        provided = provide(sweep, tmp_path, export=Exporter(), available=lambda: PLENTY)
-        assert provided.families["a"].encoder.kept_heads == ((1,),)
-
-
 def test_what_is_there_needs_no_description(repository: Path) -> None:
     provided = provide(small_sweep(), repository, export=failing, available=lambda: PLENTY)
 
@@ -102,14 +91,6 @@ def test_what_is_not_available_is_skipped(
         raise AssertionError(provided.skipped["a"])
 
 
-def test_what_is_not_said_of_sizes_is_what_is_there(tmp_path: Path) -> None:
-    provide(small_sweep(families={"a": DESCRIBED}), tmp_path, export=Exporter(), available=lambda: PLENTY)
-
-    sweep = small_sweep(families={"a": {"heads": 2}})
-
-    assert not provide(sweep, tmp_path, export=failing, available=lambda: PLENTY).skipped
-
-
 def test_families_are_of_one_precision(tmp_path: Path) -> None:
     sweep = small_sweep(families={"a": {}, "b": {}}, encoder=DESCRIBED)
     provide(sweep, tmp_path, export=Exporter(), available=lambda: PLENTY)
@@ -141,14 +122,6 @@ def test_a_manifest_of_another_polyhead_is_not_measured(tmp_path: Path) -> None:
     assert "must be exported again: there is no field 'wavelets'" in provided.skipped["a"]
 
 
-def test_weights_are_counted_as_pytorch_counts_them() -> None:
-    config = EncoderConfig(d_model=16, heads=2, layers=3, head_width=4, feed_forward=32, vocabulary=50)
-
-    tensors = Encoder(config).parameters()
-
-    assert weight_bytes(config) == sum(each.numel() * each.element_size() for each in tensors)
-
-
 @pytest.mark.parametrize(("limit", "used", "left"), [("9000", "2000", 7000), ("1000", "2000", 0)])
 def test_a_containers_limit_counts(limit: str, used: str, left: int, tmp_path: Path) -> None:
     (tmp_path / "membership").write_text("0::/\n")
@@ -156,12 +129,6 @@ def test_a_containers_limit_counts(limit: str, used: str, left: int, tmp_path: P
     (tmp_path / "memory.current").write_text(used)
 
     assert available_bytes(ControlGroups(membership=tmp_path / "membership", root=tmp_path)) == left
-
-
-def test_without_a_limit_it_is_what_the_machine_has(tmp_path: Path) -> None:
-    there = available_bytes(ControlGroups(membership=tmp_path / "nothing", root=tmp_path))
-
-    assert 0 < there <= psutil.virtual_memory().total
 
 
 def test_a_sweep_needs_no_torch() -> None:

@@ -373,23 +373,6 @@ def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -
     assert {one.void for one in lab.measurements} == {("the generator ended by signal 9",)}
 
 
-def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_path: Path) -> None:
-    deadly = iter([True])
-
-    def deadly_once(plan: LoadPlan) -> GeneratorRun:
-        if next(deadly, False):
-            lab.servers[-1].lives = False
-            return bad(plan)
-        return good(plan)
-
-    lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, deadly_once)
-    lab.run("tiny")
-
-    assert lab.measurements[0].void[0] == "the server ended meanwhile"
-    assert [bool(one.void) for one in lab.measurements] == [True, False, False]
-    assert len(lab.servers) == 1 + 2
-
-
 def test_a_family_whose_server_keeps_ending_is_given_up(there: InThread, tmp_path: Path) -> None:
     def deadly(plan: LoadPlan) -> GeneratorRun:
         if plan.model == "tiny":
