@@ -64,19 +64,6 @@ def test_a_wrong_plan_is_refused(fields: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sigma": -1.0}, "tokens.sigma must be 0 or more, and finite, was -1.0"),
-        ({"low": 0}, "tokens.low must be 1 or more, was 0"),
-        ({"high": 7}, r"tokens.high must be low \(8\) or more, was 7"),
-    ],
-)
-def test_wrong_lengths_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(LoadError, match=message):
-        Lengths(**({"median": 29, "sigma": 0.6, "low": 8, "high": 128} | fields))
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("nothing", "no plan: Invalid JSON"),
