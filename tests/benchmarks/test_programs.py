@@ -37,8 +37,8 @@ def held(facts: dict[str, Any]) -> dict[str, bool]:
 
 def test_bench(tmp_path: Path) -> None:
     """Beside this checkout's own server as the baseline."""
-    (tmp_path / "other" / ".venv").mkdir(parents=True)
-    (tmp_path / "other" / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".venv").symlink_to(sys.prefix)
 
     run(tmp_path, "benchmarks.bench", "--baseline", "other")
 
@@ -67,10 +67,10 @@ def test_compare(tmp_path: Path, part: str) -> None:
 
     shown, facts = page(tmp_path, part)
     assert f"make compare PARTS={part}" in shown
-    assert facts["comparisons"]
+    assert facts["rankings" if part == "int8" else "comparisons"]
     assert all(
         sample["errors"] == 0
-        for each in facts["comparisons"]
+        for each in facts.get("comparisons", [])
         for samples in each["samples"].values()
         for sample in samples
     )
