@@ -370,8 +370,7 @@ def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:
     reply = web.say(HEAD + LENGTH + b"\r\n" + BODY + b"more\r\n\r\n")
 
     assert reply.startswith(b"HTTP/1.1 200 OK")
-    assert reply.count(b"HTTP/1.1 ") == 2
-    assert b"HTTP/1.1 400 " in reply
+    assert reply.count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
@@ -403,7 +402,7 @@ def test_few_requests_wait_for_their_replies(web: OverHttp) -> None:
     reply = web.say(NEXT * 100)
 
     assert 1 <= reply.count(b"HTTP/1.1 200 OK") <= 40
-    assert b"HTTP/1.1 400 " in reply
+    assert reply.count(b"HTTP/1.1 ") == reply.count(b"HTTP/1.1 200 OK")
 
 
 def test_a_request_for_http_2_is_answered_in_http_1(web: OverHttp) -> None:

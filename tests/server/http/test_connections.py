@@ -1,6 +1,5 @@
 """Slow and many clients of the HTTP port."""
 
-import asyncio
 import http.client
 import json
 import resource
@@ -10,9 +9,9 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,40 +69,6 @@ def test_slow_clients_stop_no_others_and_the_oldest_make_room(metrics: int, say:
 
         for oldest in slow[: 2 * FEW + 1]:
             assert read_all(oldest).count(b"HTTP/1.1 200 OK") == say.count(b"\r\n\r\n")
-
-
-def test_requests_that_have_come_are_read_before_room_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow: list[socket.socket] = []
-    started = threading.Event()
-    original = connections.Connections.start
-
-    def start(server: Any) -> Any:
-        slow.extend(connect(ports[0], HEALTH) for _ in range(3 * FEW))
-        started.set()
-        return original(server)
-
-    ports: list[int] = []
-    real = http_server.open_port
-
-    def open_port(*arguments: Any) -> socket.socket | None:
-        opened = real(*arguments)
-        assert opened is not None
-        ports.append(opened.getsockname()[1])
-        return opened
-
-    monkeypatch.setattr(http_server, "open_port", open_port)
-    monkeypatch.setattr(connections.Connections, "start", start)
-    monkeypatch.setattr(connections, "_PROMPT_SECONDS", -1.0)  # as if the event loop had been held up
-    monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
-    with (
-        ExitStack() as stack,
-        serving_metrics(Settings(models=Path("models"), http_port=0)),
-    ):
-        assert started.wait(120)
-        for one in slow:
-            stack.enter_context(one)
-        for oldest in slow[: 2 * FEW]:
-            assert b"HTTP/1.1 200 OK" in read_all(oldest)
 
 
 @pytest.mark.parametrize("say", [b"", b"GET / HT", HEALTH + b"GET / HT"])
@@ -391,37 +356,6 @@ def test_http_takes_half_of_the_descriptors_at_most(
 
         for oldest in slow[: 2 * FEW + 1]:
             assert read_all(oldest) == b""
-
-
-@asynccontextmanager
-async def bounded(answer: Any) -> AsyncIterator[socket.socket]:
-    """What a server on this event loop listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = connections.Connections(
-            listening, answer, limit=FEW, context=None, stall_seconds=30.0, keep_alive_seconds=30
-        )
-        server.start()
-        await asyncio.sleep(0)  # it waits for connections
-        yield listening
-        await server.end(1)
-
-
-async def reply_with_nothing(send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body"})
-
-
-async def test_connections_that_wait_when_the_server_stops_are_answered() -> None:
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        await reply_with_nothing(send)
-
-    with ExitStack() as stack:
-        async with bounded(answer) as listening:
-            port = listening.getsockname()[1]
-            waiting = [stack.enter_context(connect(port, HEALTH)) for _ in range(3)]
-            await asyncio.sleep(0)  # it is about to accept the first
-        for one in waiting:
-            assert read_all(one).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_stop_under_load_answers_or_closes(repository: Path) -> None:
