@@ -22,10 +22,6 @@ something of it, such as a part of one header."""
 READ_BYTES = 64 * 2**10
 """What every connection may hold before it is counted: all of them may be read in one turn."""
 
-_FEW_CHUNKS = 1024
-_LEAST_CHUNK_BYTES = 256
-"""On average, of a body in more chunks than few: each takes a microsecond or two."""
-
 _MOST_WAITING = 32
 """Requests that a client may send on one connection before it has the reply to the first."""
 
@@ -52,8 +48,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser = _PlainParser(self)
         self._stall_seconds = stall_seconds
         self._on_end = on_end
-        self._head_bytes = self._body_bytes = self._chunks = 0
-        self._unused_bytes = 0
+        self._head_bytes = self._unused_bytes = 0
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -111,6 +106,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.since = self.loop.time()
         if not self.flow.write_paused:
             self._forget_stall()
+        if self.expect_100_continue and self.cycle.more_body:
+            self.transport.close()  # what comes next may be the body, or not
         super().on_response_complete()
         if self._in_head and not self.transport.is_closing():
             self._watch_head()
@@ -119,7 +116,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._in_head, self._head_bytes, self._body_bytes, self._chunks = True, 0, 0, 0
+        self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -155,18 +152,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
         self._unused_bytes = 0
-        self._body_bytes += len(body)
         super().on_body(body)
-
-    def on_chunk_header(self) -> None:
-        """Begin a chunk.
-
-        Raises:
-            ValueError: There are too many small ones.
-        """
-        self._chunks += 1
-        if self._chunks > _FEW_CHUNKS and self._body_bytes < _LEAST_CHUNK_BYTES * self._chunks:
-            raise ValueError("the chunks are too small")
 
     def on_message_complete(self) -> None:
         """End a request."""

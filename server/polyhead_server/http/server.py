@@ -1,8 +1,8 @@
 """The HTTP server: metrics, probes and inference on one port, on the event loop of the runtime."""
 
 import asyncio
+import resource
 import socket
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -110,10 +110,12 @@ class HttpServer:
         application = create_application(
             self._settings, self._workers, guard=self._guard, runtime=self._runtime, log=self._log
         )
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = MAX_CONNECTIONS[self._runtime is not None]
         return Connections(
             listening,
             application,
-            limit=min(MAX_CONNECTIONS[self._runtime is not None], _descriptors() // 2),
+            limit=limit if descriptors == resource.RLIM_INFINITY else min(limit, descriptors // 2),
             context=self._context,
             stall_seconds=self._settings.max_request_seconds,
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
@@ -158,13 +160,3 @@ def announce(settings: Settings, port: int | None) -> None:
     LOGGER.info("metrics on %s/metrics", url)
     if settings.http:
         LOGGER.info("inference over HTTP on %s/v2 and %s/v1", url, url)
-
-
-def _descriptors() -> int:
-    """Return how many descriptors this process may have."""
-    if sys.platform == "win32":
-        return sys.maxsize
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
