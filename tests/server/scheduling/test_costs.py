@@ -1,7 +1,6 @@
 """Prices are learned from runs, follow the machine, and are not led astray by odd runs."""
 
 import random
-import threading
 from collections.abc import Iterable
 
 import pytest
@@ -155,18 +154,3 @@ def test_prices_are_positive_and_grow_whatever_was_seen(extreme: float) -> None:
 def test_a_prior_without_runs_is_refused(prior: dict[Size, float]) -> None:
     with pytest.raises(ValueError, match="at least one run"):
         CostModel(prior)
-
-
-def test_several_threads_may_report_runs() -> None:
-    costs = model()
-
-    def report(number: int) -> None:
-        learn(costs, SIZES[number::4], 500)
-
-    threads = [threading.Thread(target=report, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert largest_error(costs) < 0.1
