@@ -123,3 +123,16 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
         assert server.end() == 1
         assert message in server.log
         assert "Traceback" not in server.log
+
+
+def test_what_a_killed_load_left_is_removed_at_the_next_start(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    abandoned = tmp_path / "polyhead-copy-of-a-killed-load"
+    abandoned.mkdir()
+    (abandoned / "weights.bin").write_bytes(b"weights")
+    server = start("--device", "cpu")
+    server.until(f"removed {abandoned}, which a server left")
+    server.until("serving")
+    assert not abandoned.exists()

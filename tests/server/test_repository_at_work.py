@@ -197,6 +197,14 @@ def test_a_family_that_comes_later_is_served_and_one_that_goes_is_not(
     assert not server.call("ServerReady").ready
 
 
+def test_without_a_mode_nothing_changes(serve: Any, models: Repository, answers: dict[str, Any]) -> None:
+    server = serve(models=models.folder)
+    models.put(2, "b")
+    shutil.rmtree(models.folder / "tiny" / "1")
+
+    np.testing.assert_allclose(server.infer("tiny", {"x": X})["output"], answers["a"]["output"], atol=1e-5)
+
+
 # ---- Explicit --------------------------------------------------------------------------------------
 
 

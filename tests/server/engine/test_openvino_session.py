@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,20 @@ def opened(repository: Path, family: str = "tiny", graph: str = "model", **optio
     path = repository / family / "1" / f"{graph}.onnx"
     settings: dict[str, Any] = {"precision": "fp32", "threads": 1, "lanes": 1}
     return OpenVinoSession(path, **(settings | options))
+
+
+@pytest.mark.parametrize("family", ["tiny", "tiny-tokens", "tiny-masked"])
+@pytest.mark.parametrize("graph", ["fast", "attention"])
+def test_it_gives_what_onnxruntime_gives(repository: Path, open_graph: Open, family: str, graph: str) -> None:
+    session, signature = open_graph(family, graph)
+    ours = opened(repository, family, "model" if graph == "fast" else graph)
+    names = [spec.name for spec in signature.results]
+
+    for seed, size in enumerate([(1, 1), (3, 9), (2, 31), (3, 9)]):
+        feeds = ragged(signature, *size, seed=seed)
+        values = ours.prepare()(feeds, names, shrink=bool(seed))
+        for name, value, expected in zip(names, values, session.run(names, dict(feeds)), strict=True):
+            close(value, expected, scale=1 if name.startswith("attention") else None)
 
 
 def test_a_server_gives_what_a_server_on_onnxruntime_gives(repository: Path) -> None:
@@ -77,6 +92,22 @@ def test_after_a_failed_run_the_graph_is_compiled_anew(repository: Path, open_gr
 
     assert session.requests() is not first
     close(value, expected)
+
+
+def test_shrinking_waits_for_runs_beside_it(repository: Path, open_graph: Open) -> None:
+    _, signature = open_graph("tiny", "fast")
+    session, feeds = opened(repository, lanes=2), ragged(signature, 8, 100, seed=0)
+    (expected,) = session.prepare()(feeds, ["output"], shrink=False)
+
+    def run(_: int) -> Any:
+        return session.prepare()(feeds, ["output"], shrink=True)[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        values = list(pool.map(run, range(100)))
+
+    for value in values:
+        np.testing.assert_array_equal(value, expected)
+    assert not session.requests().idle
 
 
 def test_operators_are_counted_and_attention_is_among_them(repository: Path) -> None:

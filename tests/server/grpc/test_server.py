@@ -159,6 +159,21 @@ def test_one_bad_family_does_not_stop_the_good_ones(repository: Path, tmp_path: 
     assert server.infer("tiny", {"x": X})["output"].shape == X.shape
 
 
+def test_versions_are_served_side_by_side(repository: Path, tmp_path: Path, serve: Any) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(repository / "tiny", models / "tiny")
+    shutil.copytree(models / "tiny" / "1", models / "tiny" / "10")
+    manifest = models / "tiny" / "10" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1,', '"version": 10,'))
+
+    server = serve(models=models, versions="all")
+
+    metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny"))
+    assert list(metadata.versions) == ["1", "10"]
+    assert server.infer("tiny", {"x": X}).reply.model_version == "10"
+    assert server.infer("tiny", {"x": X}, model_version="1").reply.model_version == "1"
+
+
 # ---- Starting ----------------------------------------------------------------------------------
 
 
@@ -267,7 +282,7 @@ def test_a_drain_ends_with_its_grace_and_everyone_is_answered(
         draining = pool.submit(server.drain, 0)
         with fails(grpc.StatusCode.UNAVAILABLE):
             waiting.result()
-    assert not draining.result()
+        assert not draining.result(120)  # though a run goes on
     with pytest.raises(grpc.RpcError) as caught:
         running.result()
     assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}

@@ -160,3 +160,22 @@ def test_connections_that_break_cancel_their_calls(serve: Any, gate: Gate, metho
         until(lambda: not server.runtime.lifecycle.accepted)
 
     assert server.infer("tiny", {"x": X})["output"].shape == (1, 3, 16)
+
+
+def test_however_many_inferences_wait_a_probe_gets_its_turn(serve: Any) -> None:
+    server = serve(grpc_option=["grpc.max_concurrent_streams=1500"])
+    go_on = threading.Event()
+    method: Any = server.channel.unary_unary(INFER)
+    check: Any = server.channel.unary_unary("/grpc.health.v1.Health/Check")
+    request = server.request("tiny", {"x": X}).SerializeToString()
+    server.loop.call_soon_threadsafe(go_on.wait, 240)
+    calls = [method.future(request, timeout=60) for _ in range(1500)]
+    probe = check.future(b"", timeout=60)
+    answered = []
+    probe.add_done_callback(lambda _: answered.append(sum(call.done() for call in calls)))
+    go_on.set()
+
+    assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+    assert probe.code() is grpc.StatusCode.OK
+    until(lambda: answered)
+    assert answered[0] < 1500

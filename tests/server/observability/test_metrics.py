@@ -145,19 +145,6 @@ def test_what_waits_shows(serve: Any, gate: Gate) -> None:
     until(lambda: Metrics()("polyhead_requests_in_flight", None) == 0)
 
 
-def test_drops_show_with_their_reason(serve: Any) -> None:
-    server = serve()
-    before = Metrics()
-    server.runtime.lifecycle.draining.set()
-    with pytest.raises(grpc.RpcError):
-        server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
-
-    counted = Metrics(before)
-
-    assert counted("polyhead_drops_total", "", reason="draining") == 1
-    assert counted("polyhead_requests_total", "", protocol="grpc", code="UNAVAILABLE") == 1
-
-
 def test_the_documentation_describes_what_is_exported(serve: Any) -> None:
     server = serve()
     server.runtime.lifecycle.draining.set()

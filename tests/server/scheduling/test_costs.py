@@ -104,15 +104,6 @@ def test_one_odd_run_moves_prices_by_little(factor: float, runs: int) -> None:
         assert all(abs(costs.price(size) / before[size] - 1) < 0.11 for size in SIZES)
 
 
-def test_many_odd_runs_are_a_slow_machine() -> None:
-    costs = model()
-    before = costs.price(Size.full(4, 64))
-    for _ in range(10):
-        costs.observe(Size.full(4, 64), 100 * seconds(Size.full(4, 64)))
-
-    assert costs.price(Size.full(4, 64)) > 2 * before
-
-
 def test_runs_of_one_size_keep_the_shape() -> None:
     costs = model()
     learn(costs, [Size.full(4, 64)], 10_000)

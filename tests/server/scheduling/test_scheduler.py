@@ -229,3 +229,15 @@ async def test_where_there_are_no_threads_work_is_refused_until_there_are(
     threads.left = 1
     assert (await scheduler.submit(work(2))).outputs["y"][0] == 4
     await scheduler.close()
+
+
+async def test_where_there_are_fewer_threads_than_lanes_these_do(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Threads(monkeypatch, 1)
+    scheduler = schedule(engine, lanes=3)
+    engine.let(3)
+    await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
+    await scheduler.close()
+
+    assert engine.ran == [1, 2, 3]

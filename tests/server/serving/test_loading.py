@@ -164,3 +164,14 @@ def test_memory_that_is_short_is_distinguished_from_files_that_are_wrong(
         assert isinstance(one, Failed)
         assert one.may_pass is may_pass
         assert ("needs more memory than there is" in one.reason) is may_pass
+
+
+def test_a_full_disk_may_pass_and_is_not_logged_at_each_try(
+    models: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    assert all(isinstance(one, Failed) and one.may_pass for one in results(models).values())
+    assert not caplog.records

@@ -286,11 +286,6 @@ def test_characters_that_unicode_spells_out_count_as_that(changed: Changed) -> N
     assert tokeniser.encode([text], truncate=True, max_total=1000).input_ids.shape[1] <= 16
 
 
-def test_a_text_without_end_is_refused_where_only_a_request_has_a_limit(file: Path) -> None:
-    with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 10 tokens and 2560 characters"):
-        Tokeniser(file, max_tokens=None).encode(["a" * 2561], truncate=True, max_total=10)
-
-
 # ---- Broken files, on some of which the library panics --------------------------------------------
 
 
