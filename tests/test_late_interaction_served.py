@@ -1,6 +1,5 @@
 """Late interaction, from a checkpoint to scores, compared with a plain loop over transformers' model."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tests.pages import block
 from tests.server.graphs import OpenGraph, manifest_of
 from tests.servers import quick_settings, serving
 
-from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_client import Client, InvalidRequest
 from polyhead_client.command import main
 from polyhead_export import export_family
 from polyhead_export.sources import from_checkpoint
@@ -157,14 +156,6 @@ def test_the_similarity_is_split_and_drawn(
     assert main([*command, "--address", client._target]) == 0
     assert capsys.readouterr().out.startswith(f"MaxSim {found.score:.4f}, the sum over ")
     assert "MaxSim" in (tmp_path / "maxsim.svg").read_text()
-
-
-def test_it_is_the_same_with_asyncio(client: Client) -> None:
-    async def ask() -> Any:
-        async with AsyncClient(client._target) as other:
-            return await other.maxsim(QUERY, DOCUMENTS, matches=True)
-
-    assert asyncio.run(ask()) == client.maxsim(QUERY, DOCUMENTS, matches=True)
 
 
 def test_queries_and_documents_have_lengths_of_their_own(client: Client) -> None:

@@ -112,19 +112,6 @@ def test_the_page_on_attention_reads_scores(address: str, capsys: pytest.Capture
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_bertviz_gets_what_it_needs(client: Client) -> None:
-    encoding = client.encode(TEXTS[0], attention=[1])
-
-    given = encoding.to_bertviz()
-
-    assert given["tokens"] == encoding.tokens
-    assert given["include_layers"] == [1]
-    # It picks layers by position.
-    drawn = [given["attention"][layer] for layer in given["include_layers"]]
-    assert [tuple(layer.shape) for layer in drawn] == [(1, H, 8, 8)]
-    np.testing.assert_array_equal(drawn[0][0].numpy(), (encoding.attention or {})[1])
-
-
 @pytest.mark.parametrize(
     ("inputs", "options", "message"),
     [

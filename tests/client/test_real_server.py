@@ -1,27 +1,21 @@
 """The client against polyhead's own server, over both transports."""
 
-import json
-import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.client.conftest import Connect
 from tests.conftest import PROMPTS
 from tests.numerics import close
 
 from polyhead_client import Client, InvalidRequest, NotFound
-from polyhead_client.command import main
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect
 
 TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday."]
 
 
 @pytest.fixture
-def client(connect: "Connect", real_server: str) -> Client:
+def client(connect: Connect, real_server: str) -> Client:
     client = connect(real_server)
     client.wait_until_ready(timeout=240)
     return client
@@ -131,24 +125,6 @@ def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np
         client.encode(vectors(random, 1, 2, 16))
 
     assert client.encode("a", model="tiny-tokens").lengths == 3
-
-
-def test_the_commands_reach_the_server(
-    real_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    arguments = [TEXTS[0], "--model", "tiny-tokens", "--address", real_server]
-    out = tmp_path / "heads.png"
-
-    assert main(["infer", *arguments, "--attention", "1", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["model"] == "tiny-tokens.attention"
-    assert answer["sequences"][0]["tokens"] == ["[CLS]", *TEXTS[0].split(), "[SEP]"]
-
-    assert main(["infer", *arguments, "--attention", "1"]) == 0
-    assert re.search(r"output +\[8, 16\]", capsys.readouterr().out)
-
-    assert main(["view", *arguments, "--layer", "1", "--out", str(out)]) == 0
-    assert out.stat().st_size > 1000
 
 
 @pytest.mark.parametrize("tokens", range(1, 9))

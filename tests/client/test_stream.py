@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,20 +88,6 @@ def test_each_sequence_of_a_batch_has_places_of_its_own(client: Client) -> None:
         if places[row]:
             close(together.stream[row], alone.stream)
         assert (np.asarray(together.sequence(row).stream) == together.stream[row]).all()
-
-
-def test_concurrent_calls_with_other_edits_are_joined(client: Client) -> None:
-    def encode(count: int) -> Any:
-        edits = [Edit(1, token, np.full(D, token + 1.0)) for token in range(count)]
-        return client.encode("the cat sat on", read=[(1, 1)], edits=edits).stream
-
-    alone = [encode(count) for count in range(1, 5)]
-    with ThreadPoolExecutor(8) as threads:
-        together = list(threads.map(encode, [1, 2, 3, 4] * 4))
-
-    for found, expected in zip(together, alone * 4, strict=True):
-        close(found, expected)
-    close(alone[1] - alone[0], np.full((1, D), 2, np.float32), scale=4)
 
 
 def test_vectors_are_scaled_and_projected_out(client: Client) -> None:
