@@ -399,7 +399,7 @@ def start_fake() -> Iterator[Callable[..., FakeServer]]:
     """Starts further servers."""
     servers: list[FakeServer] = []
 
-    def start(credentials: grpc.ServerCredentials | None) -> FakeServer:
+    def start(credentials: grpc.ServerCredentials | None = None) -> FakeServer:
         servers.append(FakeServer(credentials))
         return servers[-1]
 
@@ -409,10 +409,8 @@ def start_fake() -> Iterator[Callable[..., FakeServer]]:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    server = FakeServer()
-    yield server
-    server.stop()
+def fake(start_fake: Callable[..., FakeServer]) -> FakeServer:
+    return start_fake()
 
 
 @pytest.fixture
@@ -470,6 +468,14 @@ def connect(transport: str) -> Iterator[Connect]:
     yield make
     for client in clients:
         client.close()
+
+
+RANDOM = np.random.default_rng(3)
+
+
+def vectors(*shape: int) -> NDArray[np.float32]:
+    """Random vectors."""
+    return RANDOM.standard_normal(shape, np.float32)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.client.conftest import Connect, FakeServer
 
 from polyhead_client import AsyncClient, Client, InvalidRequest
-from polyhead_client.arguments import check_target, read_indices, read_layers
+from polyhead_client.arguments import check_target
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,3 @@ def test_what_encode_does_not_take_is_refused(
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         client.encode("a", **arguments)
     assert not fake.calls
-
-
-def test_numpys_bools_are_bools(client: Client) -> None:
-    encoding = client.encode("a", model="words", output=np.True_, truncate=np.False_)  # type: ignore[arg-type]
-
-    assert encoding.output is not None
-
-
-def test_indices_may_be_given_one_by_one() -> None:
-    assert read_layers("attention", iter([1])) == (1,)  # type: ignore[arg-type]
-    assert read_indices("heads", iter([2, 0])) == (2, 0)  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tests.client.conftest import Connect, FakeServer
+from tests.client.conftest import Connect, FakeServer, vectors
 from tests.client.encodings import assert_same
 
 from polyhead_client import (
@@ -30,10 +29,6 @@ D, H, L = 4, 3, 2
 RANDOM = np.random.default_rng(5)
 WRONG = 1e6
 """A value that `refusing` refuses."""
-
-
-def vectors(*shape: int) -> NDArray[np.float32]:
-    return RANDOM.normal(size=shape).astype(np.float32)
 
 
 class Gate:
@@ -330,25 +325,12 @@ def test_a_server_that_tells_no_timings_gets_no_joined_requests(fake: FakeServer
     assert fake.count("ModelInfer") == 64
 
 
-async def test_a_call_does_not_wait_for_requests_that_are_stuck(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
+def test_a_call_does_not_wait_for_requests_that_are_stuck(
+    connect: Connect, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PATIENCE, 0.1)
-
-    async with busy(gate) as client:
-        tasks = [call(client, vectors(3, D), timeout=None) for _ in range(3)]
-        short = call(client, vectors(3, D), timeout=60)
-        await gate.arrived(4)
-        gate.open.set()
-        for encoding in await asyncio.gather(short, *tasks):
-            assert encoding.lengths == 3
-
-
-def test_a_thread_does_not_wait_for_requests_that_are_stuck(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PATIENCE, 0.1)
-    with Client(gate.fake.target, timeout=60) as client, ThreadPoolExecutor(8) as callers:
+    client = connect(gate.fake.target, timeout=60)
+    with ThreadPoolExecutor(8) as callers:
         gate.open.set()
         client.encode(vectors(3, D), model="vectors")
         gate.open.clear()

@@ -8,24 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.client.conftest import Connect, FakeServer
+from tests.client.conftest import Connect, FakeServer, vectors
 
 from polyhead_client import Client, InvalidRequest, TooLarge
 
 D, H, L = 4, 3, 2
 
 
-@pytest.fixture
-def random() -> np.random.Generator:
-    return np.random.default_rng(3)
-
-
-def vectors(random: np.random.Generator, *shape: int) -> Any:
-    return random.normal(size=shape).astype(np.float32)
-
-
-def test_an_array_comes_back_as_arrays(client: Client, random: np.random.Generator) -> None:
-    x = vectors(random, 2, 5, D)
+def test_an_array_comes_back_as_arrays(client: Client) -> None:
+    x = vectors(2, 5, D)
 
     encoding: Any = client.encode(x, model="vectors", attention=True)
 
@@ -40,8 +31,8 @@ def test_an_array_comes_back_as_arrays(client: Client, random: np.random.Generat
     assert (encoding.model, encoding.version) == ("vectors.attention", "1")
 
 
-def test_one_sequence_comes_back_without_the_batch(client: Client, random: np.random.Generator) -> None:
-    x = vectors(random, 5, D)
+def test_one_sequence_comes_back_without_the_batch(client: Client) -> None:
+    x = vectors(5, D)
 
     encoding: Any = client.encode(x, model="vectors", attention=[1])
 
@@ -50,8 +41,8 @@ def test_one_sequence_comes_back_without_the_batch(client: Client, random: np.ra
     assert encoding.lengths == 5
 
 
-def test_a_list_comes_back_as_lists_of_each_length(client: Client, random: np.random.Generator) -> None:
-    sequences = [vectors(random, length, D) for length in (3, 7, 0, 1)]
+def test_a_list_comes_back_as_lists_of_each_length(client: Client) -> None:
+    sequences = [vectors(length, D) for length in (3, 7, 0, 1)]
 
     encoding: Any = client.encode(sequences, model="vectors", attention=[0])
 
@@ -136,20 +127,8 @@ def test_without_vectors_of_tokens_it_is_the_graph_that_computes_none(
         assert client.encode("a cat", model="words", **options).model == model
 
 
-def test_chosen_queries_of_ragged_sequences_keep_their_rows(
-    client: Client, random: np.random.Generator
-) -> None:
-    encoding: Any = client.encode(
-        [vectors(random, n, D) for n in (5, 2)], model="vectors", attention=[0], queries=[0, 3]
-    )
-
-    assert [weights.shape for weights in encoding.attention[0]] == [(H, 2, 5), (H, 2, 2)]
-
-
-def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(
-    client: Client, random: np.random.Generator
-) -> None:
-    x = vectors(random, 2, 4, D)
+def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(client: Client) -> None:
+    x = vectors(2, 4, D)
     mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
 
     by_mask = client.encode(x, model="vectors", attention_mask=mask)
@@ -158,17 +137,6 @@ def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(
     np.testing.assert_array_equal(by_mask.output, by_lengths.output)
     assert not by_mask.output[0, 3].any()
     np.testing.assert_array_equal(by_mask.lengths, [3, 4])
-
-
-def test_what_a_tokenizer_gives_without_padding_is_taken(client: Client) -> None:
-    encoding = client.encode(
-        [[1, 2, 3], [4, 5]],
-        model="words",
-        attention_mask=[[1, 1, 1], [1, 1]],
-        token_type_ids=[[0, 0, 0], [0, 0]],
-    )
-
-    assert [len(output) for output in encoding.output] == [3, 2]
 
 
 def test_masks_reach_the_server_for_every_sequence(client: Client, fake: FakeServer) -> None:

@@ -91,12 +91,6 @@ def test_json_is_complete(capsys: Captured) -> None:
     assert (edge["query"], edge["key"], edge["query_token"]) == (1, 1, "dog")
 
 
-def test_json_without_attention_and_scores_says_null(capsys: Captured) -> None:
-    (sequence,) = as_json(capsys, "the cat")["sequences"]
-
-    assert (sequence["attention"], sequence["scores"]) == (None, None)
-
-
 @pytest.fixture
 def insight(fake: FakeServer) -> None:
     fake.graphs = ["", "attention", "insight"]

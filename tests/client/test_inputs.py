@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead_client import InvalidRequest
-from polyhead_client.inputs import join, prepare
+from polyhead_client.inputs import prepare
 
 X = np.zeros((2, 3, 4), np.float32)
 IDS = np.zeros((2, 3), np.int64)
@@ -142,22 +142,6 @@ def test_arrays_that_cannot_be_read_are_refused() -> None:
 
     with pytest.raises(InvalidRequest, match="inputs cannot be read as an array: can't convert cuda:0"):
         prepare(OnTheGpu())  # type: ignore[arg-type]
-
-
-def test_pairs_stay_together() -> None:
-    batches = [prepare(["a", "bb"], text_pair=["x", "yy"]), prepare("ccc", text_pair="zzzz")]
-    assert batches[0].signature == batches[1].signature != prepare("a").signature
-    assert [batch.text_bytes for batch in batches] == [4, 7]
-
-    joined = join(batches)
-
-    assert [(field.name, field.rows) for field in joined.fields] == [
-        ("text", [b"a", b"bb", b"ccc"]),
-        ("text_pair", [b"x", b"yy", b"zzzz"]),
-    ]
-    part = joined.part(slice(1, 3))
-    assert [field.rows for field in part.fields] == [[b"bb", b"ccc"], [b"yy", b"zzzz"]]
-    assert [tensor.name for tensor in part.tensors] == ["text", "text_pair"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.client.conftest import Connect, FakeServer
 from tests.client.encodings import assert_same
 from tests.client.test_parts import part
 
-from polyhead_client import Client, InvalidRequest, ServerError, TooLarge, Unavailable
+from polyhead_client import Client, InvalidRequest, PolyheadError, ServerError, TooLarge, Unavailable
 from polyhead_proto.names import PUSHBACK
 
 X = np.random.default_rng(8).normal(size=(2, 40, 16)).astype(np.float32)
@@ -128,18 +128,6 @@ def test_a_stream_that_ends_too_early_is_an_error(play: Any) -> None:
         client.encode(SMALL, model="vectors", attention=[0])
 
 
-def test_a_status_in_the_middle_is_that_error(play: Any) -> None:
-    def script(_number: int, context: Any) -> Any:
-        yield OUTPUT
-        context.abort(grpc.StatusCode.INTERNAL, "broken")
-
-    client, fake = play(script)
-
-    with pytest.raises(ServerError, match="broken"):
-        client.encode(SMALL, model="vectors", attention=[0])
-    assert fake.count("ModelStreamInfer") == 1
-
-
 @pytest.mark.parametrize("times", [3, 4])
 def test_a_reply_that_breaks_off_is_fetched_again(play: Any, times: int) -> None:
     def script(number: int, context: Any) -> Any:
@@ -158,16 +146,18 @@ def test_a_reply_that_breaks_off_is_fetched_again(play: Any, times: int) -> None
     assert fake.count("ModelStreamInfer") == 4
 
 
-def test_a_reply_that_breaks_off_for_good_is_not_fetched_again(play: Any) -> None:
+@pytest.mark.parametrize(("code", "pushback"), [("INTERNAL", "1"), ("UNAVAILABLE", "-1")])
+def test_a_reply_that_breaks_off_for_good_is_not_fetched_again(play: Any, code: str, pushback: str) -> None:
     def script(_number: int, context: Any) -> Any:
         yield OUTPUT
-        context.set_trailing_metadata(((PUSHBACK, "-1"),))
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the device failed for good")
+        context.set_trailing_metadata(((PUSHBACK, pushback),))
+        context.abort(grpc.StatusCode[code], "it failed for good")
 
     client, fake = play(script)
 
-    with pytest.raises(Unavailable, match="failed for good"):
+    with pytest.raises(PolyheadError, match="failed for good") as caught:
         client.encode(SMALL, model="vectors", attention=[0])
+    assert caught.value.code is grpc.StatusCode[code]
     assert fake.count("ModelStreamInfer") == 1
 
 

@@ -54,26 +54,6 @@ def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize(
-    ("heads", "spelled"),
-    [
-        (3, "3"),
-        ([3], "3"),
-        ([0, 3], "0,3"),
-        ([3, 0], "3,0"),
-        ([2, 3, 4], "2:5"),
-        (range(4), "0:4"),
-        (range(0, 6, 2), "0,2,4"),
-        (slice(2, 5), "2:5"),
-        (slice(None, 2), "0:2"),
-    ],
-)
-def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> None:
-    (output,) = selected(ATTENTION, attention=0, heads=heads).with_role("attention")
-
-    assert output.parameters == (("heads", spelled),)
-
-
-@pytest.mark.parametrize(
     ("wishes", "message"),
     [
         (
