@@ -7,7 +7,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,15 +66,13 @@ class Stack:
 
     Args:
         name: The project's, and its images' tag.
-        files: More compose files, over the project's own.
         settings: What a user would write into `.env`.
     """
 
-    def __init__(self, name: str, *, tag: str, files: Sequence[Path] = (), **settings: str) -> None:
+    def __init__(self, name: str, *, tag: str, **settings: str) -> None:
         self.name = name
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         self.settings = {"POLYHEAD_TAG": tag} | settings
-        self._files = [ROOT / "docker-compose.yml", *files]
 
     def __call__(
         self,
@@ -87,12 +85,11 @@ class Stack:
         ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_", "EXPLORER_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         values = {name: str(port) for name, port in self.ports.items()} | self.settings | dict(settings or {})
-        files = [word for path in self._files for word in ("--file", str(path))]
         # As a user would write it; and nothing of what the developer has in .env.
         with tempfile.NamedTemporaryFile("w", suffix=".env") as written:
             written.writelines(f"{name}={value}\n" for name, value in values.items())
             written.flush()
-            command = ["docker", "compose", "--project-name", self.name, "--env-file", written.name, *files]
+            command = ["docker", "compose", "--project-name", self.name, "--env-file", written.name]
             return run(*command, *arguments, check=check, timeout=timeout, cwd=ROOT, env=environment)
 
     @property

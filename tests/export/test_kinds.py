@@ -1,7 +1,6 @@
 """Which graphs a family has, and which layers they show."""
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.exports import run as run_session
 from tests.numerics import close
 
 from polyhead_export import ExportError, export_family
-from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS, kinds_of
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.samples import sample_inputs
@@ -141,13 +139,3 @@ def test_what_another_version_of_torch_records_is_decomposed(
     encoder = Encoder(SMALL)
 
     export_family(encoder, "other", tmp_path)  # which compares the graphs with PyTorch
-
-
-def test_graphs_may_be_traced_in_two_threads() -> None:
-    encoder = Encoder(SMALL)
-
-    with ThreadPoolExecutor(2) as threads:
-        fast, attention = threads.map(lambda kind: build_graph(encoder, kind), kinds_of(encoder.config))
-
-    assert [node.op_type for node in fast.graph].count("MultiHeadAttention") == 1
-    assert [node.op_type for node in attention.graph].count("Softmax") == 1

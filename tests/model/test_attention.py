@@ -174,31 +174,6 @@ def test_dropout_is_for_training_only() -> None:
     assert torch.equal(without.train()(x)[0], without.eval()(x)[0])
 
 
-def test_attend_takes_the_place_of_what_is_between_the_projections() -> None:
-    attention = MultiHeadAttention(8, 2, head_width=3).eval()
-    seen: list[tuple[object, ...]] = []
-
-    def values_only(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        heads: int,
-        mask: Tensor | None,
-        /,
-        *,
-        bias: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        seen.append((query.shape, key.shape, value.shape, heads, mask))
-        return value, None
-
-    x = torch.randn(2, 4, 8)
-    output, weights = attention(x, attend=values_only, need_weights=True)
-
-    assert weights is None
-    assert seen == [((2, 4, 6), (2, 4, 6), (2, 4, 6), 2, None)]
-    close(output, attention.w_o(attention.w_v(x)))
-
-
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

@@ -172,24 +172,6 @@ def test_formulas_add_up() -> None:
     ]
 
 
-def test_separate_projections_read_their_input_three_times() -> None:
-    separate, fused = (
-        flop_counts(replace(PRESETS["teaching"], fused=fused), 1, 128)[0] for fused in (False, True)
-    )
-
-    assert separate.total == fused.total
-    assert separate.total_bytes - fused.total_bytes == 2 * 2 * 128 * 256 * 4  # x, in both layers
-    assert fused.intensity > separate.intensity
-
-
-def test_the_intensity_of_scores_is_bounded_by_the_width_of_a_head() -> None:
-    """2·K operations give one score of 4 bytes: K / 2 a byte at most."""
-    scores = flop_counts(PRESETS["bert-base"], 1, 100_000)[1]
-
-    assert scores.name == "scores"
-    assert 0.99 * 64 / 2 < scores.intensity < 64 / 2
-
-
 def test_the_limit_of_a_reply_is_the_servers() -> None:
     assert Settings(models=Path()).max_reply_bytes == REPLY_LIMIT
 

@@ -19,24 +19,9 @@ Captured = pytest.CaptureFixture[str]
 
 def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None:
     out = tmp_path / "heads.png"
+    options = ["--model", "words", "--layer", "-1", "--out", str(out), "--address", fake.target]
 
-    assert (
-        main(
-            [
-                "view",
-                "the cat",
-                "--model",
-                "words",
-                "--layer",
-                "-1",
-                "--out",
-                str(out),
-                "--address",
-                fake.target,
-            ]
-        )
-        == 0
-    )
+    assert main(["view", "the cat", *options]) == 0
 
     height, width, _ = imread(out).shape
     assert width > height > 200
@@ -48,16 +33,8 @@ def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None
 def test_vectors_of_a_file_are_drawn(fake: "FakeServer", tmp_path: Path, capsys: Captured) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 5, 4), np.float32))
     np.save(tmp_path / "several.npy", np.ones((2, 5, 4), np.float32))
-    options = [
-        "--model",
-        "vectors",
-        "--layer",
-        "1",
-        "--out",
-        str(tmp_path / "x.svg"),
-        "--address",
-        fake.target,
-    ]
+    out = str(tmp_path / "x.svg")
+    options = ["--model", "vectors", "--layer", "1", "--out", out, "--address", fake.target]
 
     assert main(["view", "--input", str(tmp_path / "x.npy"), *options]) == 0
 

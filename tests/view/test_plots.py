@@ -215,15 +215,6 @@ def test_rollout_of_a_token_is_a_row_of_bars(query: int) -> None:
     assert "token 3, d," in figure.get_suptitle()
 
 
-def test_rollout_of_long_texts_is_drawn(tmp_path: Path) -> None:
-    given = encoding(1, [f"token{at}" for at in range(512)], rollout=rollout(512))
-
-    save(draw_rollout(given, query=511), tmp_path / "row.png")
-    save(draw_rollout(given), tmp_path / "map.png")
-
-    assert 1200 < imread(tmp_path / "row.png").shape[1] < 2000
-
-
 def test_a_rollout_that_is_not_there_cannot_be_drawn() -> None:
     with pytest.raises(ValueError, match="encode with rollout=True"):
         draw_rollout(encoding(1, None))

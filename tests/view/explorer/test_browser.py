@@ -142,13 +142,6 @@ def test_all_heads_are_shown_with_their_scores(window: Window) -> None:
     assert len(colours) == 5, "one of each score, and one of what is not defined"
 
 
-def test_the_page_asks_no_other_host(window: Window) -> None:
-    loaded = window.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-
-    assert len(loaded) > 6
-    assert {name.split("/")[2] for name in loaded} == {window.driver.current_url.split("/")[2]}
-
-
 def test_the_keyboard_reaches_everything(window: Window) -> None:
     window.run("document.querySelector('[role=gridcell]').focus()")
     window.press(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -500,30 +493,6 @@ def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeCli
     assert not window.all("#change")
 
 
-def test_what_is_empty_or_not_served_stays_in_the_address(window: Window) -> None:
-    window.run("location.hash = 'text=one&score=of_a_later_release'")
-    window.until(lambda: "one" in window.text("figcaption"))
-    window.run(
-        "const [text] = document.querySelectorAll('#text'); text.value = '';"
-        "text.dispatchEvent(new Event('input'))"
-    )
-    window.until(lambda: "text=&" in window.driver.current_url)
-    window.driver.refresh()
-
-    window.until(lambda: window.text("#about") == "Type a sentence.")
-    assert "score=of_a_later_release" in window.driver.current_url
-
-
-def test_a_picture_that_cannot_be_drawn_is_said(window: Window) -> None:
-    window.all("[role=gridcell]")[0].click()
-    window.until(lambda: window.all("#detail canvas"))
-    window.until_idle()
-    window.run("HTMLCanvasElement.prototype.toBlob = (done) => done(null)")
-    window.find("#detail [aria-label='Save as PNG']").click()
-    window.until(lambda: "save it as SVG" in window.text("#problem"))
-    assert all("save it as SVG" in message for message in window.messages())  # nothing else went wrong
-
-
 @pytest.mark.parametrize(
     "address",
     ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "family=gone&score=none&length=no&trace=99.99"],
@@ -533,29 +502,6 @@ def test_a_bad_address_does_no_harm(window: Window, address: str) -> None:
     window.until_idle()
     window.type("text", "still here")
     window.until(lambda: "still here" in window.text("figcaption"))
-
-
-def test_one_weight_has_one_colour_in_the_map_and_the_line_of_tokens(window: Window) -> None:
-    window.all("[role=gridcell]")[1].click()
-    window.until(lambda: window.all("#detail canvas"))
-    window.until_idle()
-    window.run("document.querySelector('#detail canvas').focus()")
-    window.press(Keys.ARROW_DOWN)
-
-    token = window.all("#detail .strip button")[3].value_of_css_property("background-color")
-    pixel = window.run(
-        "const map = document.querySelector('#detail .panel > canvas'), ratio = devicePixelRatio;"
-        "const side = (map.width / ratio - parseFloat(arguments[0])) / 12;"
-        "const [x, y] = [arguments[0] + 3.5 * side, arguments[1] + 1.2 * side];"
-        "return [...map.getContext('2d').getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3)",
-        *window.run(
-            "const map = document.querySelector('#detail .panel > canvas'), ratio = devicePixelRatio;"
-            "return [map.width / ratio - 12 * 26, map.height / ratio - 12 * 26]"
-        ),
-    )
-
-    assert token == f"rgba({pixel[0]}, {pixel[1]}, {pixel[2]}, 1)"
-    assert window.text("#detail .legend").startswith("0")
 
 
 @pytest.fixture
