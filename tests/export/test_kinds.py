@@ -105,14 +105,8 @@ def test_rows_in_16_bits(tmp_path: Path) -> None:
 def test_a_family_has_the_graphs_that_are_asked_for() -> None:
     assert [kind.name for kind in kinds_of(CONFIG)] == ["fast", "attention"]
     assert [kind.name for kind in kinds_of(CONFIG, ["rows"])] == ["fast", "attention", "rows"]
-    every = [kind.name for kind in kinds_of(CONFIG, ["all"])]
-    assert every == [
-        "fast",
-        "attention",
-        "rows",
-        "insight",
-        "stream",
-    ]  # as it neither pools nor predicts contacts
+    every = [kind.name for kind in kinds_of(CONFIG, ["all"])]  # as it neither pools nor predicts contacts
+    assert every == ["fast", "attention", "rows", "insight", "stream"]
 
 
 @pytest.mark.parametrize(

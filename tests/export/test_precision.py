@@ -9,7 +9,7 @@ from onnx import TensorProto
 from tests.encoders import seeded
 from tests.exports import manifest_of
 
-from polyhead_export import ExportError, ParityError, Precision, export_family
+from polyhead_export import ParityError, Precision, export_family
 from polyhead_export.parity import deviation
 from polyhead_model import EncoderConfig
 
@@ -87,8 +87,3 @@ def test_numbers_beyond_the_range_of_fp16_are_refused(tmp_path: Path) -> None:
         export_family(encoder, "loud", tmp_path, precision="fp16")
 
     assert list(tmp_path.iterdir()) == []
-
-
-def test_precisions_have_names(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="precision must be one of fp32, fp16, bf16, int8, was 'int4'"):
-        export_family(seeded(SMALL, 31), "small", tmp_path, precision="int4")  # type: ignore[arg-type]

@@ -199,10 +199,3 @@ def test_masks_that_do_not_fit_are_named() -> None:
         TypeError, match=r"boolean with True = may attend, was torch.float32; polyhead_model.masks"
     ):
         attention(x, mask=torch.zeros(2, 3, 3))
-
-
-def test_head_width_must_follow_or_be_given() -> None:
-    with pytest.raises(
-        ValueError, match=r"d_model \(10\) must be a multiple of heads \(3\); give head_width"
-    ):
-        MultiHeadAttention(10, 3)

@@ -138,11 +138,6 @@ def test_mistakes_are_named(
         describe(*arguments)
 
 
-def test_a_sequence_over_the_models_positions(describe: Describe, minilm_checkpoint: Path) -> None:
-    with pytest.raises(DescribeError, match="tokens must be at most 512, the model's positions, was 513"):
-        describe("--checkpoint", minilm_checkpoint, "--tokens", "513")
-
-
 def test_describing_needs_no_torch(minilm_checkpoint: Path) -> None:
     code = f"""
 import sys

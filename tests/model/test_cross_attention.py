@@ -46,7 +46,6 @@ def test_layers_attend_to_the_memory_one_after_another() -> None:
             {"cross_attention": "alone", "causal": True},
             "causal must be false where cross_attention is 'alone'",
         ),
-        ({"cross_attention": "alone", "fused": True}, "fused must be false where cross_attention is 'alone'"),
         ({"cross_attention": "after_self"}, "decoder blocks, which need feed_forward"),
         (
             {"cross_attention": "after_self", "feed_forward": 8, "head_mask_input": True},
@@ -60,35 +59,24 @@ def test_a_configuration_that_would_have_no_effect_is_rejected(fields: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("inputs", "error", "message"),
+    ("inputs", "message"),
     [
-        ({}, ValueError, "memory must be given"),
-        ({"memory": torch.zeros(1, 3, D)}, ValueError, r"memory must have the shape \[B = 2, S, D = 24\]"),
-        ({"memory": torch.zeros(2, 3, 5)}, ValueError, r"was \[2, 3, 5\]"),
-        ({"memory": torch.zeros(2, 0, D)}, ValueError, "S must be at least 1, was 0"),
-        ({"memory": torch.zeros(2, 3, D, dtype=torch.int64)}, TypeError, "memory must be floating point"),
+        ({}, "memory must be given"),
+        ({"memory": torch.zeros(1, 3, D)}, r"memory must have the shape \[B = 2, S, D = 24\]"),
+        ({"memory": torch.zeros(2, 0, D)}, "S must be at least 1, was 0"),
         (
             {"memory": torch.zeros(2, 3, D), "memory_lengths": torch.tensor([3, 4])},
-            ValueError,
             r"memory_lengths\[1\] must be between 0 and S \(3\), was 4",
         ),
         (
-            {"memory": torch.zeros(2, 3, D), "memory_mask": torch.ones(2, 3, 3, dtype=torch.bool)},
-            ValueError,
-            "memory_mask must have the shape",
-        ),
-        (
             {"memory": torch.zeros(2, 3, D), "mask": torch.ones(2, 4, 4, dtype=torch.bool)},
-            ValueError,
             "mask must be None: this encoder attends to the memory alone",
         ),
     ],
 )
-def test_a_memory_that_does_not_fit_is_rejected(
-    inputs: dict[str, Tensor], error: type[Exception], message: str
-) -> None:
+def test_a_memory_that_does_not_fit_is_rejected(inputs: dict[str, Tensor], message: str) -> None:
     mine = Encoder(EncoderConfig(d_model=D, heads=H, layers=1, cross_attention="alone"))
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         mine(torch.zeros(2, 4, D), **inputs)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.encoders import BERT
 from tests.model.test_properties import configs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,17 +31,7 @@ from polyhead_model import (
 from polyhead_model.describe import REPLY_LIMIT
 from polyhead_server.settings import Settings
 
-TOKENS = EncoderConfig(
-    d_model=12,
-    heads=2,
-    layers=3,
-    feed_forward=20,
-    vocabulary=30,
-    positions=16,
-    types=2,
-    embedding_norm=True,
-    pooling="mean",
-)
+TOKENS = replace(BERT, d_model=12, layers=3, feed_forward=20, positions=16, pooling="mean")
 
 
 sizes = st.tuples(st.integers(2, 7), st.integers(2, 5))

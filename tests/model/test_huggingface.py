@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.checkpoints import SIZES
 
 from polyhead_model import CheckpointError, Dense, read_checkpoint_info
 
-BERT = {
+BERT = SIZES | {
     "model_type": "bert",
     "vocab_size": 50,
-    "hidden_size": 16,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
     "max_position_embeddings": 20,
     "type_vocab_size": 2,
     "hidden_act": "gelu",
@@ -80,8 +78,6 @@ def test_what_a_folder_says_of_cutting_its_vectors(sentence: Path) -> None:
     assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
     (sentence / "README.md").write_text(CARD.partition("```")[0])
     assert read_checkpoint_info(sentence).encoder.matryoshka == ()
-    (sentence / "README.md").write_text(CARD.replace("        4\n", "        4, \n"))
-    assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
     (sentence / "README.md").write_text(CARD.replace("8,", f"{'9' * 5000}, 17, 16, 0,"))
     assert read_checkpoint_info(sentence).encoder.matryoshka == (16, 4)
     (sentence / "README.md").write_text(CARD.replace("8", "1024").replace("4", "512"))
@@ -358,24 +354,6 @@ def test_distilbert_has_its_own_epsilon(bert: Path) -> None:
 
 
 PROMPTS = {"prompts": {"query": "query: ", "none": ""}}
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({}, ""),
-        (PROMPTS, ""),
-        (PROMPTS | {"default_prompt_name": "query"}, "query: "),
-        (PROMPTS | {"default_prompt_name": "none"}, ""),
-    ],
-)
-def test_default_prompt(sentence: Path, config: dict[str, Any], expected: str) -> None:
-    write(sentence / "config_sentence_transformers.json", config)
-
-    info = read_checkpoint_info(sentence)
-    assert info.prompts.default == expected
-    assert info.prompts.texts == config.get("prompts", {})
-    assert not read_checkpoint_info(sentence, prompt_name="").prompts.default
 
 
 def test_a_prompt_may_be_chosen(sentence: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyhead_model.positions import RelativeBias, rotary_frequencies, rotation_of
 
-HEADS, WIDTH, TOKENS = 2, 6, 40
+HEADS = 2
 
 
 def test_angles_of_long_sequences_keep_their_digits() -> None:

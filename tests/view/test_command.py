@@ -110,11 +110,6 @@ def test_similarity_shows_the_pairs_that_add_most(real_server: str, capsys: Capt
     assert out.read_text().startswith("<?xml")
 
 
-def test_similarity_is_refused_where_vectors_are_not_pooled(fake: "FakeServer", capsys: Captured) -> None:
-    assert main(["similarity", "a", "b", "--model", "words", "--address", fake.target]) == 1
-    assert "only for a family that pools by the mean; words does not pool" in capsys.readouterr().err
-
-
 def test_without_matplotlib_the_extra_is_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "polyhead_view.plots", raising=False)
     for module in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:

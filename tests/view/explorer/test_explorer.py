@@ -1,9 +1,7 @@
 """What is asked of the server for each part of the page, and what the page is given of it."""
 
-import asyncio
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from tests.numerics import close
 from tests.view.explorer.fake import NAMES, FakeClient
 from tests.view.explorer.test_frames import unpack
 
-from polyhead_view.explorer.answers import map_of
 from polyhead_view.explorer.explorer import Explorer, cosine
 from polyhead_view.explorer.page import create_page
 from polyhead_view.inputs import SequenceFiles
@@ -104,14 +101,6 @@ def test_a_map_that_the_family_does_not_have_is_refused(page: TestClient) -> Non
         assert message in refused.json()["message"]
 
 
-@pytest.mark.parametrize("path", ["overview", "map", "similarity"])
-def test_silenced_heads_are_zeros_of_the_mask(page: TestClient, words: FakeClient, path: str) -> None:
-    ask(page, path, silenced=[[0, 1], [1, 2]], other="a dog")
-
-    for call in words.calls:
-        np.testing.assert_array_equal(call["head_mask"], [[1, 0, 1], [1, 1, 0]])
-
-
 def test_a_change_compares_with_and_without_the_silenced_heads(page: TestClient, words: FakeClient) -> None:
     header, arrays = ask(page, "change", silenced=[[0, 0], [0, 1], [0, 2]])
 
@@ -155,15 +144,6 @@ def test_a_text_without_tokens_is_refused(page: TestClient, path: str) -> None:
 
     assert answer.status_code == 400
     assert "must have tokens" in answer.json()["message"]
-
-
-def test_maps_of_chosen_queries_have_their_tokens(words: FakeClient) -> None:
-    encoding = asyncio.run(words.encode("the cat", model="words", attention=[0]))
-
-    header, _ = unpack(map_of(replace(encoding, queries=(2, 1)), np.ones((2, 4))))
-
-    assert header["tokens"] == ["cat", "the"]
-    assert header["columns"] == ["[CLS]", "the", "cat", "[SEP]"]
 
 
 def test_attention_to_a_memory_is_shown_apart(words: FakeClient, tmp_path: Path) -> None:

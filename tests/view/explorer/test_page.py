@@ -85,7 +85,6 @@ def test_other_sites_cannot_ask(page: TestClient, words: FakeClient, content_typ
         (b"\xff", "must be JSON"),
         (b"[" * 100_000, "must be JSON"),
         (b"[]", "an object of model, text"),
-        (b"null", "an object of model, text"),
         (b'{"model": "words", "text": "a", "colour": 1}', "an object of model, text"),
         (b'{"model": "words"}', "have a text"),
         (b'{"text": "a"}', "name a model"),
@@ -93,14 +92,8 @@ def test_other_sites_cannot_ask(page: TestClient, words: FakeClient, content_typ
         (b'{"model": "words", "text": "a", "layer": "0"}', "layer must be of type int, was str"),
         (b'{"model": "words", "text": "a", "head": true}', "head must be of type int, was bool"),
         (b'{"model": "words", "text": "a", "truncate": 1}', "truncate must be of type bool, was int"),
-        (b'{"model": "words", "text": "a", "silenced": 5}', "silenced must be a list of"),
         (b'{"model": "words", "text": "a", "silenced": [[0]]}', "silenced must be a list of"),
-        (b'{"model": "words", "text": "a", "silenced": [[0, 1.5]]}', "silenced must be a list of"),
         (b'{"model": "words", "text": "a", "silenced": [[0, 3]]}', "within 2 layers of 3 heads, was [0, 3]"),
-        (
-            b'{"model": "words", "text": "a", "silenced": [[-1, 0]]}',
-            "within 2 layers of 3 heads, was [-1, 0]",
-        ),
     ],
 )
 def test_bad_questions_are_refused_with_a_sentence(page: TestClient, body: bytes, said: str) -> None:
