@@ -203,8 +203,7 @@ class Caller:
         given = self.header("content-type").partition(";")[0].strip()
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
             raise HTTPException(415, f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
-        drops = self.registry.unattributed
-        self.held = self.until_sent.enter_context(self.runtime.budget.begin(drops))
+        self.held = self.until_sent.enter_context(self.runtime.budget.begin())
         body = await read_body(
             request.receive,
             size=self.header("content-length"),

@@ -49,7 +49,7 @@ class EmbeddingsBody(EmbeddingOptions):
     """float (the default) or base64"""
     dimensions: Count | None = None
     """How many of the first dimensions to return, normalised again"""
-    output_dtype: Literal["float"] | VectorPrecision | None = None
+    output_dtype: Literal["float", VectorPrecision] | None = None
     """Of what the vectors are made: float by default. Others than float do not come in base64"""
     user: str | None = None
     """Ignored"""

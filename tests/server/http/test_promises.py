@@ -333,7 +333,7 @@ def test_limits_are_said_before_anything_is_computed(serve_over_http: StartHttp)
     answered = web.post(INFER, body, headers)
 
     assert answered.status == 413
-    assert "ask for parameter dtype FP16" in answered.error
+    assert "dtype FP16 or UINT8" in answered.error
     assert answered.headers["polyhead-limit"] == "max_reply_bytes"
     assert web.counted("polyhead_batch_sequences_count", "tiny") == 0
 
