@@ -165,7 +165,8 @@ def test_integers_are_those_of_sentence_transformers(
     from sentence_transformers.util.quantization import quantize_embeddings
 
     asked: Any = {"model": "cut", "dimensions": dimensions}
-    floats, others = (client.encode(texts, **asked).pooled for texts in (TEXTS, CALIBRATION))
+    floats: Any = client.encode(TEXTS, **asked).pooled
+    others: Any = client.encode(CALIBRATION, **asked).pooled
 
     found: Any = client.encode(TEXTS, precision=precision, **asked).pooled
     alone: Any = [client.encode(text, precision=precision, **asked).pooled for text in TEXTS]

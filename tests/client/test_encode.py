@@ -118,7 +118,7 @@ def test_without_vectors_of_tokens_it_is_the_graph_that_computes_none(
     client: Client, fake: FakeServer
 ) -> None:
     fake.graphs = ["", "attention", "pooled"]
-    models = {
+    models: dict[str, Any] = {
         "words.pooled": {"output": False},
         "words": {},
         "words.attention": {"output": False, "attention": True},
