@@ -9,7 +9,6 @@ MPNET ?= .mpnet
 RATED ?= .rated-documents
 INSTALLED := build/installed
 PEER_TRITON_VENV ?= .venv-peer-triton
-PEER_KSERVE_VENV ?= .venv-peer-kserve
 PEER_SENTENCES_VENV ?= .venv-peer-sentences
 BIN := $(VENV)/bin
 # Files of tests go to so many processes, in their own order: those with the fewest tests are not the shortest, and
@@ -97,14 +96,14 @@ bench: $(VENV)/dev  ## Measure what serving costs on top of onnxruntime; BASELIN
 	$(BIN)/python -m benchmarks.bench $(if $(BASELINE),--baseline $(BASELINE))
 
 PARTS_NEED = $(if $(PARTS),$(foreach part,$(PARTS),$(NEEDED_BY_$(part))),$(foreach part,peers natural engines int8,$(NEEDED_BY_$(part))))
-NEEDED_BY_peers = $(PEER_TRITON_VENV)/ready $(PEER_KSERVE_VENV)/ready
-NEEDED_BY_natural = $(PEER_TRITON_VENV)/ready $(PEER_SENTENCES_VENV)/ready
+NEEDED_BY_peers = $(PEER_TRITON_VENV)/ready
+NEEDED_BY_natural = $(PEER_SENTENCES_VENV)/ready
 NEEDED_BY_engines = $(PEER_SENTENCES_VENV)/ready
 NEEDED_BY_int8 = $(RATED)/ready
-compare: $(VENV)/dev  ## Measure beside Triton, KServe and other engines; PARTS="peers natural engines int8 heads" picks some
+compare: $(VENV)/dev  ## Measure beside Triton and other engines; PARTS="peers natural engines int8 heads" picks some
 	$(if $(strip $(PARTS_NEED)),$(MAKE) $(sort $(PARTS_NEED)))
 	$(BIN)/python -m benchmarks.compare $(if $(PARTS),--parts $(PARTS)) --rated-documents $(RATED) \
-		--triton-venv $(PEER_TRITON_VENV) --kserve-venv $(PEER_KSERVE_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
+		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
 
 gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
@@ -134,7 +133,7 @@ constraints: $(VENV)/dev  ## Record the newest versions that a fresh install giv
 	build/fresh/bin/pip freeze --all --exclude pip --exclude-editable | grep -v '^nvidia-\|^triton==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove everything that was made here
-	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(PEER_TRITON_VENV) $(PEER_KSERVE_VENV) $(PEER_SENTENCES_VENV) $(MPNET) build dist models
+	rm -rf $(VENV) $(TRITON_VENV) $(KSERVE_VENV) $(HTTP_CLIENTS_VENV) $(PEER_TRITON_VENV) $(PEER_SENTENCES_VENV) $(MPNET) build dist models
 
 $(VENV)/python: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -201,13 +200,7 @@ PEER_ONNXRUNTIME = onnxruntime==$(shell sed -n 's/^onnxruntime\(-gpu\)\?==//p' c
 
 $(PEER_TRITON_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_TRITON_VENV)
-	$(PEER_TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0 $(PEER_ONNXRUNTIME) \
-		$(shell grep '^tokenizers==' constraints.txt)
-	touch $@
-
-$(PEER_KSERVE_VENV)/ready: constraints.txt
-	$(PYTHON) -m venv $(PEER_KSERVE_VENV)
-	$(PEER_KSERVE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile kserve==0.21.0 $(PEER_ONNXRUNTIME)
+	$(PEER_TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0 $(PEER_ONNXRUNTIME)
 	touch $@
 
 # Engines of texts for `make compare`, at the versions that were measured. sentence-transformers' ONNX back end wants
@@ -215,5 +208,5 @@ $(PEER_KSERVE_VENV)/ready: constraints.txt
 $(PEER_SENTENCES_VENV)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEER_SENTENCES_VENV)
 	$(PEER_SENTENCES_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
-		ctranslate2==4.8.5 'sentence-transformers[onnx,openvino]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
+		ctranslate2==4.8.5 'sentence-transformers[onnx]==5.7.0' $(PEER_ONNXRUNTIME) $(shell grep '^torch==' constraints.txt)
 	touch $@

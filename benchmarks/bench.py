@@ -9,17 +9,18 @@ machine's.
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import encoders as benches
 from benchmarks.contenders import POLYHEAD, Contender, echo_server, export_by, polyhead, python_of
 from benchmarks.encoders import BenchEncoder, mixed_lengths, request_bytes
 from benchmarks.engines.limit import ALONE, LIMIT, EncoderLimit, limit_of
 from benchmarks.generator import (
-    Connect,
+    Call,
     closed_loop,
     http_calls,
     http_request,
@@ -53,23 +54,8 @@ _NO_SLOWER = Want(of=BASELINE, least=0.97)
 """Where runs cost more than requests."""
 
 
-def calls(contender: Contender, connections: int = 1) -> Connect:
-    """Return what connects to a server for calls."""
-    return partial(unary_calls, contender.address, connections)
-
-
-def streams(contender: Contender, number: int = 1) -> Connect:
-    """Return what opens streams to a server."""
-    return partial(stream_calls, contender.address, number)
-
-
-def posts(contender: Contender, connections: int = 1) -> Connect:
-    """Return what connects to a server over HTTP."""
-    return partial(http_calls, contender.http, connections)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class ServerTraffic:
     """A load that polyhead and the baseline get."""
 
     encoder: BenchEncoder
@@ -78,7 +64,8 @@ class Traffic:
     in_flight: int
     per_call: int = 1
     """Sequences of each request."""
-    connect: Callable[[Contender], Connect] = calls
+    connect: Callable[[str], AbstractAsyncContextManager[Call]] = unary_calls
+    """Opens the connections to an address."""
     beside: Mapping[str, Callable[[], Sample]] = field(default_factory=dict)
     """What else takes turns."""
     wanted: Sequence[Want] = ()
@@ -95,7 +82,8 @@ class Traffic:
 
     def measure(self, contender: Contender, seconds: float) -> Sample:
         """Load a server."""
-        connect = self.connect(contender)
+        address = contender.http if self.connect is http_calls else contender.address
+        connect = partial(self.connect, address)
         if self.rate:
             send = partial(open_loop, connect, self.requests, rate=self.rate)
             return contender.load(send, max(_OPEN_FACTOR * seconds, _FEWEST_ARRIVALS / self.rate))
@@ -108,20 +96,23 @@ class Traffic:
 # ---- What is sent --------------------------------------------------------------------------------------
 
 
-def tiny(encoder: BenchEncoder, floor: Contender, seconds: float) -> Iterator[Traffic]:
+def tiny(encoder: BenchEncoder, floor: Contender, seconds: float) -> Iterator[ServerTraffic]:
     """Yield the traffic of an encoder whose requests cost more than its runs; the floor counts."""
     lengths = [encoder.tokens] * 64
     equal, eight = request_bytes(encoder, lengths[:8]), request_bytes(encoder, lengths, batch=8)
     mixed = request_bytes(encoder, mixed_lengths(encoder.mixed))
-    loads: list[tuple[str, list[bytes], Callable[[Contender], Connect], int, float]] = [
-        *(("equal", equal, calls, in_flight, least) for in_flight, least in ((1, 0.4), (8, 0.5), (32, 0.6))),
-        *(("mixed", mixed, calls, in_flight, 0.0) for in_flight in (8, 32)),
-        ("equal, lists of 8", eight, calls, 8, 0.0),
-        ("equal, a stream", equal, streams, 8, 0.0),
-        ("equal, 4 streams", equal, partial(streams, number=4), 32, 0.0),
+    loads: list[tuple[str, list[bytes], Callable[..., Any], int, float]] = [
+        *(
+            ("equal", equal, unary_calls, in_flight, least)
+            for in_flight, least in ((1, 0.4), (8, 0.5), (32, 0.6))
+        ),
+        *(("mixed", mixed, unary_calls, in_flight, 0.0) for in_flight in (8, 32)),
+        ("equal, lists of 8", eight, unary_calls, 8, 0.0),
+        ("equal, a stream", equal, stream_calls, 8, 0.0),
+        ("equal, 4 streams", equal, partial(stream_calls, streams=4), 32, 0.0),
     ]
     for what, requests, connect, in_flight, least in loads:
-        traffic = Traffic(
+        traffic = ServerTraffic(
             encoder=encoder,
             what=what,
             requests=requests,
@@ -133,7 +124,7 @@ def tiny(encoder: BenchEncoder, floor: Contender, seconds: float) -> Iterator[Tr
         yield replace(traffic, beside={FLOOR: partial(traffic.measure, floor, seconds)})
 
 
-def blocks(encoder: BenchEncoder, limit: EncoderLimit) -> Iterator[Traffic]:
+def blocks(encoder: BenchEncoder, limit: EncoderLimit) -> Iterator[ServerTraffic]:
     """Yield the traffic of an encoder whose runs cost more than its requests; the limit counts."""
     equal, mixed = [encoder.tokens] * 8, mixed_lengths(encoder.mixed)
     best, best_of_mixed = limit.search(equal), limit.search(mixed)
@@ -144,7 +135,7 @@ def blocks(encoder: BenchEncoder, limit: EncoderLimit) -> Iterator[Traffic]:
         ("mixed", mixed, 8, best_of_mixed, 0.75),
         ("mixed", mixed, 32, best_of_mixed, 0.85),
     ):
-        yield Traffic(
+        yield ServerTraffic(
             encoder=encoder,
             what=what,
             requests=request_bytes(encoder, lengths),
@@ -155,10 +146,10 @@ def blocks(encoder: BenchEncoder, limit: EncoderLimit) -> Iterator[Traffic]:
         )
 
 
-def attention(encoder: BenchEncoder, server: Contender, seconds: float) -> Traffic:
+def attention(encoder: BenchEncoder, server: Contender, seconds: float) -> ServerTraffic:
     """Return the traffic with a layer's attention in the reply."""
     lengths = [_ATTENTION_TOKENS] * 8
-    plain = Traffic(
+    plain = ServerTraffic(
         encoder=encoder,
         what=f"a layer's attention, T = {_ATTENTION_TOKENS}",
         requests=request_bytes(encoder, lengths),
@@ -172,12 +163,12 @@ def attention(encoder: BenchEncoder, server: Contender, seconds: float) -> Traff
     )
 
 
-def texts(encoder: BenchEncoder, server: Contender, seconds: float) -> Iterator[Traffic]:
+def texts(encoder: BenchEncoder, server: Contender, seconds: float) -> Iterator[ServerTraffic]:
     """Yield the traffic of texts, over gRPC and over HTTP."""
     every = natural_texts(96)
     for per_call, in_flight in ((1, 1), (1, 8), (32, 1)):
         lists = [every[at : at + per_call] for at in range(0, len(every), per_call)]
-        by_grpc = Traffic(
+        by_grpc = ServerTraffic(
             encoder=encoder,
             what=f"lists of {per_call} texts" if per_call > 1 else "texts",
             requests=[benches.text_request(encoder.name, each) for each in lists],
@@ -193,7 +184,7 @@ def texts(encoder: BenchEncoder, server: Contender, seconds: float) -> Iterator[
             requests=[
                 http_request("/v1/embeddings", body, Content_Type="application/json") for body in bodies
             ],
-            connect=partial(posts, connections=in_flight),
+            connect=http_calls,
             beside={GRPC: partial(by_grpc.measure, server, seconds)},
             wanted=[Want(of=GRPC, least=0.85), _NO_SLOWER],
         )
@@ -211,11 +202,11 @@ class Bench:
     """
 
     def __init__(self, served: Sequence[Contender], chosen: Namespace) -> None:
-        self.comparisons: list[tuple[Traffic, Comparison]] = []
+        self.comparisons: list[tuple[ServerTraffic, Comparison]] = []
         self._served = served
         self._chosen = chosen
 
-    def run(self, traffics: Iterable[Traffic]) -> None:
+    def run(self, traffics: Iterable[ServerTraffic]) -> None:
         """Measure each traffic, and at last an open loop at a share of the rate with most in flight."""
         last = None
         for traffic in traffics:
@@ -224,11 +215,10 @@ class Bench:
                 last = traffic, min(comparison.median(each.name) for each in self._served)
         if last:
             traffic, rate = last
-            four = partial(calls, connections=4)
-            arriving = replace(traffic, what="Poisson arrivals", connect=four, rate=_SHARE * rate)
+            arriving = replace(traffic, what="Poisson arrivals", rate=_SHARE * rate)
             self._compare(replace(arriving, beside={}, wanted=[]))
 
-    def _compare(self, traffic: Traffic) -> Comparison:
+    def _compare(self, traffic: ServerTraffic) -> Comparison:
         measures: dict[str, Callable[[], Sample]] = {
             each.name: partial(traffic.measure, each, self._chosen.seconds) for each in self._served
         }
@@ -238,13 +228,13 @@ class Bench:
         return comparison
 
 
-def sections(comparisons: Sequence[tuple[Traffic, Comparison]]) -> list[str]:
+def sections(comparisons: Sequence[tuple[ServerTraffic, Comparison]]) -> list[str]:
     """Return the page's table."""
     used = [of for of in _COLUMNS if any(each.strongest(of) for _, each in comparisons)]
     return markdown_table(_row(traffic, each, used) for traffic, each in comparisons)
 
 
-def _row(traffic: Traffic, comparison: Comparison, used: Sequence[str]) -> dict[str, str]:
+def _row(traffic: ServerTraffic, comparison: Comparison, used: Sequence[str]) -> dict[str, str]:
     def ratio(of: str, field: str = "rate") -> str:
         other = comparison.strongest(of)
         return str(comparison.ratio(POLYHEAD, other, field)) if other else ""
@@ -267,7 +257,7 @@ def _row(traffic: Traffic, comparison: Comparison, used: Sequence[str]) -> dict[
     }
 
 
-def judge(comparisons: Sequence[tuple[Traffic, Comparison]]) -> list[Condition]:
+def judge(comparisons: Sequence[tuple[ServerTraffic, Comparison]]) -> list[Condition]:
     """Return what must hold."""
     every = [comparison for _, comparison in comparisons]
     errors = sum(each.errors(name) for each in every for name in each.samples)

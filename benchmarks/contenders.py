@@ -91,11 +91,6 @@ class Contender:
             else:
                 time.sleep(0.05)
 
-    def version(self) -> str:
-        """Return what it says of itself."""
-        reply = pb.ServerMetadataResponse.FromString(self._ask("ServerMetadata"))
-        return f"{reply.name} {reply.version}"
-
     def check(self, encoder: BenchEncoder, graph: Path, lengths: Sequence[int] = ()) -> None:
         """Compare its answers with onnxruntime's own.
 

@@ -134,13 +134,8 @@ def mixed_lengths(count: int, *, seed: int = 0) -> list[int]:
 
 def sequences(encoder: BenchEncoder, lengths: Sequence[int]) -> list[NDArray[np.float32]]:
     """Return a random sequence [T_i, D] of each length, the same every time."""
-    return random_vectors(lengths, encoder.config.d_model)
-
-
-def random_vectors(lengths: Sequence[int], d_model: int) -> list[NDArray[np.float32]]:
-    """Return a random sequence [T_i, D] of each length, the same every time."""
     random = np.random.default_rng(0)
-    return [random.standard_normal((length, d_model), np.float32) for length in lengths]
+    return [random.standard_normal((length, encoder.config.d_model), np.float32) for length in lengths]
 
 
 def request_bytes(
@@ -178,16 +173,10 @@ def infer_request(model: str, inputs: Mapping[str, NDArray[np.generic]], outputs
     return bytes(request.SerializeToString())
 
 
-def text_request(model: str, texts: Sequence[str], per_text: Sequence[int] = ()) -> bytes:
-    """Return a `ModelInferRequest` for the pooled vectors of texts.
-
-    Args:
-        model: The model's name.
-        texts: The texts.
-        per_text: The shape of a text within a batch.
-    """
+def text_request(model: str, texts: Sequence[str]) -> bytes:
+    """Return a `ModelInferRequest` for the pooled vectors of texts."""
     request = pb.ModelInferRequest(model_name=model)
-    request.inputs.add(name="text", datatype="BYTES", shape=(len(texts), *per_text))
+    request.inputs.add(name="text", datatype="BYTES", shape=(len(texts),))
     request.raw_input_contents.append(pack_strings(text.encode() for text in texts))
     request.outputs.add(name="pooled")
     return bytes(request.SerializeToString())

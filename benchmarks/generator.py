@@ -264,14 +264,20 @@ def stream(channel: grpc.aio.Channel) -> Any:
 
 
 @asynccontextmanager
-async def unary_calls(address: str, connections: int = 1) -> AsyncIterator[Call]:
-    """Call `ModelInfer`, on several connections in turn."""
+async def unary_calls(address: str) -> AsyncIterator[Call]:
+    """Call `ModelInfer`, on as many connections as the calls in flight need: none waits for another here."""
     async with AsyncExitStack() as stack:
-        channels = [await stack.enter_async_context(channel_to(address)) for _ in range(connections)]
-        turns = itertools.cycle(map(unary, channels))
+        room = deque[Any]()
 
         async def call(request: bytes) -> object:
-            return await next(turns)(request)
+            if not room:
+                channel = await stack.enter_async_context(channel_to(address))
+                room.extend([unary(channel)] * PER_CONNECTION)
+            infer = room.popleft()
+            try:
+                return await infer(request)
+            finally:
+                room.append(infer)
 
         yield call
 
@@ -302,24 +308,19 @@ async def stream_calls(address: str, streams: int = 1) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def http_calls(address: str, connections: int = 1) -> AsyncIterator[Call]:
-    """Send whole requests, with their heads, over HTTP/1.1.
-
-    Args:
-        address: Host and port.
-        connections: As many calls may be in flight.
-    """
+async def http_calls(address: str) -> AsyncIterator[Call]:
+    """Send whole requests, with their heads, over HTTP/1.1, on a connection for each call in flight."""
     host, _, port = address.rpartition(":")
     async with AsyncExitStack() as stack:
         free = deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
-        for _ in range(connections):
-            reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
-            stack.push_async_callback(_closed, writer)
-            stack.callback(writer.close)
-            free.append((reader, writer))
 
         async def call(request: bytes) -> bytes:
-            reader, writer = free.popleft()
+            if free:
+                reader, writer = free.popleft()
+            else:
+                reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
+                stack.push_async_callback(_closed, writer)
+                stack.callback(writer.close)
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             if size := re.search(rb"\r\ncontent-length: (\d+)\r\n", head, re.I):

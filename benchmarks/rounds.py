@@ -163,9 +163,7 @@ class Want:
 
     of: str
     """How the names begin of those of which the strongest is meant."""
-    least: float | None = None
-    most: float | None = None
-    field: str = "rate"
+    least: float
     name: str | None = None
     """The contender; None for the base of the comparison."""
 
@@ -199,31 +197,26 @@ class Comparison:
         """Compare a contender with another one."""
         return ratio_of(self.values(name, field), self.values(other, field))
 
-    def strongest(self, prefix: str, field: str = "rate") -> str | None:
-        """Return which contender of those whose names begin so has the best median.
+    def strongest(self, prefix: str) -> str | None:
+        """Return which contender of those whose names begin so has the highest median rate.
 
-        That is the highest rate, or the lowest of anything else. The best one of each single round would be
-        too strong: that also picks whom noise favours.
+        The best one of each single round would be too strong: that also picks whom noise favours.
         """
         names = [name for name in self.samples if name.startswith(prefix)]
-        best = max if field == "rate" else min
-        return best(names, key=lambda name: self.median(name, field), default=None)
+        return max(names, key=self.median, default=None)
 
     def judge(self, wanted: Iterable[Want]) -> list[Condition]:
         """Return which ratios are reached; what takes no part is not judged."""
         found = []
         for want in wanted:
-            name, other = want.name or self.base, self.strongest(want.of, want.field)
+            name, other = want.name or self.base, self.strongest(want.of)
             if name not in self.samples or other is None:
                 continue
-            ratio = self.ratio(name, other, want.field)
-            least, most = want.least or 0.0, want.most or float("inf")
-            bound = f"≥ {want.least:g}" if want.least is not None else f"≤ {want.most:g}"
-            what = {"rate": "", "p50_ms": "p50 of ", "p99_ms": "p99 of "}[want.field]
+            ratio = self.ratio(name, other)
             found.append(
                 Condition(
-                    name=f"{self.title}: {what}{name} {bound} × {other}",
-                    holds=least <= ratio.value <= most,
+                    name=f"{self.title}: {name} ≥ {want.least:g} × {other}",
+                    holds=ratio.value >= want.least,
                     seen=str(ratio),
                 )
             )

@@ -20,7 +20,7 @@ from tests.servers import quick_settings
 from polyhead_client import Client, InvalidRequest
 from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
-from polyhead_load.sweep.warm_up import warm_up
+from polyhead_load.sweep.processes import generate
 from polyhead_model import Encoder, EncoderConfig
 
 D, H, L = 16, 2, 2
@@ -286,8 +286,10 @@ def test_arrays_keep_their_padding_and_large_batches_are_split(models: Path) -> 
         assert not result.output[row, t:].any()
 
 
-def test_a_sweep_warms_up_what_has_a_memory(client: Client) -> None:
-    assert warm_up(client, a_plan(model="cross", tokens=5), most_seconds=0.1).requests >= 6
+def test_a_load_is_put_on_what_has_a_memory(server: Running, tmp_path: Path) -> None:
+    plan = a_plan(address=server.address, model="cross", tokens=5, rate=20.0, seconds=0.5)
+
+    assert generate(plan, tmp_path).records.answered.all()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def main() -> int:
     """Run the parts one after the other, and return 0 if every condition of all holds."""
     parser = options(__doc__)
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
-    for name in ("triton", "kserve", "sentences"):
+    for name in ("triton", "sentences"):
         parser.add_argument(f"--{name}-venv", type=Path, default=Path(f".venv-peer-{name}"))
     parser.add_argument("--rated-documents", type=Path, metavar="FOLDER", default=Path(".rated-documents"))
     chosen = parser.parse_args()

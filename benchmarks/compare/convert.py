@@ -1,43 +1,30 @@
-"""Convert a checkpoint for the engines of peers.
+"""Convert a checkpoint for other engines.
 
     python -m benchmarks.compare.convert CHECKPOINT FOLDER
 
 `FOLDER/ctranslate2` is CTranslate2's, in fp32; `FOLDER/sentence-transformers` has an ONNX graph as
-sentence-transformers exports it, one that onnxruntime's optimiser went over, and OpenVINO's.
+sentence-transformers exports it, beside the weights that its PyTorch back end reads.
 """
 
-import argparse
 import shutil
+import sys
 from pathlib import Path
 
 from ctranslate2.converters import TransformersConverter
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.backend import export_optimized_onnx_model
-
-OPTIMISED = "O3"
 
 
 def main() -> None:
     """Convert."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("folder", type=Path)
-    chosen = parser.parse_args()
-    shutil.rmtree(chosen.folder, ignore_errors=True)
-    chosen.folder.mkdir(parents=True)
-    TransformersConverter(str(chosen.checkpoint)).convert(str(chosen.folder / "ctranslate2"))
-    sentences = str(chosen.folder / "sentence-transformers")
+    checkpoint, folder = map(Path, sys.argv[1:])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    TransformersConverter(str(checkpoint)).convert(str(folder / "ctranslate2"))
+    sentences = folder / "sentence-transformers"
     made = {"provider": "CPUExecutionProvider", "export": True}
-    model = SentenceTransformer(str(chosen.checkpoint), device="cpu", backend="onnx", model_kwargs=made)
-    model.save_pretrained(sentences, create_model_card=False)
-    export_optimized_onnx_model(model, OPTIMISED, sentences)
-    exported = {"export": True}
-    model = SentenceTransformer(
-        str(chosen.checkpoint), device="cpu", backend="openvino", model_kwargs=exported
-    )
-    model.save_pretrained(sentences, create_model_card=False)
-    # Its PyTorch back end reads the same folder.
-    shutil.copyfile(chosen.checkpoint / "model.safetensors", Path(sentences) / "model.safetensors")
+    model = SentenceTransformer(str(checkpoint), device="cpu", backend="onnx", model_kwargs=made)
+    model.save_pretrained(str(sentences), create_model_card=False)
+    shutil.copyfile(checkpoint / "model.safetensors", sentences / "model.safetensors")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from rich.progress import track
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.encoders import BenchEncoder, export_missing
 from benchmarks.gpu.speed import attend_sdpa
@@ -52,15 +52,12 @@ class HeadLayer:
 
     def calls(self, x: Tensor) -> dict[str, Call]:
         """Return the implementations, by name; each gives the output [1, T, D] for x [1, T, D]."""
-        layer, fused = self.attention, self.attention.fuse()
+        layer = self.attention
         calls: dict[str, Call] = {
             LOOP: partial(attend_in_a_loop, layer, x),
             BATCHED: lambda: layer(x)[0],
             SDPA: lambda: layer(x, attend=attend_sdpa)[0],
         }
-        if layer.head_width * layer.heads == D:  # it has no other head widths
-            own = as_torch_module(fused)
-            calls["nn.MultiheadAttention"] = lambda: own(x, x, x, need_weights=False)[0]
         feeds = {"x": x.numpy(), "lengths": np.array([x.shape[1]], np.int32)}
         for name, graph in self.graphs.items():
             calls[name] = partial(_first_output, open_graph(graph, threads=1), feeds)
@@ -86,15 +83,6 @@ def attend_in_a_loop(attention: MultiHeadAttention, x: Tensor) -> Tensor:
         heads.append(weights @ v)
     output: Tensor = attention.w_o(torch.cat(heads, -1))
     return output
-
-
-def as_torch_module(fused: MultiHeadAttention) -> nn.MultiheadAttention:
-    """Return PyTorch's own module with the weights of a fused attention."""
-    module = nn.MultiheadAttention(D, fused.heads, batch_first=True).eval()
-    state = fused.state_dict()
-    names = {"w_qkv.weight": "in_proj_weight", "w_qkv.bias": "in_proj_bias"}
-    module.load_state_dict({names.get(n, n.replace("w_o", "out_proj")): t for n, t in state.items()})
-    return module
 
 
 def layer_of(models: Path, heads: int, width: int) -> HeadLayer:

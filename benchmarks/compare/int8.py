@@ -5,7 +5,6 @@ How much faster it is, served and in process, the part `engines` measures.
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from scipy import stats
 
 from benchmarks.compare.files import prepare
 from benchmarks.encoders import MINILM, TINY_TEXTS
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.kinds import Embed, EngineModel, open_engine
 from benchmarks.engines.plans import BatchPlan
-from benchmarks.engines.processes import CORES, EngineWorker, engine_worker
+from benchmarks.engines.processes import CORES
 from benchmarks.page import finish
 from benchmarks.rounds import Condition, markdown_table
 from benchmarks.sentences import natural_texts
@@ -27,7 +26,7 @@ _WORSE = 0.02
 """The most by which int8's correlation with people's ratings may be below that of fp32."""
 _LEAST_COSINE = 0.995
 
-Engines = Mapping[str, EngineWorker]
+Engines = Mapping[str, Embed]
 """By precision."""
 
 
@@ -37,15 +36,12 @@ def run(chosen: Namespace) -> int:
     if not chosen.tiny:
         documents, ratings = rated_documents(chosen.rated_documents)
     files = prepare(TINY_TEXTS if chosen.tiny else MINILM, chosen.models, None)
-    with ExitStack() as stack:
-        engines = {}
-        for precision in _PRECISIONS:
-            path = str(files.graph(precision=precision))
-            model = EngineModel(
-                kind="onnxruntime", path=path, tokenizer=str(files.tokenizer), variant=precision
-            )
-            engines[precision] = stack.enter_context(engine_worker(precision, model, files.folder))
-        rankings = rank(engines, documents, ratings)
+    engines = {}
+    for precision in _PRECISIONS:
+        path, tokenizer = str(files.graph(precision=precision)), str(files.tokenizer)
+        model = EngineModel(kind="onnxruntime", path=path, tokenizer=tokenizer)
+        engines[precision] = open_engine(model, lanes=1, threads=CORES)
+    rankings = rank(engines, documents, ratings)
     return finish(
         chosen,
         "int8",
@@ -101,7 +97,7 @@ def rated_documents(folder: Path) -> tuple[list[str], NDArray[np.float64]]:
 def rank(engines: Engines, documents: Sequence[str], ratings: NDArray[np.float64]) -> dict[str, Ranking]:
     """Rank pairs of rated documents in each precision."""
     alone = BatchPlan(batch=1, threads=CORES)
-    vectors = {each: engine.embed(documents, alone) for each, engine in engines.items()}
+    vectors = {each: embed(documents, alone) for each, embed in engines.items()}
     pairs = np.triu_indices(len(documents), 1)
     similarities = {each: (found @ found.T)[pairs] for each, found in vectors.items()}
 

@@ -4,15 +4,14 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.compare.files import EngineFiles
-from benchmarks.compare.peer_servers import TritonVariant, tritonserver
 from benchmarks.contenders import Contender, ContenderError, polyhead
-from benchmarks.encoders import BenchEncoder, infer_request, text_request
+from benchmarks.encoders import infer_request, text_request
 from benchmarks.engines.kinds import EngineModel
 from benchmarks.engines.plans import BatchPlan, Sequences, Vectors, pad
 from benchmarks.engines.processes import CORES, EngineWorker, engine_worker
@@ -27,8 +26,6 @@ ALONE, ALONE_BF16 = (f"OpenVINO in process, padded graph, {numbers}" for numbers
 CTRANSLATE2, CTRANSLATE2_INT8 = (f"CTranslate2 in process, {numbers}" for numbers in ("fp32", "int8"))
 SENTENCE_TRANSFORMERS = "sentence-transformers in process"
 """How the names of its back ends begin."""
-TRITON = "Triton, padded graph"
-"""How the names of its models begin whose graph other exporters make, too."""
 
 _ON_CPU, _ON_OPENVINO = ("--device", "cpu"), ("--device", "openvino")
 SERVED: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -42,7 +39,6 @@ SERVED: Mapping[str, tuple[str, Sequence[str]]] = {
 
 _LEAST_COSINE = {
     "bf16": 0.999,
-    f"{SENTENCE_TRANSFORMERS}, OpenVINO": 0.999,  # it computes in bf16 where it can
     "int8": 0.97,
 }
 """By what names hold: the first one counts."""
@@ -56,10 +52,6 @@ class TextServer:
 
     contender: Contender
     model: str
-    per_text: tuple[int, ...] = ()
-    """The shape of a text within a batch."""
-    max_batch: int = 2**10
-    """The most texts of a call."""
 
     @property
     def name(self) -> str:
@@ -80,15 +72,7 @@ class TextServer:
         ids = [each for each in sequences if not isinstance(each, str)]
         if ids:
             return infer_request(self.model, pad(ids), ["pooled"])
-        return text_request(self.model, [each for each in sequences if isinstance(each, str)], self.per_text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cosines:
-    """How near vectors are to those that they should be."""
-
-    lowest: float
-    mean: float
+        return text_request(self.model, [each for each in sequences if isinstance(each, str)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +102,7 @@ def engines_in_process(files: EngineFiles, peers: Path | None) -> dict[str, tupl
         CTRANSLATE2: ("ctranslate2", ctranslate2, "float32"),
         CTRANSLATE2_INT8: ("ctranslate2", ctranslate2, "int8"),
         f"{SENTENCE_TRANSFORMERS}, torch": ("sentence-transformers", sentences, "torch"),
-        f"{SENTENCE_TRANSFORMERS}, ONNX": ("sentence-transformers", sentences, "model.onnx"),
-        f"{SENTENCE_TRANSFORMERS}, ONNX, optimised": ("sentence-transformers", sentences, "model_O3.onnx"),
-        f"{SENTENCE_TRANSFORMERS}, OpenVINO": ("sentence-transformers", sentences, "openvino"),
+        f"{SENTENCE_TRANSFORMERS}, ONNX": ("sentence-transformers", sentences, "onnx"),
     }
     tokenizer = str(files.tokenizer.absolute())
     ours = Path(sys.executable)
@@ -162,35 +144,11 @@ def start(
         yield TextLineup(servers=servers, workers=workers, memory_mib=memory)
 
 
-@contextmanager
-def triton(encoder: BenchEncoder, files: EngineFiles, python: Path) -> Iterator[list[TextServer]]:
-    """Serve the padded and the packed graph by Triton, in each variant."""
-    variants = (
-        TritonVariant(instances=1, threads=CORES, max_batch={encoder.name: 32}),
-        TritonVariant(instances=CORES, threads=1, max_batch={encoder.name: 8}),
-    )
-    configurations, servers = {}, {}
-    for computed, graph in (("padded", files.padded), ("packed", files.graph())):
-        for variant in variants:
-            model = f"{encoder.name}-{computed}{variant.suffix}"
-            opened = {"graph": graph, "tokenizer": files.tokenizer}
-            configurations[model] = variant.configuration(
-                encoder.name, f"-{computed}", encoder.config.d_model, opened
-            )
-            name = str(variant).replace("Triton", f"Triton, {computed} graph")
-            servers[model] = (name, variant.max_batch[encoder.name])
-    with tritonserver(python, configurations, files.folder / "triton") as started:
-        yield [
-            TextServer(contender=replace(started, name=name), model=model, per_text=(1,), max_batch=max_batch)
-            for model, (name, max_batch) in servers.items()
-        ]
-
-
-def check(lineup: TextLineup, texts: Sequence[str]) -> dict[str, Cosines]:
+def check(lineup: TextLineup, texts: Sequence[str]) -> dict[str, float]:
     """Have everyone embed texts, and compare the vectors with those of the padded graph, one text a run.
 
     Returns:
-        The cosines of each.
+        The lowest cosine of each.
 
     Raises:
         ContenderError: Vectors are not those of the same encoder.
@@ -200,26 +158,25 @@ def check(lineup: TextLineup, texts: Sequence[str]) -> dict[str, Cosines]:
     found: dict[str, Vectors] = {server.name: server.embed(texts) for server in lineup.servers}
     together = BatchPlan(batch=16, threads=CORES)
     found |= {worker.name: worker.embed(texts, together) for worker in lineup.workers}
-    every = {name: cosines(vectors, expected) for name, vectors in found.items()}
+    every = {name: lowest_cosine(vectors, expected) for name, vectors in found.items()}
     for name, cosine in every.items():
         least = next(
             (least for numbers, least in _LEAST_COSINE.items() if numbers in name), _LEAST_COSINE_FP32
         )
-        if not cosine.lowest >= least:
+        if not cosine >= least:
             raise ContenderError(
-                f"{name} must embed as the padded graph does, but a cosine is {cosine.lowest:.4f} < {least}"
+                f"{name} must embed as the padded graph does, but a cosine is {cosine:.4f} < {least}"
             )
     return every
 
 
-def cosines(vectors: Vectors, expected: Vectors) -> Cosines:
+def lowest_cosine(vectors: Vectors, expected: Vectors) -> float:
     """Compare vectors [B, D], of whatever length, with those that they should be."""
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
-    found = np.einsum("bd,bd->b", vectors, expected) / norms
-    return Cosines(lowest=float(found.min()), mean=float(found.mean()))
+    return float((np.einsum("bd,bd->b", vectors, expected) / norms).min())
 
 
-def needs(memory_mib: Mapping[str, float], cosines: Mapping[str, Cosines]) -> list[str]:
+def needs(memory_mib: Mapping[str, float], cosines: Mapping[str, float]) -> list[str]:
     """Return the table of memory and precision, with its heading."""
     return [
         "## Memory and precision",
@@ -228,8 +185,7 @@ def needs(memory_mib: Mapping[str, float], cosines: Mapping[str, Cosines]) -> li
             {
                 "": name,
                 "memory, MiB": f"{memory_mib[name]:.0f}" if name in memory_mib else "",
-                "lowest cosine": f"{cosine.lowest:.5f}",
-                "mean cosine": f"{cosine.mean:.5f}",
+                "lowest cosine": f"{cosine:.5f}",
             }
             for name, cosine in cosines.items()
         ),

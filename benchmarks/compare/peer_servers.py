@@ -1,10 +1,10 @@
-"""Start the peers, each with all encoders, in environments of their own."""
+"""Start Triton with all encoders, in an environment of its own."""
 
 import os
 import shutil
 import subprocess
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,36 +15,24 @@ from polyhead_load.sweep.server import free_port, running
 _BENCHMARKS = Path(__file__).parent.parent
 
 
-def environment_of(venv: Path, packages: Mapping[str, str], chosen: Namespace) -> Path | None:
-    """Return the Python of an environment; None where it is missing, and encoders are tiny.
+def environment_of(
+    venv: Path, packages: Sequence[str], chosen: Namespace
+) -> tuple[Path | None, dict[str, str]]:
+    """Return the Python of an environment, and the versions of packages in it.
 
-    Args:
-        venv: The environment.
-        packages: Names of modules that it must have, each with its version; an empty one may be any.
-        chosen: What `begun` gave.
+    Where it is missing, and encoders are tiny, whoever needs it takes no part.
 
     Raises:
-        ContenderError: It is missing, damaged, or has another version.
+        ContenderError: The environment is missing, or has not all of them.
     """
     python = venv.absolute() / "bin" / "python"
     if chosen.tiny and not python.exists():
-        return None
-    for package, version in packages.items():
-        if (found := version_of(python, package)) != version and version:
-            raise ContenderError(f"{venv} must have {package} {version}, has {found}: run `make compare`")
-    return python
-
-
-def version_of(python: Path, package: str) -> str:
-    """Return the version of a package in an environment.
-
-    Raises:
-        ContenderError: The environment is missing or damaged.
-    """
+        return None, {}
+    code = f"from importlib.metadata import version; print(*map(version, {packages!r}))"
     try:
-        return _printed(python, f"import {package}; print({package}.__version__)")
+        return python, dict(zip(packages, _printed(python, code).split(), strict=True))
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ContenderError(f"{python} must have {package}: `make compare` installs it") from error
+        raise ContenderError(f"{python} must have {packages}: `make compare` installs them") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,34 +52,26 @@ class TritonVariant:
     def __str__(self) -> str:
         return f"Triton, {self.instances} × {self.threads} thread{'s' * (self.threads > 1)}"
 
-    def configuration(self, encoder: str, label: str, d_model: int, files: Mapping[str, Path]) -> str:
-        """Return the `config.pbtxt` of a model that takes `x`, or `text` where there is a tokenizer.
+    def configuration(self, encoder: str, label: str, d_model: int, graph: Path) -> str:
+        """Return the `config.pbtxt` of a model.
 
         Args:
             encoder: The encoder's name.
             label: What the model's name adds to it, before the suffix.
             d_model: D.
-            files: `graph`, the fast graph, and perhaps `tokenizer`, a `tokenizer.json`.
+            graph: The fast graph.
         """
-        if "tokenizer" in files:
-            given = 'name: "text" data_type: TYPE_STRING dims: [1]'
-            gives = f'name: "pooled" data_type: TYPE_FP32 dims: [{d_model}]'
-        else:  # lengths may differ in a batch
-            given = f'name: "x" data_type: TYPE_FP32 dims: [-1, {d_model}] allow_ragged_batch: true'
-            gives = f'name: "output" data_type: TYPE_FP32 dims: [-1, {d_model}]'
-        parameters = "\n".join(
-            f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
-            for key, value in {**files, "threads": self.threads}.items()
-        )
         return f"""
             name: "{encoder}{label}{self.suffix}"
             backend: "python"
             max_batch_size: {self.max_batch[encoder]}
-            input [{{ {given} }}]
-            output [{{ {gives} }}]
+            # Lengths may differ in a batch.
+            input [{{ name: "x" data_type: TYPE_FP32 dims: [-1, {d_model}] allow_ragged_batch: true }}]
+            output [{{ name: "output" data_type: TYPE_FP32 dims: [-1, {d_model}] }}]
             instance_group [{{ kind: KIND_CPU count: {self.instances} }}]
             dynamic_batching {{ max_queue_delay_microseconds: 0 }}
-            {parameters}
+            parameters {{ key: "graph" value: {{ string_value: "{graph}" }} }}
+            parameters {{ key: "threads" value: {{ string_value: "{self.threads}" }} }}
         """
 
 
@@ -133,29 +113,6 @@ def tritonserver(python: Path, configurations: Mapping[str, str], folder: Path) 
     log = folder / "log"
     with running(command, log=log, environment=environment) as process:
         contender = Contender(name="Triton", address=f"127.0.0.1:{port}", process=process, log=log)
-        contender.wait()
-        yield contender
-
-
-@contextmanager
-def kserve(python: Path, graphs: Mapping[str, Path], threads: int, folder: Path) -> Iterator[Contender]:
-    """Serve by KServe's model server.
-
-    Args:
-        python: Of the environment that has kserve.
-        graphs: By the encoder's name.
-        threads: Threads of one run.
-        folder: Where the log goes.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    command = [str(python), "-m", "benchmarks.compare.kserve_server", "--port", str(port)]
-    command += ["--http-port", str(free_port()), "--threads", str(threads)]
-    command += [f"{name}={graph.absolute()}" for name, graph in graphs.items()]
-    log = folder / "log"
-    log.unlink(missing_ok=True)
-    with running(command, log=log, environment={"PYTHONPATH": str(_BENCHMARKS.parent)}) as process:
-        contender = Contender(name="KServe", address=f"127.0.0.1:{port}", process=process, log=log)
         contender.wait()
         yield contender
 

@@ -1,27 +1,24 @@
-"""polyhead beside Triton and KServe, on one machine in one run.
+"""polyhead beside Triton, on one machine in one run.
 
-Each peer runs in an environment of its own, with the same onnxruntime and the same graphs. They take turns
-with polyhead, onnxruntime in process and, where requests are tiny, a `grpc.aio` server that only echoes.
+Triton runs in an environment of its own, with the same onnxruntime and the same graphs, and takes turns with
+polyhead.
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import onnxruntime as ort
-
 from benchmarks.compare.files import computes_padding, export_padded
-from benchmarks.compare.peer_servers import TritonVariant, environment_of, kserve, tritonserver
-from benchmarks.contenders import AT_ONCE, POLYHEAD, Contender, echo_server, polyhead
+from benchmarks.compare.peer_servers import TritonVariant, environment_of, tritonserver
+from benchmarks.contenders import AT_ONCE, POLYHEAD, Contender, polyhead
 from benchmarks.encoders import ENCODERS, TINY_ENCODERS, BenchEncoder, export_missing, mixed_lengths
-from benchmarks.engines.limit import ALONE, EncoderLimit, limit_of
 from benchmarks.engines.processes import CORES
 from benchmarks.generator import closed_loop, unary_calls
 from benchmarks.page import finish, in_rounds
-from benchmarks.rounds import Comparison, Sample, Want, compare, console, markdown_table, undisturbed
+from benchmarks.rounds import Comparison, Want, compare, console, markdown_table, undisturbed
 from benchmarks.sentences import share_of_tokens
 
 TRITON, PADDED = "Triton", "Triton, padded graph"
@@ -33,8 +30,7 @@ _MIXED_FACTOR = 2.0
 
 def run(chosen: Namespace) -> int:
     """Compare, write the page, and return 0 if every condition holds."""
-    packages = {"onnxruntime": ort.__version__}
-    pythons = [environment_of(venv, packages, chosen) for venv in (chosen.triton_venv, chosen.kserve_venv)]
+    python, versions = environment_of(chosen.triton_venv, ["nvidia-pytriton", "onnxruntime"], chosen)
     encoders = TINY_ENCODERS if chosen.tiny else ENCODERS
     with console.status("exporting"):
         export_missing(encoders, chosen.models)
@@ -47,47 +43,39 @@ def run(chosen: Namespace) -> int:
     comparisons: list[Comparison] = []
     with ExitStack() as stack:
         contenders = [stack.enter_context(polyhead(chosen.models))]
-        triton, server = pythons
-        if triton:
-            contenders += stack.enter_context(_triton(triton, encoders, graphs, padded, chosen.models))
-        if server:
-            folder = chosen.models.with_name("kserve")
-            contenders.append(stack.enter_context(kserve(server, graphs, CORES, folder)))
+        if python:
+            contenders += stack.enter_context(_triton(python, encoders, graphs, padded, chosen.models))
         for contender in contenders:
             for encoder in encoders:
                 if graph := (padded if contender.name.startswith(PADDED) else graphs).get(encoder.name):
                     contender.check(encoder, graph)
                     contender.check(encoder, graph, mixed_lengths(AT_ONCE))
-        versions = {contender.name: contender.version() for contender in contenders}
         plain = [each for each in contenders if not each.name.startswith(PADDED)]
         for encoder in encoders:
-            with ExitStack() as own:
-                taking_part = list(plain)
-                if encoder == encoders[0]:
-                    taking_part.append(own.enter_context(echo_server()))
-                limit = own.enter_context(
-                    limit_of(encoder, chosen.models, logs=chosen.out, seconds=chosen.seconds)
-                )
-                comparisons += _equal(encoder, taking_part, limit, chosen)
+            title = f"{encoder}, T = {encoder.tokens}"
+            comparisons += _compare(title, encoder, [encoder.tokens] * 8, plain, chosen)
             if encoder != encoders[0]:
+                lengths = mixed_lengths(encoder.mixed)
+                share = share_of_tokens(lengths, _IN_FLIGHT[-1])
+                title = f"{encoder}, mixed lengths ({share:.2f} of padded tokens exist)"
                 able = contenders if encoder.name in padded else plain
-                comparisons += _mixed(encoder, able, chosen)
+                comparisons += _compare(title, encoder, lengths, able, chosen)
     wanted = [Want(of=PADDED, least=1.3), Want(of=TRITON, least=1.0)]
     return finish(
         chosen,
         "peers",
         "make compare PARTS=peers",
-        "polyhead and its peers",
+        "polyhead and Triton",
         [
             *(line for each in comparisons for line in each.lines(base=_base(each))),
-            *markdown_table({"server": name, "version": version} for name, version in versions.items()),
+            *markdown_table({"Triton's": name, "version": version} for name, version in versions.items()),
         ],
         conditions=[
             # Where padding is computed by other exporters' graphs, these count.
             *(one for each in comparisons for one in each.judge(wanted[: 1 + (not each.strongest(PADDED))])),
             undisturbed(comparisons),
         ],
-        intro=[f"The same encoders behind other servers, under the same load. {in_rounds(chosen)}"],
+        intro=[f"The same encoders behind both servers, under the same load. {in_rounds(chosen)}"],
         facts={"versions": versions, "comparisons": comparisons},
     )
 
@@ -119,7 +107,7 @@ def _triton(
     ]
     configurations = {
         f"{encoder.name}{label}{variant.suffix}": variant.configuration(
-            encoder.name, label, encoder.config.d_model, {"graph": files[encoder.name]}
+            encoder.name, label, encoder.config.d_model, files[encoder.name]
         )
         for variant, label, files in every
         for encoder in encoders
@@ -136,50 +124,28 @@ def _triton(
         ]
 
 
-def _equal(
-    encoder: BenchEncoder, contenders: Sequence[Contender], limit: EncoderLimit, chosen: Namespace
-) -> Iterator[Comparison]:
-    """Measure one encoder behind all servers, on sequences of equal length."""
-    best = limit.search([encoder.tokens])
-    for in_flight in _IN_FLIGHT:
-        long = max(chosen.seconds, 2 * in_flight / max(best.values()))
-        measures = _loads(contenders, encoder, [encoder.tokens] * 8, in_flight, long)
-        measures |= limit.measures([encoder.tokens], ALONE if in_flight == 1 else best)
-        title = f"{encoder}, T = {encoder.tokens}, {in_flight} in flight"
-        yield compare(title, measures, chosen.rounds, spare=chosen.spare)
-
-
-def _mixed(encoder: BenchEncoder, contenders: Sequence[Contender], chosen: Namespace) -> Iterator[Comparison]:
-    """Measure one encoder behind all servers on mixed lengths."""
-    lengths = mixed_lengths(encoder.mixed)
-    for in_flight in _IN_FLIGHT[1:]:
-        share = share_of_tokens(lengths, in_flight)
-        yield compare(
-            f"{encoder}, mixed lengths ({share:.2f} of padded tokens exist), {in_flight} in flight",
-            _loads(contenders, encoder, lengths, in_flight, _MIXED_FACTOR * chosen.seconds),
-            chosen.rounds,
-            spare=chosen.spare,
-        )
-
-
-def _loads(
-    contenders: Sequence[Contender],
+def _compare(
+    title: str,
     encoder: BenchEncoder,
     lengths: Sequence[int],
-    in_flight: int,
-    seconds: float,
-) -> dict[str, Callable[[], Sample]]:
-    """Return what loads each server, by its name."""
-    return {
-        each.name: partial(
-            each.load,
-            partial(
-                closed_loop,
-                partial(unary_calls, each.address),
-                each.requests(encoder, lengths),
-                in_flight=in_flight,
-            ),
-            seconds,
-        )
-        for each in contenders
-    }
+    contenders: Sequence[Contender],
+    chosen: Namespace,
+) -> Iterator[Comparison]:
+    """Measure one encoder behind all servers; on mixed lengths, as only many calls make them differ."""
+    mixed = len(set(lengths)) > 1
+    seconds = chosen.seconds * (_MIXED_FACTOR if mixed else 1)
+    for in_flight in _IN_FLIGHT[mixed:]:
+        measures = {
+            each.name: partial(
+                each.load,
+                partial(
+                    closed_loop,
+                    partial(unary_calls, each.address),
+                    each.requests(encoder, lengths),
+                    in_flight=in_flight,
+                ),
+                seconds,
+            )
+            for each in contenders
+        }
+        yield compare(f"{title}, {in_flight} in flight", measures, chosen.rounds, spare=chosen.spare)

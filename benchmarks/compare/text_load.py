@@ -110,7 +110,6 @@ def measure(
             traffic.per_call,
         )
         for server in lineup.servers
-        if server.max_batch >= traffic.per_call
     }
     measures |= {
         name: partial(worker.measure, sequences, plan, per_call=at_once, seconds=chosen.seconds)

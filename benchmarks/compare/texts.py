@@ -1,12 +1,11 @@
-"""Texts and token ids, embedded by polyhead, its peers, and engines in process, from text to vector.
+"""Texts and token ids, embedded by polyhead and by engines in process, from text to vector.
 
-Two parts: `natural`, real texts of natural lengths beside Triton, CTranslate2 and sentence-transformers, and
+Two parts: `natural`, real texts of natural lengths beside CTranslate2 and sentence-transformers, and
 `engines`, which of onnxruntime and OpenVINO is fastest in which precision. Everyone takes turns.
 """
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -27,14 +26,12 @@ from benchmarks.compare.lineup import (
     POLYHEAD,
     SENTENCE_TRANSFORMERS,
     SERVED,
-    TRITON,
     check,
     engines_in_process,
     needs,
     start,
-    triton,
 )
-from benchmarks.compare.peer_servers import environment_of, version_of
+from benchmarks.compare.peer_servers import environment_of
 from benchmarks.compare.text_load import AS_THEY_COME, PER_LIST, TextTraffic, measure
 from benchmarks.encoders import BERT, MINILM, TINY_TEXTS, BenchEncoder
 from benchmarks.engines.plans import open_tokenizer, token_ids
@@ -55,7 +52,6 @@ class TextStudy:
     served: Sequence[str]
     engines: tuple[str, ...]
     """How the names begin of those in process that take part."""
-    beside_triton: bool = False
     all_at_once: bool = False
     """Whether an engine gets all single texts at once, which no server can have: it may sort them all."""
 
@@ -80,8 +76,8 @@ _OF_EQUAL_LENGTHS = {
 }
 _NATURAL: Wanted = {
     _LISTS: [Want(of=CTRANSLATE2, least=1.0), Want(of=SENTENCE_TRANSFORMERS, least=1.3)],
-    _EIGHT: [Want(of=PADDED, least=1.0), Want(of=TRITON, least=1.4)],
-    _SINGLE: [Want(of=PADDED, least=1.05), Want(of=TRITON, least=1.4)],
+    _EIGHT: [Want(of=PADDED, least=1.0)],
+    _SINGLE: [Want(of=PADDED, least=1.05)],
 }
 _ENGINES: Wanted = {
     _LONE: [Want(name=name, of=POLYHEAD, least=1.3) for name in (OPENVINO, BF16)],
@@ -103,7 +99,6 @@ _STUDIES = {
             *(PADDED, PACKED, CTRANSLATE2, CTRANSLATE2_INT8),
             *(f"{SENTENCE_TRANSFORMERS}, {name}" for name in ("torch", "ONNX")),
         ),
-        beside_triton=True,
         all_at_once=True,
     ),
     "engines": TextStudy(
@@ -116,17 +111,16 @@ _STUDIES = {
 _TEXTS, _FEW_TEXTS = 192, 32
 """How many different ones, and of tiny encoders."""
 _BF16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
-_PACKAGES = ("ctranslate2", "sentence_transformers", "openvino")
+_PACKAGES = ("ctranslate2", "sentence-transformers")
 
 
 def run(chosen: Namespace) -> int:
     """Compare, write the page, and return 0 if every condition holds."""
     study = _STUDIES[chosen.part]
     if chosen.tiny:
-        tiny: Wanted = {_EIGHT if study.beside_triton else _LONE: [], _LISTS: []}
+        tiny: Wanted = {_EIGHT if study.all_at_once else _LONE: [], _LISTS: []}
         study = replace(study, encoders={TINY_TEXTS: tiny})
-    peers = environment_of(chosen.sentences_venv, dict.fromkeys(_PACKAGES, ""), chosen)
-    triton_python = environment_of(chosen.triton_venv, {}, chosen) if study.beside_triton else None
+    peers, theirs = environment_of(chosen.sentences_venv, _PACKAGES, chosen)
     bf16 = bool(_BF16_INSTRUCTIONS & instructions())
     texts = natural_texts(_FEW_TEXTS if chosen.tiny else _TEXTS)
     comparisons: list[Comparison] = []
@@ -141,11 +135,7 @@ def run(chosen: Namespace) -> int:
             if name.startswith(study.engines) and (bf16 or name != ALONE_BF16)
         }
         served = [name for name in study.served if bf16 or name != BF16]
-        with ExitStack() as stack:
-            lineup = stack.enter_context(start(files, engines, served))
-            if triton_python:
-                servers = stack.enter_context(triton(encoder, files, triton_python))
-                lineup = replace(lineup, servers=[*lineup.servers, *servers])
+        with start(files, engines, served) as lineup:
             # Half of them, as encoders of BERT's size take long.
             cosines = check(lineup, texts[: len(texts) // 2])
             for traffic, targets in wanted.items():
@@ -164,9 +154,7 @@ def run(chosen: Namespace) -> int:
             lines += needs(lineup.memory_mib, cosines)
             facts.append({"encoder": encoder.name, "cosines": cosines, "memory_mib": lineup.memory_mib})
     lengths = [len(ids) for ids in token_ids(open_tokenizer(str(files.tokenizer)), texts)]
-    versions = {"onnxruntime": ort.__version__, "openvino": metadata.version("openvino")}
-    if peers:
-        versions |= {f"{name} of peers": version_of(peers, name) for name in _PACKAGES}
+    versions = {"onnxruntime": ort.__version__, "openvino": metadata.version("openvino"), **theirs}
     return finish(
         chosen,
         chosen.part,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnxruntime as ort
 
 from benchmarks.engines.plans import (
     BatchPlan,
@@ -107,15 +108,10 @@ def _sentence_transformers(model: EngineModel, _lanes: int, threads: int) -> Emb
     backend: Any = model.variant
     made = dict[str, Any]()
     torch.set_num_threads(threads)
-    if backend == "openvino":
-        made = {"ov_config": {"INFERENCE_NUM_THREADS": threads, "ENABLE_HYPER_THREADING": True}}
-    elif backend != "torch":
-        backend = "onnx"
-        import onnxruntime as ort
-
+    if backend == "onnx":
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
-        made = {"provider": "CPUExecutionProvider", "session_options": options, "file_name": model.variant}
+        made = {"provider": "CPUExecutionProvider", "session_options": options}
     encoder = SentenceTransformer(
         model.path,
         device="cpu",

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.encoders import BERT, MINILM, BenchEncoder
 from benchmarks.gpu.device import TimedDevice
-from polyhead_model import PRESETS, EncoderConfig
+from polyhead_model import EncoderConfig
 
-Precision = Literal["fp32", "fp16", "bf16"]
 Size = tuple[int, int]
 """(B, T) of a run."""
 
@@ -18,16 +18,13 @@ Size = tuple[int, int]
 class EncoderFamily:
     """An encoder over token ids, in one precision."""
 
-    name: str
-    precision: Precision
-    config: EncoderConfig
-    trained: bool = False
-    """Use the weights of all-MiniLM-L6-v2, which has this configuration; otherwise random ones."""
+    encoder: BenchEncoder
+    precision: Literal["fp32", "fp16", "bf16"]
 
     @property
     def key(self) -> str:
-        """Its name in the model repository."""
-        return f"{self.name}-{self.precision}"
+        """Its name, and that of its model repository."""
+        return f"{self.encoder.name}-{self.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +32,10 @@ class CheckPlan:
     """What a check measures."""
 
     compared: tuple[EncoderFamily, ...]
-    """For parity and attention kernels."""
+    """For parity."""
     timed: tuple[EncoderFamily, ...]
     """For the speed table; the first is also served."""
     parity_sizes: tuple[Size, ...] = ((1, 1), (3, 33), (5, 2), (8, 128), (2, 511))
-    kernel_size: Size = (32, 512)
     speed_sizes: tuple[Size, ...] = (
         *((1, 128), (8, 128), (32, 128), (128, 128)),
         *((1, 512), (8, 512), (32, 512)),
@@ -48,14 +44,9 @@ class CheckPlan:
     """B of onnxruntime in process, which the server is compared with."""
     served_tokens: int = 128
     workers: tuple[int, ...] = (1, 4)
-    callers: int = 8
-    """Processes that send requests."""
     in_flight: int = 256
-    """Requests of all callers together."""
-    seconds: float = 5.0
-    """Length of a load."""
+    """Sequences in flight to the server."""
     sample_ms: float = 50.0
-    rounds: int = 5
 
     @property
     def families(self) -> tuple[EncoderFamily, ...]:
@@ -71,6 +62,9 @@ class Check:
     plan: CheckPlan
     models: Path
     """Model repositories, one for each family."""
+    seconds: float
+    """Length of a load."""
+    rounds: int
     write: Callable[..., None]
     """`write(kind, **facts)` stores one result: a `row` of `cells`, a `line` of `text`, a `target`, …"""
 
@@ -83,24 +77,30 @@ class Check:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             self.write("problem", what=what, reason=reason)
 
-    def judge(self, name: str, met: bool, seen: str) -> None:
+    def judge(self, name: str, holds: bool, seen: str) -> None:
         """Store whether a target is met, and what was seen."""
-        self.write("target", name=name, met=met, seen=seen)
+        self.write("target", name=name, holds=holds, seen=seen)
 
 
 def full(device: str) -> CheckPlan:
     """Return the plan for a GPU; on the CPU everything is in fp32."""
-    precisions: tuple[Precision, ...] = ("fp32", "fp16", "bf16") if device == "cuda" else ("fp32",)
-    fast: Precision = "fp16" if device == "cuda" else "fp32"
-    minilm, base, large = (_with_tokens(PRESETS[name]) for name in ("minilm", "bert-base", "bert-large"))
+    large = replace(
+        BERT,
+        name="bert-large-random",
+        config=replace(BERT.config, d_model=1024, heads=16, layers=24, feed_forward=4096),
+    )
+    if device == "cpu":
+        return CheckPlan(
+            compared=(EncoderFamily(encoder=MINILM, precision="fp32"),),
+            timed=tuple(EncoderFamily(encoder=each, precision="fp32") for each in (BERT, large)),
+        )
     return CheckPlan(
-        compared=tuple(
-            EncoderFamily(name="minilm", precision=each, config=minilm, trained=True) for each in precisions
+        compared=(
+            EncoderFamily(encoder=MINILM, precision="fp32"),
+            EncoderFamily(encoder=MINILM, precision="fp16"),
+            EncoderFamily(encoder=MINILM, precision="bf16"),
         ),
-        timed=(
-            EncoderFamily(name="base", precision=fast, config=base),
-            EncoderFamily(name="large", precision=fast, config=large),
-        ),
+        timed=tuple(EncoderFamily(encoder=each, precision="fp16") for each in (BERT, large)),
     )
 
 
@@ -109,32 +109,16 @@ def tiny(device: str) -> CheckPlan:
     config = EncoderConfig(
         d_model=32, heads=4, layers=2, feed_forward=64, vocabulary=50, positions=32, pooling="mean"
     )
-    family = EncoderFamily(name="tiny", precision="fp16" if device == "cuda" else "fp32", config=config)
+    encoder = BenchEncoder(name="tiny", config=config, tokens=8)
+    family = EncoderFamily(encoder=encoder, precision="fp16" if device == "cuda" else "fp32")
     return CheckPlan(
         compared=(family,),
         timed=(family,),
         parity_sizes=((1, 1), (3, 7)),
-        kernel_size=(2, 8),
         speed_sizes=((4, 8),),
         batches=(1, 4),
         served_tokens=8,
         workers=(1,),
-        callers=1,
         in_flight=4,
-        seconds=0.3,
         sample_ms=2.0,
-        rounds=2,
-    )
-
-
-def _with_tokens(preset: EncoderConfig) -> EncoderConfig:
-    """Return a preset's shape over token ids, pooled to a sentence vector."""
-    return replace(
-        preset,
-        vocabulary=30_522,
-        positions=512,
-        types=2,
-        embedding_norm=True,
-        pooling="mean",
-        normalise=True,
     )

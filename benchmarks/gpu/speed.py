@@ -67,7 +67,7 @@ def _measure(
     encoder: Encoder,
 ) -> list[float]:
     """Write a row; return how many times as fast as PyTorch's best the fast graph is, if both ran."""
-    (batch, tokens), device, config = size, check.device, family.config
+    (batch, tokens), device, config = size, check.device, family.encoder.config
     inputs = {
         name: torch.from_numpy(value).to(device.torch)
         for name, value in feeds_of(config, [tokens] * batch, seed=tokens).items()
@@ -92,7 +92,7 @@ def _measure(
             call = make()
             device.milliseconds(call, 1)
             calls[name] = call
-    samples = device.compare(calls, sample_ms=check.plan.sample_ms, rounds=check.plan.rounds)
+    samples = device.compare(calls, sample_ms=check.plan.sample_ms, rounds=check.rounds)
     compiled = {name: median(samples[name]) for name in (COMPILED, CAPTURED) if name in samples}
     best = min(compiled, key=lambda name: compiled[name], default=COMPILED)
     gain, costs = (

@@ -21,7 +21,7 @@ def main() -> int:
     """Run the parts one after the other, report, and return 0 if every condition holds."""
     parser = options(__doc__)
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
-    parser.add_argument("--share", type=float, default=0.4, help="of the machine, clients included")
+    parser.add_argument("--rate", type=float, default=25.0, help="calls a second of the mixed load")
     parser.add_argument("--seed", type=int, default=0)
     chosen = begun(parser.parse_args(), seconds=1800.0, rounds=1)
     if chosen.tiny:

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.contenders import Contender, polyhead
 from benchmarks.encoders import export_missing, infer_request
-from benchmarks.generator import HEALTH, background, channel_to, unary, warm_up
+from benchmarks.generator import background, channel_to, unary, warm_up
 from benchmarks.rounds import Condition, console, markdown_table
 from benchmarks.soak.callers import command
 from benchmarks.soak.counters import ServerMonitor
@@ -50,31 +50,21 @@ def run(chosen: Namespace, encoders: SoakEncoders) -> Findings:
                     "OK": f"{crowd['answers'].get('OK', 0):,}",
                     "rejected": f"{crowd['answers'].get('UNAVAILABLE', 0):,}",
                     "rejected, p50, p99 ms": _spell(crowd["rejected_ms"]),
-                    "health beside them, p50, p99 ms": _spell(crowd["health_ms"]),
                 }
                 for crowd in crowds
             ),
         ],
-        facts={"crowds": [{**crowd, "rejected_ms": [], "health_ms": []} for crowd in crowds]},
+        facts={"crowds": [{**crowd, "rejected_ms": []} for crowd in crowds]},
     )
 
 
 async def _crowd(server: Contender, model: str, request: bytes, callers: int, seconds: float) -> Any:
-    """Let one crowd come, with health checks beside it; return its results and the server's."""
-    monitor, health_ms = ServerMonitor(server), list[float]()
+    """Let one crowd come; return its results and the server's."""
+    monitor = ServerMonitor(server)
     async with channel_to(server.address) as channel:
         await warm_up(unary(channel), [request] * 8)
         before = await monitor.counters()
-
-        async def check_health() -> None:
-            loop = asyncio.get_running_loop()
-            while True:
-                start = loop.time()
-                await unary(channel, HEALTH)(b"", timeout=60)
-                health_ms.append(1e3 * (loop.time() - start))
-                await asyncio.sleep(0.05)
-
-        async with background(monitor.run()), background(check_health()):
+        async with background(monitor.run()):
             process = await asyncio.create_subprocess_exec(
                 *command(server.address, "burst", callers, seconds),
                 stdin=subprocess.PIPE,
@@ -86,7 +76,6 @@ async def _crowd(server: Contender, model: str, request: bytes, callers: int, se
     return {
         "callers": callers,
         **json.loads(printed),
-        "health_ms": health_ms,
         "counted": after.statistics[model].since(before.statistics[model])[:2],
         "left_in_flight": left.in_flight,
         "peak_mib": max(sample.rss_mib for sample in monitor.samples),

@@ -1,7 +1,7 @@
 """Mixed load, in which a server must lose, leak and miscount nothing.
 
-The load takes a share of the machine (`--share`, its clients included): calls at Poisson times, from callers
-that behave, err, come late, leave or are killed. The random decisions follow from `--seed`.
+Calls come at Poisson times (`--rate`), from callers that behave, err, come late, leave or are killed. The
+random decisions follow from `--seed`.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import random
 import time
 from argparse import Namespace
 
-import psutil
 from rich.progress import Progress
 
 from benchmarks.contenders import Contender, polyhead
@@ -25,7 +24,6 @@ from polyhead_load.schedule import poisson
 
 _MAX_REPLY_BYTES = 2**20
 """The server's limit, so that each output of long attention leaves in several parts."""
-_CALIBRATION_CALLS = 300
 
 
 def run(chosen: Namespace, encoders: SoakEncoders) -> Findings:
@@ -60,11 +58,10 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
     traffic = Traffic(server.address, encoders, random.Random(chosen.seed))
     counters_before = await monitor.counters()
     await traffic.learn()
-    rate = await _calibrate(server, traffic, chosen.share)
     before = await monitor.sample()
     start, cpu = time.perf_counter(), (server.cpu_seconds(), time.process_time())
     async with background(monitor.run()), background(traffic.kill_clients()):
-        await _load(traffic, rate=rate, seconds=chosen.seconds, seed=chosen.seed)
+        await _load(traffic, rate=chosen.rate, seconds=chosen.seconds, seed=chosen.seed)
         elapsed, cpu_after = time.perf_counter() - start, (server.cpu_seconds(), time.process_time())
     await traffic.close()
     after = await monitor.settled(CALL_SECONDS)
@@ -75,20 +72,11 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
         after=after,
         counters_before=counters_before,
         counters_after=await monitor.counters(),
-        rate=rate,
+        rate=chosen.rate,
         seconds=elapsed,
         server_cores=(cpu_after[0] - cpu[0]) / elapsed,
         client_cores=(cpu_after[1] - cpu[1]) / elapsed,
     )
-
-
-async def _calibrate(server: Contender, traffic: Traffic, share: float) -> float:
-    """Return the calls per second that keep a share of the machine busy."""
-    start = server.cpu_seconds() + time.process_time()
-    for _ in range(_CALIBRATION_CALLS):
-        await traffic.send(traffic.choose())
-    per_call = (server.cpu_seconds() + time.process_time() - start) / _CALIBRATION_CALLS
-    return share * (psutil.cpu_count() or 1) / per_call
 
 
 async def _load(traffic: Traffic, *, rate: float, seconds: float, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The one channel of a process, over which every request is sent.
+"""The connections of a process, over which every request is sent.
 
 Answers are timed as they arrive, as bytes. The polyhead client builds the requests (`requests.py`) but does
 not send them: it would decode the reply, which costs time that is not the server's, retry where it should
@@ -9,13 +9,15 @@ it, so each *blocking* call holds one of the ten threads of gevent's pool until 
 slow calls, the answer to an eleventh would be noticed late, and the delay booked as the server's. Hence calls
 are futures here, and one thread waits for all answers of a channel. The pool is enlarged all the same:
 replies in parts are streams, each of which holds a thread, and a locustfile may do other things.
+
+A server allows 32 calls at once on a connection. `polyhead_client.channel` opens further ones while more are
+in flight, so that none waits in the generator for another.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import gevent
@@ -37,8 +39,6 @@ _UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
 _OPTIONS = (
     # A rejection is a result here: a retry would hide it.
     ("grpc.enable_retries", 0),
-    # Do not share the connection of another channel to the same server.
-    ("grpc.use_local_subchannel_pool", 1),
 )
 
 _THREADS = 1100
@@ -72,8 +72,6 @@ class Request:
     """As the client has built it."""
     number: int
     """Its number within its pool."""
-    tokens: int | None
-    """T; None for texts, of which only the server knows it."""
     check: ReplyCheck
     """Shared by all requests of its pool."""
 
@@ -84,7 +82,7 @@ class Request:
 
     def fault(self, tensors: Sequence[ReplyTensor]) -> str | None:
         """Return how a reply differs from those before it, or None."""
-        return self.check.fault(self.number, self.tokens, tensors)
+        return self.check.fault(self.number, tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ OnAnswer: TypeAlias = Callable[[Answer], None]
 
 
 class LoadConnection:
-    """A channel to a server at `host:port` or `unix:/path`, where each request may take `timeout` seconds.
+    """Connections to a server at `host:port` or `unix:/path`, where each request may take `timeout` seconds.
 
     Raises:
         InvalidRequest: `access` contradicts itself.
@@ -145,16 +143,8 @@ class LoadConnection:
             return [self._procedure(wanted.rpc.path)(wanted.data, timeout=timeout, metadata=self._metadata)]
 
     def close(self) -> None:
-        """Close the channel, and cancel what is in flight."""
+        """Close the connections, and cancel what is in flight."""
         self._channel.close()
-
-    def __enter__(self) -> "LoadConnection":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _parts(self, wanted: Stream) -> Iterator[bytes]:
         again = Stream(rpc=wanted.rpc, data=wanted.data, deadline=Deadline.after(self._timeout))

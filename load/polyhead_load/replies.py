@@ -4,7 +4,7 @@ To parse a reply of 100 MB would block everything else in the process for tens o
 be booked as the latency of other requests. A server that answers OK with something else is faster than one
 that computes, and its times mean nothing.
 
-Shape letters: B batch, T tokens.
+Shape letters: T tokens.
 """
 
 import math
@@ -95,56 +95,39 @@ class ReplyCheck:
     def __init__(self, token_axes: Mapping[str, Sequence[int]]) -> None:
         self._token_axes = token_axes
         self._first: tuple[ReplyTensor, ...] | None = None
-        self._first_tokens: int | None = None
         self._seen: dict[int, tuple[ReplyTensor, ...]] = {}
 
-    def fault(self, number: int, tokens: int | None, reply: Sequence[ReplyTensor]) -> str | None:
+    def fault(self, number: int, reply: Sequence[ReplyTensor]) -> str | None:
         """Return how a reply differs from those before it, or None.
 
         Args:
             number: Of the request, within the pool.
-            tokens: T of the request; None for texts, of which only the server knows it.
             reply: The reply's outputs.
         """
         tensors = tuple(reply)
         if (known := self._seen.get(number)) is not None:
             return None if tensors == known else f"must be {_spelled(known)}, was {_spelled(tensors)}"
-        if tokens is None:
-            tokens = next((max(spans) for each in tensors if (spans := self._spans(each))), None)
         fault = next(filter(None, map(_contents_fault, tensors)), None)
         if fault is None and not tensors:
             fault = "must have outputs, has none"
-        if fault is None and self._first and not self._alike(tokens, tensors, self._first):
+        if fault is None and self._first and self._alike(tensors) != self._alike(self._first):
             fault = f"must be like {_spelled(self._first)}, was {_spelled(tensors)}"
         if fault is None:
             self._seen[number] = tensors
-            if self._first is None:
-                self._first, self._first_tokens = tensors, tokens
+            self._first = self._first or tensors
         return fault
 
-    def _alike(
-        self, tokens: int | None, reply: tuple[ReplyTensor, ...], first: tuple[ReplyTensor, ...]
-    ) -> bool:
-        if [(*one[:2], len(one.shape)) for one in reply] != [(*one[:2], len(one.shape)) for one in first]:
-            return False
-        return all(self._fits(one, other, tokens) for one, other in zip(reply, first, strict=True))
-
-    def _fits(self, tensor: ReplyTensor, first: ReplyTensor, tokens: int | None) -> bool:
-        """Return whether a tensor has the first reply's extents, but for T; selected rows are as many."""
-        spans = self._spans(tensor)
-        return (not spans or tokens in spans) and all(
-            extent == known
-            or (
-                axis in self._token_axes.get(tensor.name, ())
-                and (known, extent) == (self._first_tokens, tokens)
-            )
-            for axis, (extent, known) in enumerate(zip(tensor.shape, first.shape, strict=True))
-        )
-
-    def _spans(self, tensor: ReplyTensor) -> list[int]:
-        """Return the extents along axes that have T, or as many as were selected of them."""
+    def _alike(self, reply: tuple[ReplyTensor, ...]) -> list[tuple[object, ...]]:
+        """Return what all replies of the pool have in common: everything but T."""
         return [
-            tensor.shape[axis] for axis in self._token_axes.get(tensor.name, ()) if axis < len(tensor.shape)
+            (
+                *(each.name, each.datatype),
+                *(
+                    None if axis in self._token_axes.get(each.name, ()) else extent
+                    for axis, extent in enumerate(each.shape)
+                ),
+            )
+            for each in reply
         ]
 
 

@@ -69,7 +69,6 @@ class RequestBuilder:
                 name=label(plan),
                 wanted=wanted,
                 number=start,
-                tokens=None if plan.text else max(of_batch),
                 check=requests[0].check if requests else ReplyCheck(self._token_axes(wanted)),
             )
             if not requests:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from flask import Flask
 from locust import events, stats
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
@@ -22,11 +23,9 @@ from polyhead_load.errors import LoadError
 from polyhead_load.load_plan import LoadPlan
 from polyhead_load.options import add_options, is_open, plans_of
 from polyhead_load.records import write_run
-from polyhead_load.server_times import ServerTimes
 from polyhead_load.session import ALONE, Session, Share
-from polyhead_load.users import ClosedLoop, Dispatcher, OpenLoop, PolyheadUser, user_classes_for
-from polyhead_load.web_guard import WebGuard
-from polyhead_load.web_page import adapt
+from polyhead_load.users import Dispatcher, PolyheadUser
+from polyhead_load.web_guard import protect
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,25 +52,18 @@ class LocustRuns:
     def __init__(self) -> None:
         self._share = ALONE
         self._is_aborted = False
-        self._guard: WebGuard | None = None
 
     def set_up(self, environment: Environment, web_ui: WebUI | None, **_: Any) -> None:
         """Choose the users of each run by its options, once locust has started."""
         options: Any = environment.parsed_options
         dispatcher: Any = partial(Dispatcher, options)
         environment.dispatcher_class = dispatcher
-        # locust keeps two digits. What it prints and writes are whole milliseconds, with the rest cut off, so
-        # that below 100 ms they are rounded here, as it does itself.
-        stats.bucket_response_time = _three_digits
         stats.PERCENTILES_TO_CHART = [0.5, 0.99]
-        times = ServerTimes(environment)
         if isinstance(environment.runner, WorkerRunner):  # its options come with each run
             environment.runner.register_message(_SHARE, self._take_share)
             return
-        self._guard = WebGuard(options, environment.host)
-        if web_ui is not None and web_ui.app is not None:
-            self._guard.protect(web_ui.app)
-            adapt(web_ui, times)
+        if web_ui is not None and isinstance(web_ui.app, Flask):
+            protect(web_ui.app, options, environment.host)
         if isinstance(environment.runner, MasterRunner):
             environment.runner.register_message(_ABORT, self._take_abort)
         if is_open(options) and options.num_users is None:
@@ -89,8 +81,6 @@ class LocustRuns:
         runner = environment.runner
         self._is_aborted = False
         try:
-            if self._guard is not None:
-                self._guard.check(vars(options) | {"host": environment.host})
             plans = _plans(environment)
             if isinstance(runner, MasterRunner):
                 _send_shares(runner)
@@ -149,14 +139,6 @@ def _plans(environment: Environment) -> list[LoadPlan]:
         LoadError: An option is wrong.
     """
     options: Any = environment.parsed_options
-    if not isinstance(environment.runner, WorkerRunner):  # it has the users that its master gives it
-        chosen = user_classes_for(environment.user_classes, is_open=is_open(options))
-        if not is_open(options) and any(issubclass(one, OpenLoop) for one in chosen):
-            raise LoadError("--rate must be given for an open loop, in requests a second")
-        if is_open(options) and any(issubclass(one, ClosedLoop) for one in chosen):
-            raise LoadError(
-                f"--rate must be left out for a closed loop, was {options.rate}: choose OpenLoop for a rate"
-            )
     return plans_of(options, address=environment.host)
 
 
@@ -165,7 +147,3 @@ def _send_shares(runner: MasterRunner) -> None:
     workers = [*runner.clients.ready, *runner.clients.running, *runner.clients.spawning]
     for index, worker in enumerate(workers):
         runner.send_message(_SHARE, {"index": index, "count": len(workers)}, client_id=worker.id)
-
-
-def _three_digits(response_time: float) -> int:
-    return round(response_time) if response_time < 100 else int(float(f"{response_time:.3g}"))

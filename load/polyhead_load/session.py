@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any
 
 import gevent
 import grpc
@@ -31,9 +30,6 @@ _LOG = logging.getLogger(__name__)
 _REFUSALS = frozenset(
     code.value[0] for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 )
-
-_CONTEXT = ("planned", "sent", "done", "code", "request_bytes")
-"""Fields of a record that locust's listeners get, beside the server's timings."""
 
 
 class CallFailedError(Exception):
@@ -189,7 +185,7 @@ class Session:
         elif arrival.planned >= 0:
             self._add(RequestSample(arrival.planned, math.nan, math.nan, SHED, request.bytes))
             error = f"{self._plan.max_in_flight} in flight"
-            self._fire_failed("not sent", request, error, {"planned": arrival.planned})
+            self._fire_failed("not sent", request, error)
 
     def call(self) -> None:
         """Send the next request, and return when it is answered."""
@@ -244,9 +240,7 @@ class Session:
             return
         done = answer.done - self.start
         record = RequestSample(one.planned, one.sent, done, answer.code, request.bytes, answer.bytes)
-        record = record._replace(**answer.header.timings)
-        self._add(record)
-        context = {**{name: getattr(record, name) for name in _CONTEXT}, **answer.header.timings}
+        self._add(record._replace(**answer.header.timings))
         if answer.code == OK:
             self._request_event.fire(
                 request_type=request.wanted.rpc.name,
@@ -255,16 +249,16 @@ class Session:
                 response_time=1e3 * (done - one.planned),
                 response_length=answer.bytes,
                 exception=None,
-                context=context,
+                context={},
             )
             return
         error = "malformed reply" if answer.code == MALFORMED else status_name(answer.code)
         if answer.code not in self._logged:  # once: there may be thousands
             self._logged.add(answer.code)
             _LOG.warning("%s: %s: %s", request.name, error, answer.details)
-        self._fire_failed("refused" if answer.code in _REFUSALS else "failed", request, error, context)
+        self._fire_failed("refused" if answer.code in _REFUSALS else "failed", request, error)
 
-    def _fire_failed(self, request_type: str, request: Request, error: str, context: dict[str, Any]) -> None:
+    def _fire_failed(self, request_type: str, request: Request, error: str) -> None:
         """Report a request without a latency to locust, in a row of its own type."""
         self._request_event.fire(
             request_type=request_type,
@@ -273,7 +267,7 @@ class Session:
             response_time=None,  # locust leaves it out of its percentiles
             response_length=0,
             exception=CallFailedError(error),
-            context=context,
+            context={},
         )
 
     def _add(self, record: RequestSample) -> None:

@@ -1,7 +1,7 @@
 """Wake exactly when a request is due.
 
 gevent's own timers end in epoll_wait, which counts whole milliseconds: half a millisecond late on average,
-which would be part of every latency. A timer of the kernel, read as a file, is exact.
+which would be part of every latency. A timer of the kernel, read as a file, is exact; Linux has one.
 """
 
 import ctypes
@@ -9,18 +9,13 @@ import os
 import time
 
 import gevent
-from gevent import monkey
 from gevent.os import nb_read
 
 _CLOCK_MONOTONIC = 1
 _NANOSECONDS = 10**9
-_FINE_SECONDS = 0.0025
-"""Without such a timer, a thread sleeps for the last of the time."""
 
 _TimerSpec = ctypes.c_long * 4
 """Seconds and nanoseconds of the interval, and of the first expiry."""
-
-_sleep = monkey.get_original("time", "sleep")
 
 
 class PreciseTimer:
@@ -42,9 +37,7 @@ class PreciseTimer:
             self._libc.timerfd_settime(self._file, 0, ctypes.byref(setting), None)
             nb_read(self._file, 8)
             return
-        gevent.sleep(max(0.0, left - _FINE_SECONDS))
-        fine = max(0.0, moment - time.perf_counter())
-        gevent.get_hub().threadpool.apply(_sleep, (fine,))
+        gevent.sleep(left)
 
     def close(self) -> None:
         """Close the timer."""

@@ -1,13 +1,10 @@
-"""Protect locust's web interface, which has no authentication, and check what its form says.
+"""Protect locust's web interface, which has no authentication.
 
 locust itself answers pages of every site and takes every option from the form, even those that the form does
-not show. With a server's token at hand, that would be enough to have it sent anywhere. Options are checked
-only when a run has begun, when the form has its answer.
+not show. With a server's token at hand, that would be enough to have it sent anywhere.
 """
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
@@ -15,78 +12,40 @@ from locust.argument_parser import ui_extra_args_dict
 
 from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_client.options import OPEN_ACCESS
-from polyhead_load.errors import LoadError
-from polyhead_load.options import ACCESS, plans_of
+from polyhead_load.options import ACCESS
 
 _FORM_OPTIONS = frozenset({"host", "user_classes", "run_time", "spawn_rate", "profile"})
 """locust's own options in the form."""
 
 
-class WebGuard:
-    """Holds runs to the server and the secrets with which locust was started.
+def protect(app: Flask, options: Namespace, host: str | None) -> None:
+    """Answer 403 to other sites' pages, options that the form does not show, and servers without our secrets.
 
     Args:
-        options: locust's options. It changes them to those of each form.
-        host: The server's address, if one was given.
+        app: The web interface.
+        options: Those with which locust was started.
+        host: The server with which it was started, if one was given.
     """
+    hidden = set(vars(options)) - _FORM_OPTIONS
+    has_secret = any(getattr(options, name) for name in ACCESS) or bool(OPEN_ACCESS.token())
+    own = host or DEFAULT_TARGET
 
-    def __init__(self, options: Namespace, host: str | None) -> None:
-        self._options = options
-        self._host = host or DEFAULT_TARGET
-        self._access = {name: getattr(options, name) for name in ACCESS}
-        self._hidden = set(vars(options)) - _FORM_OPTIONS
+    @app.before_request
+    def reject() -> Response | None:
+        fault = _fault(hidden, own if has_secret else None)
+        return None if fault is None else Response(f"{fault}\n", 403, mimetype="text/plain")
 
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Check the options of a run before it begins.
 
-        Raises:
-            LoadError: The secrets differ from those at the start, or would go to another server.
-        """
-        for name, value in self._access.items():
-            if options[name] != value:
-                raise LoadError(f"--{name.replace('_', '-')} must be given when locust is started")
-        self._check_host(options["host"])
-
-    def protect(self, app: Flask) -> None:
-        """Make the web interface answer what is forbidden with 403, and wrong options with 400."""
-        app.before_request(self._reject)
-
-    def _reject(self) -> Response | None:
-        for check, status in ((self._check_request, 403), (self._check_options, 400)):
-            try:
-                check()
-            except LoadError as error:
-                return Response(f"{error}\n", status, mimetype="text/plain")
-        return None
-
-    def _check_request(self) -> None:
-        origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
-            raise LoadError(f"Origin must be this interface's own, http://{request.host}, was {origin}")
-        form = request.form
-        for name in (self._hidden & set(form)) - set(ui_extra_args_dict()):
-            raise LoadError(f"{name} must be given when locust is started, and not in the web interface")
-        if "host" in form:
-            self._check_host(form["host"])
-
-    def _check_options(self) -> None:
-        """Check the form of a new run, as locust would take it over."""
-        if not request.path.endswith("/swarm"):
-            return
-        options = Namespace(**vars(self._options))
-        for name in set(request.form) & set(ui_extra_args_dict()):
-            present, given = getattr(options, name, None), request.form[name]
-            try:
-                value = type(present)(given) if isinstance(present, int | float) else given
-            except ValueError:
-                raise LoadError(f"--{name.replace('_', '-')} must be a number, was {given!r}") from None
-            setattr(options, name, given == "true" if isinstance(present, bool) else value)
-        plans_of(options, address=None)
-
-    def _check_host(self, host: str | None) -> None:
-        has_secret = any(self._access.values()) or OPEN_ACCESS.token()  # which may be in the environment
-        if has_secret and (host or DEFAULT_TARGET) != self._host:
-            raise LoadError(
-                f"host must be {self._host}, for which locust was given a token or certificates, "
-                f"was {host or DEFAULT_TARGET}"
-            )
+def _fault(hidden: set[str], only_host: str | None) -> str | None:
+    """Return why the current request is forbidden, or None."""
+    origin, form = request.headers.get("Origin"), request.form
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        return f"Origin must be this interface's own, http://{request.host}, was {origin}"
+    for name in (hidden & set(form)) - set(ui_extra_args_dict()):
+        return f"{name} must be given when locust is started, and not in the web interface"
+    if only_host is not None and "host" in form and (form["host"] or DEFAULT_TARGET) != only_host:
+        return (
+            f"host must be {only_host}, for which locust was given a token or certificates, "
+            f"was {form['host'] or DEFAULT_TARGET}"
+        )
+    return None

@@ -55,11 +55,6 @@ def serving(graph: Path, change: Change) -> Iterator[Contender]:
         server.stop(None).wait()
 
 
-def test_the_same_numbers_are_right(graph: Path) -> None:
-    with serving(graph, lambda output: output) as contender:
-        contender.check(ENCODER, graph)
-
-
 @pytest.mark.parametrize(
     "change", [lambda output: output[:, ::-1], lambda output: output[:, 1:], lambda output: output * np.nan]
 )
@@ -69,8 +64,3 @@ def test_other_numbers_are_wrong(graph: Path, change: Change) -> None:
         pytest.raises(ContenderError, match="it must answer small as onnxruntime does"),
     ):
         contender.check(ENCODER, graph)
-
-
-def test_requests_of_mixed_lengths(graph: Path) -> None:
-    with serving(graph, lambda output: output) as contender:
-        contender.check(ENCODER, graph, [3, 9, 5])

@@ -78,15 +78,3 @@ def test_an_attack_counts_honest_calls_and_those_that_failed() -> None:
         assert seen.calls.qsize()
 
     asyncio.run(run())
-
-
-def test_a_server_that_takes_no_connection_ends_no_attack() -> None:
-    async def run() -> None:
-        server, address, _ = await bare()
-        await server.stop(None)
-        hostile = HostileConnections(address, count=1, bomb=BOMB, lasting=lambda: asyncio.sleep(0))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(hostile.run(), 0.2)
-        assert hostile.calls == 0
-
-    asyncio.run(run())

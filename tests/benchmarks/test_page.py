@@ -51,9 +51,3 @@ def test_numbers_of_tiny_encoders_mean_nothing(tmp_path: Path) -> None:
     assert (run.rounds, run.spare) == (1, 0)
     assert finish(run, "it", "make it", "It", [], conditions=[MISSED], facts={}) == 0
     assert "the numbers mean nothing" in (tmp_path / "it.md").read_text()
-
-
-def test_what_was_chosen_counts(tmp_path: Path) -> None:
-    run = chosen(tmp_path, "--seconds", "3", "--rounds", "7")
-
-    assert (run.seconds, run.rounds, run.spare) == (3.0, 7, 7)

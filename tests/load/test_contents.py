@@ -25,14 +25,6 @@ def test_lengths_have_the_distribution_that_was_asked_for(count: int) -> None:
     assert lengths == draw_lengths(LENGTHS, count, random())
 
 
-def test_one_length_is_one_length() -> None:
-    assert draw_lengths(7, 3, random()) == [7, 7, 7]
-
-
-def test_lengths_without_spread_are_the_median() -> None:
-    assert set(draw_lengths(Lengths(median=9, sigma=0, low=1, high=50), 20, random())) == {9}
-
-
 def test_texts_have_a_word_for_each_token_but_the_special_ones() -> None:
     assert [len(text.split()) for text in texts([12, 3, 1], random())] == [10, 1, 1]
 

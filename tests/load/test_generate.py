@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,21 +225,3 @@ def test_no_server_is_said(begin: Begin) -> None:
     _, error = process.communicate(timeout=240)
     assert process.returncode == 1
     assert error.startswith("127.0.0.1:1 is unavailable: ")
-
-
-@pytest.mark.parametrize(
-    ("rest", "message"),
-    [
-        ('"tokens": 0', "no plan: "),
-        ('"tokens": 4, "mode": "closed", "seconds": Infinity', "seconds must be finite, was inf"),
-    ],
-)
-def test_a_wrong_plan_is_said(tmp_path: Path, rest: str, message: str) -> None:
-    (tmp_path / "plan.json").write_text('{"address": "a", "model": "b", ' + rest + "}")
-    command = [sys.executable, "-m", "polyhead_load.generate", "--plan", str(tmp_path / "plan.json")]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
-    )
-
-    assert done.returncode == 1
-    assert done.stderr.startswith(message)

@@ -109,18 +109,9 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
     [
         (["--tokens", "many"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'many'"),
         (["--tokens", "median=3"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3'"),
-        (
-            ["--tokens", "median=3,sigma=x,low=1,high=5"],
-            "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3,",
-        ),
         (["--layers", "x"], "--layers must be indices such as 5, 0,3 or 0:4, was 'x'"),
         (["--outputs", "pooled,output"], "outputs must be of pooled, logits, output, attention, "),
-        (["--outputs", "pooled", "--heads", "0"], "heads goes with "),
         (["--rate", "fast"], "--rate must be a number, was 'fast'"),
-        (
-            ["--rate", "-1"],
-            "rate must be more than 0 requests a second, and finite, for an open loop, was -1",
-        ),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:

@@ -8,7 +8,7 @@ from tests.load.fake_server import metadata_of
 from polyhead_client import ModelInfo
 from polyhead_client.operations import Operations
 from polyhead_load import LoadError
-from polyhead_load.outputs import DEFAULT_OUTPUTS, OUTPUT_NAMES, Outputs, parse_outputs
+from polyhead_load.outputs import DEFAULT_OUTPUTS, OUTPUT_NAMES, parse_outputs
 
 
 def family(*outputs: str) -> ModelInfo:
@@ -60,10 +60,3 @@ def test_layers_are_of_attention_and_of_scores() -> None:
 def test_what_does_not_go_together_is_refused(spelled: str, selected: dict[str, Any], message: str) -> None:
     with pytest.raises(LoadError, match=message):
         parse_outputs(spelled, **selected)
-
-
-def test_they_have_a_name() -> None:
-    assert [str(one) for one in (DEFAULT_OUTPUTS, parse_outputs("output+attention"))] == (
-        ["default", "output+attention"]
-    )
-    assert str(Outputs(name="head 3", fetch=("attention",), heads="3")) == "head 3"

@@ -9,7 +9,7 @@ import pytest
 from tests.load.sweep.synthetic import make_records
 
 from polyhead_load.errors import SweepError
-from polyhead_load.records import SHED, UNANSWERED, GeneratorRun, Records, RequestSample, Window, write_run
+from polyhead_load.records import SHED, UNANSWERED, GeneratorRun, RequestSample, Window, write_run
 
 COLUMNS = {
     "planned": "float64",
@@ -61,40 +61,6 @@ def test_records_are_written_in_the_order_they_were_planned_in(tmp_path: Path) -
     }
     assert summary["started_unix"] == 5.0
     assert set(summary["versions"]) == {"python", "polyhead", "locust", "gevent", "grpcio", "numpy"}
-
-
-def test_no_requests_are_no_rows(tmp_path: Path) -> None:
-    write_run(tmp_path, [], WINDOW)
-
-    with np.load(tmp_path / "records.npz") as arrays:
-        assert {name: (str(arrays[name].dtype), len(arrays[name])) for name in arrays} == {
-            name: (dtype, 0) for name, dtype in COLUMNS.items()
-        }
-
-
-def test_records_come_back(tmp_path: Path) -> None:
-    records = make_records(50)
-
-    records.write(tmp_path / "a.npz")
-
-    again = Records.read(tmp_path / "a.npz")
-    for name, values in vars(records).items():
-        np.testing.assert_array_equal(getattr(again, name), values)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
-
-
-def test_latency_counts_from_the_planned_time() -> None:
-    records = make_records(1000, median_ms=5, sigma=1e-9, lag_ms=2)
-
-    np.testing.assert_allclose(records.latency_ms, 7, rtol=1e-6)
-    np.testing.assert_allclose(records.lag_ms, 2, rtol=1e-6)
-
-
-def test_only_good_answers_have_a_latency() -> None:
-    records = make_records(4)
-    failed = replace(records, code=np.array([0, 14, -1, 0], np.int16))
-
-    np.testing.assert_array_equal(failed.latency_ms, records.latency_ms[[0, 3]])
 
 
 def test_the_parts_add_up() -> None:

@@ -13,7 +13,7 @@ from polyhead_client.errors import InvalidRequest, Unavailable
 from polyhead_load import Lengths, LoadError, LoadPlan
 from polyhead_load.connection import LoadConnection, Request
 from polyhead_load.outputs import Outputs, parse_outputs
-from polyhead_load.requests import RequestBuilder, label
+from polyhead_load.requests import RequestBuilder
 from polyhead_proto import messages as pb
 
 LENGTHS = Lengths(median=12, sigma=0.5, low=3, high=40)
@@ -142,13 +142,3 @@ def test_what_the_model_cannot_take_is_refused() -> None:
         LoadError, match=r"model must be a family, was 'x\.attention', one of its graphs: out"
     ):
         written(plan_for("a:1", "x.attention"))
-
-
-def test_a_label_says_what_is_asked_for() -> None:
-    some = Outputs(fetch=("attention",), layers=(0, 1), heads="0:2", dtype="FP16")
-    assert label(plan_for("a:1", "x")) == "x T=4 outputs=default"
-    assert (
-        label(plan_for("a:1", "x", tokens=LENGTHS, batch=2, outputs=some))
-        == "x B=2 T=~12 (3 to 40) outputs=attention layers=0,1 heads=0:2 dtype=FP16"
-    )
-    assert label(plan_for("a:1", "x", text=True)) == "x T=4 outputs=default text"

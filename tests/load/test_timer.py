@@ -7,11 +7,8 @@ import pytest
 from polyhead_load.timer import PreciseTimer
 
 
-@pytest.fixture(params=["kernel", "thread"])
-def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PreciseTimer:
-    """With the kernel's timer, and without, as on other systems."""
-    if request.param == "thread":
-        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())
+@pytest.fixture
+def alarm() -> PreciseTimer:
     return PreciseTimer()
 
 

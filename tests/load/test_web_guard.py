@@ -1,9 +1,6 @@
 """Only the command line of locust decides where a server's secrets go."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -13,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.load.conftest import Fake
-from tests.load.test_locust import Locust, end, locust
+from tests.load.test_locust import Locust, locust
 
 from polyhead_load.sweep.server import free_port
 
@@ -22,13 +19,6 @@ __all__ = ["locust"]
 Post = Callable[..., tuple[int, str]]
 
 SWARM = {"user_count": "1", "spawn_rate": "1"}
-
-
-@pytest.fixture
-def token_file(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("a-token-that-is-long-enough\n")
-    return path
 
 
 @pytest.fixture
@@ -91,23 +81,15 @@ def test_what_the_form_does_not_show_cannot_be_filled_in(start: Callable[..., Po
         assert answer == f"{name} must be given when locust is started, and not in the web interface\n"
 
 
-def test_a_run_with_a_wrong_option_is_refused_at_once(start: Callable[..., Post], host: str) -> None:
-    post = start()
-
-    for option, answer in (
-        ({"rate": "abc"}, "--rate must be a number, was 'abc'\n"),
-        ({"batch": "two"}, "--batch must be a number, was 'two'\n"),
-        ({"tokens": "0"}, "tokens must be 1 or more, was 0\n"),
-    ):
-        assert post("/swarm", **SWARM, host=host, **option) == (400, answer)
-    status, answer = post("/swarm", **SWARM, host=host, rate="-1")
-    assert (status, answer.partition(",")[0]) == (400, "rate must be more than 0 requests a second")
-    status, answer = post("/swarm", **SWARM, host=host, rate="", batch="2", text="false")
-    assert (status, json.loads(answer)["success"]) == (200, True)
-
-
-def test_a_token_goes_to_its_server_alone(start: Callable[..., Post], host: str, token_file: Path) -> None:
-    post = start("--token-file", str(token_file))
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_a_token_goes_to_its_server_alone(
+    start: Callable[..., Post], host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("a-token-that-is-long-enough\n")
+    if source == "environment":
+        monkeypatch.setenv("POLYHEAD_TOKEN", path.read_text().strip())
+    post = start(*(["--token-file", str(path)] if source == "file" else []))
 
     status, answer = post("/swarm", **SWARM, host="elsewhere:8001")
     assert status == 403
@@ -115,51 +97,3 @@ def test_a_token_goes_to_its_server_alone(start: Callable[..., Post], host: str,
     assert answer.endswith("was elsewhere:8001\n")
     assert post("/swarm", **SWARM, host="")[0] == 403
     assert json.loads(post("/swarm", **SWARM, host=host, tokens="5")[1])["success"]
-
-
-@pytest.mark.parametrize(
-    ("change", "answer"),
-    [
-        (
-            "environment.parsed_options.token_file = 'other'",
-            "--token-file must be given when locust is started",
-        ),
-        ("environment.host = 'elsewhere:8001'", "host must be 127.0.0.1:"),
-    ],
-)
-def test_a_run_that_would_send_them_elsewhere_does_not_begin(
-    locust: Locust, host: str, token_file: Path, tmp_path: Path, change: str, answer: str
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from locust import events\n"
-        "from polyhead_load.locustfile import ClosedLoop\n"
-        "@events.init.add_listener\n"
-        f"def change(environment, **_):\n    {change}\n"
-    )
-
-    process = locust("--host", host, "--headless", "--token-file", str(token_file), file=tmp_path / "mine.py")
-
-    assert answer in end(process, code=2)[1]
-
-
-def test_a_token_of_the_environment_goes_to_no_other_server_either() -> None:
-    code = """
-from argparse import Namespace
-from polyhead_load.errors import LoadError
-from polyhead_load.options import ACCESS
-from polyhead_load.web_guard import WebGuard
-
-access = dict.fromkeys(ACCESS)
-guard = WebGuard(Namespace(**access), "near:1")
-guard.check(access | {"host": "near:1"})
-try:
-    guard.check(access | {"host": "far:1"})
-except LoadError as error:
-    print(error)
-"""
-    environment = os.environ | {"POLYHEAD_TOKEN": "a-token-that-is-long-enough"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout.startswith("host must be near:1, for which locust was given a token")

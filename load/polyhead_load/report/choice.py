@@ -5,7 +5,7 @@ A configuration *holds* the target if that is one machine.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from polyhead_load.report.findings import Capacity, SweepFindings, Throughput
 from polyhead_load.report.formatting import count, described, number, size, spread
-from polyhead_load.report.tables import compact_table, interval_facts
+from polyhead_load.report.tables import compact_table
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension
 from polyhead_load.sweep.target import ServiceTarget
@@ -72,7 +72,6 @@ class Option:
             "machines": self.machines,
             "capacity_per_second": {name: one for name, one in facts.items() if math.isfinite(one)} or None,
             "throughput_per_second": self.throughput and self.throughput.value,
-            "throughput_interval": self.throughput and interval_facts(self.throughput.interval),
             "parameters": self.parameters,
             "reply_bytes": self.reply_bytes,
         }
@@ -117,7 +116,8 @@ def choose_table(
     for one in options:
         name = "\n".join(described(dimension, one.labels[dimension]) for dimension in varied)
         cells = {"machines": "\n".join(machines_cell(one)), "capacity/s": _stacked(*capacity_cell(one))}
-        about = [_stacked(*throughput_cell(one)), count(one.parameters), size(one.reply_bytes)]
+        throughput = number(one.throughput.value if one.throughput else None)
+        about = [throughput, count(one.parameters), size(one.reply_bytes)]
         table.add_row(name, *(cells[column] for column in asked), *about)
     return table
 
@@ -136,59 +136,28 @@ def capacity_cell(one: Option) -> tuple[str, str]:
     return number(one.capacity.value), spread(one.capacity)
 
 
-def throughput_cell(one: Option) -> tuple[str, str]:
-    """Return the requests a second that a configuration answers in a closed loop, and their interval."""
-    found = one.throughput
-    return (
-        ("", "") if found is None else (number(found.value), spread(found.interval) if found.interval else "")
-    )
-
-
-def choose_lines(
-    options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget | None
-) -> Iterator[str]:
-    """Yield what the table comes to, for each workload, and what its words mean."""
+def choose_lines(options: Sequence[Option], target: ServiceTarget | None) -> list[str]:
+    """Return how many configurations hold the target, and what the table's words mean."""
     if target is None:
-        return
-    asked = [name for name in varied if name in _WORKLOAD]
-    chosen = [name for name in varied if name not in asked]
-    for labels in dict.fromkeys(tuple(one.labels[name] for name in asked) for one in options):
-        same = [one for one in options if tuple(one.labels[name] for name in asked) == labels]
-        where = ", ".join(described(*each) for each in zip(asked, labels, strict=True))
-        yield f"{where}{': ' if where else ''}{_in_words(same, chosen, target)}"
-    said = {one.verdict for one in options}
+        return []
+    said = [one.verdict for one in options]
+    lines = []
+    if target.rate is not None:
+        lines.append(
+            f"{said.count('holds')} of {len(said)} hold {target} on one machine, with {target.headroom:.0%} "
+            "headroom"
+        )
     if "close" in said:
-        yield (
+        lines.append(
             "close: the rate is within the capacity or its interval, but not with "
             f"{target.headroom:.0%} headroom"
         )
     if "not known" in said:
-        yield (
+        lines.append(
             f"not known: fewer than {FEWEST_BLOCKS} rounds of a search for {target.load} have been measured "
             "without being void; the sweep with this limit measures them"
         )
-
-
-def _in_words(options: Sequence[Option], varied: Sequence[Dimension], target: ServiceTarget) -> str:
-    def name(one: Option) -> str:
-        return ", ".join(described(dimension, one.labels[dimension]) for dimension in varied)
-
-    def capacity(one: Option) -> str:
-        value, ends = capacity_cell(one)
-        return f"{name(one)}, {value}{f' ({ends})' if ends else ''} requests/s"
-
-    known = [one for one in options if one.capacity and one.capacity.value]
-    said = []
-    if target.rate is not None:
-        holding = sum(one.verdict == "holds" for one in options)
-        said.append(
-            f"{holding} of {len(options)} hold {target} on one machine, with {target.headroom:.0%} headroom."
-        )
-    if known:
-        said.append(f"Largest capacity: {capacity(known[0])}.")
-    if never := sum(one.verdict == "never" for one in options):
-        said.append(f"At no rate: {never}.")
-    return " ".join(said) or f"The capacity for {target} is not known."
+    return lines
 
 
 def _stacked(value: str, ends: str) -> str:

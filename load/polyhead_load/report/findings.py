@@ -18,16 +18,12 @@ from polyhead_load.sweep.intervals import (
     Values,
     blocks_ratio,
     pooled_quantile,
-    typical_value,
 )
 from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.search import SearchRound, capacity_of
 from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep
 
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-
-_SAME_RATE = 0.01
-"""Largest relative difference of two rates that count as the same load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +45,6 @@ class Throughput(Aggregate):
 
     value: float
     """The median of its runs."""
-    interval: Interval | None
-    """The same with its interval; None for fewer than three runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +196,7 @@ def _throughput(runs: Sequence[Measurement]) -> Throughput | None:
     values = [one.achieved for one in valid if one.achieved]
     if not values:
         return None
-    return Throughput(
-        labels=_labels(valid[0]),
-        valid=valid,
-        value=median(values),
-        interval=typical_value(values),
-    )
+    return Throughput(labels=_labels(valid[0]), valid=valid, value=median(values))
 
 
 def _capacity(runs: Sequence[Measurement], sweep: Sweep, closed: float) -> Capacity:
@@ -256,12 +245,7 @@ def _compared(row: Row, baseline: Row | None) -> Row:
         return row
     if baseline is None or not baseline.valid:
         return replace(row, uncompared="the baseline has no valid run")
-    theirs = {one.block: one for one in baseline.valid}
-    common = [
-        one.block
-        for one in row.valid
-        if one.block in row.blocks and one.block in baseline.blocks and _same_rate(one, theirs[one.block])
-    ]
+    common = [block for block in row.blocks if block in baseline.blocks]
     if len(common) < FEWEST_BLOCKS:
         return replace(row, uncompared=f"too few blocks in common: {len(common)}")
     ours, base = ([each.blocks[block] for block in common] for each in (row, baseline))
@@ -270,10 +254,3 @@ def _compared(row: Row, baseline: Row | None) -> Row:
         for name, share in QUANTILES.items()
     }
     return replace(row, ratios=ratios)
-
-
-def _same_rate(one: Measurement, other: Measurement) -> bool:
-    """Return whether two runs had the same rate, where their load promises that."""
-    if parse_load(one.load).kind not in {"common", "rate"} or not one.rate or not other.rate:
-        return True
-    return abs(one.rate / other.rate - 1) <= _SAME_RATE

@@ -81,6 +81,5 @@ def load_title(load: str) -> str:
     return {
         "single": "one in flight",
         "share": f"{load} of its own throughput",
-        "common": "the same rate for all",
         "rate": f"{value:g} requests/s",
     }.get(kind, load)

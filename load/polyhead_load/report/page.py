@@ -11,15 +11,12 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from polyhead_load.outputs import DEFAULT_OUTPUTS
-from polyhead_load.records import REST
 from polyhead_load.report.choice import (
     Option,
     capacity_cell,
     choose,
     choose_lines,
     machines_cell,
-    throughput_cell,
 )
 from polyhead_load.report.findings import QUANTILES, SweepFindings, read_findings
 from polyhead_load.report.formatting import (
@@ -36,7 +33,6 @@ from polyhead_load.report.plots import Plot, draw
 from polyhead_load.report.tables import as_json
 from polyhead_load.sweep.folder import RunFolder, cannot_write
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
-from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.target import ServiceTarget, choose_target
 
 
@@ -65,7 +61,7 @@ def write_report(folder: RunFolder, **flags: float | str | None) -> SweepReport:
     findings = read_findings(folder)
     target = choose_target(findings.sweep.target, **flags)
     options = choose(findings, target)
-    pictures = [(plot, plot.svg()) for plot in draw(findings, target)]
+    pictures = [(plot, plot.svg()) for plot in draw(findings)]
     plots = folder.path / "plots"
     try:
         plots.mkdir(exist_ok=True)
@@ -110,10 +106,9 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         ratios=any(row.ratios for row in findings.rows),
         options=report.options,
         target=report.target,
-        choice=list(choose_lines(report.options, findings.varied, report.target)),
+        choice=choose_lines(report.options, report.target),
         machines_cell=machines_cell,
         capacity_cell=capacity_cell,
-        throughput_cell=throughput_cell,
     )
 
 
@@ -134,11 +129,6 @@ def summary(findings: SweepFindings) -> list[str]:
             "from one to the next, and nothing can be compared."
         )
     lines += _counts(findings)
-    if impossible := sum(row.parts.get(REST, 0) < 0 for row in findings.rows):
-        lines.append(
-            f"Cells in which the server says that it took longer than the answer did: {impossible}. "
-            "Its timings are wrong there."
-        )
     if findings.missing:
         lines.append(f"{len(findings.missing)} of {len(findings.cells)} cells have not been measured.")
     if findings.void:
@@ -184,16 +174,11 @@ def _constants(findings: SweepFindings) -> Mapping[str, str]:
         for name, value in encoders[0].items()
         if all(encoder.get(name) == value for encoder in encoders)
     ]
-    sessions = [
-        ", ".join(value if name == "command" else f"{name} {value}" for name, value in session.items())
-        for session in facts.get("sessions", [])
-    ]
     words = {
         "encoder": ", ".join(shared),
         "T, tokens": same["tokens"],
         "B, sequences in a request": same["batch"],
         "outputs, what is fetched": same["outputs"],
-        "fetched by default": _by_default(facts.get("default_outputs", {}), sweep),
         "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
         "server": facts.get("server", ""),
         "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",
@@ -201,16 +186,5 @@ def _constants(findings: SweepFindings) -> Mapping[str, str]:
         "generator's priority": ", ".join(
             sorted({one.generator_priority for one in valid if one.generator_priority})
         ),
-        "begun": "; ".join(filter(None, sessions)),
     }
     return {name: value for name, value in words.items() if value}
-
-
-def _by_default(found: Mapping[str, str], sweep: Sweep) -> str:
-    """Return what families are fetched of which the sweep does not say it."""
-    if DEFAULT_OUTPUTS not in sweep.outputs:
-        return ""
-    families: dict[str, list[str]] = {}
-    for family, outputs in found.items():
-        families.setdefault(outputs, []).append(family)
-    return "; ".join(f"{outputs} of {', '.join(names)}" for outputs, names in families.items())

@@ -18,8 +18,6 @@ from polyhead_load.report.findings import SweepFindings
 from polyhead_load.report.formatting import TOO_FEW, load_title
 from polyhead_load.report.layout import Facet, PlotLayout
 from polyhead_load.sweep.intervals import Interval
-from polyhead_load.sweep.search import LATE_SHARE
-from polyhead_load.sweep.target import ServiceTarget
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
@@ -47,9 +45,7 @@ _PARTS = {
     REST: "#CC79A7",
 }
 _QUANTILES = {"p50": ("#0072B2", "o"), "p95": ("#E69F00", "s"), "p99": ("#D55E00", "^")}
-_BLUE = "#0072B2"
 _MOST_LOADS = 4
-_TRIALS = "runs of the search"
 _FAR_APART = 30
 """Times the least latency in a panel from which on its axis is logarithmic."""
 
@@ -74,65 +70,14 @@ class Plot:
         return text.getvalue()
 
 
-def draw(findings: SweepFindings, target: ServiceTarget | None = None) -> list[Plot]:
+def draw(findings: SweepFindings) -> list[Plot]:
     """Return all pictures for which there are numbers."""
     if not any(row.valid for row in findings.rows):
         return []
     layout = PlotLayout(findings)
     with mpl.rc_context(STYLE):
-        plots = [_capacity(layout, target), *(make(layout) for make in (_latency, _split))]
+        plots = [_latency(layout), _split(layout)]
     return [plot for plot in plots if plot is not None]
-
-
-def _capacity(layout: PlotLayout, target: ServiceTarget | None) -> Plot | None:
-    """Draw the capacities, and the runs from which they follow."""
-    if target is None:
-        return None
-    searched = [one for one in layout.findings.capacities if one.load == target.load]
-
-    def panel(axis: Axes, facet: Facet, column: str) -> bool:
-        here = [one for one in searched if facet.holds(one) and layout.value(one) in layout.places]
-        if column == _TRIALS:
-            for one in here:
-                trials = [trial for each in one.rounds for trial in each.trials]
-                shares = [100 * trial.late / trial.requests for trial in trials]
-                value = layout.value(one)
-                style = {"color": layout.colour(value), "label": layout.name(value), "linestyle": ""}
-                axis.plot([trial.rate for trial in trials], shares, marker="o", markersize=3.5, **style)
-            axis.axhline(100 * LATE_SHARE, color="#555555", linewidth=0.9)
-            axis.set(xlabel="requests/s", ylabel="late, %")
-            axis.set_yscale("symlog", linthresh=0.1)  # none may be late
-            axis.set_yticks([0, 0.1, 1, 10, 100], ["0", "0.1", "1", "10", "100"])
-            axis.yaxis.set_minor_locator(NullLocator())
-            axis.set_ylim(-0.02, 150)
-            _plain_log(axis.xaxis)
-            return bool(here)
-        known = [
-            (layout.places[layout.value(one)], one.interval)
-            for one in here
-            if one.interval and math.isfinite(one.interval.high)
-        ]
-        if known:
-            at, intervals = zip(*known, strict=True)
-            _error_bars(axis, at, intervals, markersize=5, capsize=3, color=_BLUE, marker="o")
-            if target.rate is not None:
-                axis.axhline(target.rate, color="#555555", linewidth=0.9, label="wanted")
-            axis.set(ylabel="requests/s")
-            axis.set_ylim(bottom=0)
-            _label_values(axis, layout)
-        return bool(known)
-
-    if not searched:
-        return None
-    columns = (f"largest rate with a p99 of {target.p99}", _TRIALS)
-    figure = _panels(layout, layout.loads, columns, panel, x="", y="")
-    return _plot(
-        name="capacity",
-        title=f"Capacity within {target.p99}",
-        caption="Bars are 95 % intervals. Each dot on the right is a run of the search: the share of its "
-        "requests that took longer, or failed. The capacity is the rate at which that is 1 %.",
-        figure=figure,
-    )
 
 
 def _latency(layout: PlotLayout) -> Plot | None:
@@ -149,13 +94,7 @@ def _latency(layout: PlotLayout) -> Plot | None:
             if not known:
                 continue
             at, intervals = zip(*known, strict=True)
-            style: dict[str, Any] = {"color": colour, "marker": marker, "label": name}
-            if layout.heads:
-                low, high = [one.low for one in intervals], [one.high for one in intervals]
-                axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-                axis.plot(at, [one.value for one in intervals], markersize=4, linewidth=1.2, **style)
-            else:  # names have no order that a line could follow
-                _error_bars(axis, at, intervals, markersize=5, capsize=3, **style)
+            _error_bars(axis, at, intervals, color=colour, marker=marker, label=name)
         bottom, top = axis.dataLim.intervaly
         if 0 < _FAR_APART * bottom < top:  # one far tail would flatten all others
             _plain_log(axis.yaxis)
@@ -170,8 +109,7 @@ def _latency(layout: PlotLayout) -> Plot | None:
     return _plot(
         name="latency",
         title=f"Latency against {layout.axis}",
-        caption="Bands and bars are 95 % intervals. A quantile with too few samples is not drawn."
-        + _left_out(layout),
+        caption="Bars are 95 % intervals. A quantile with too few samples is not drawn." + _left_out(layout),
         figure=figure,
     )
 
@@ -179,11 +117,11 @@ def _latency(layout: PlotLayout) -> Plot | None:
 def _split(layout: PlotLayout) -> Plot | None:
     """Draw the parts of the mean latency."""
     loads = list(dict.fromkeys([layout.loads[0], layout.loads[-1]]))
-    places = {value: place for place, value in enumerate(layout.values)}
+    places = layout.places
 
     def panel(axis: Axes, facet: Facet, load: str) -> bool:
         rows = layout.rows(facet, load)
-        left = dict.fromkeys(places, 0.0)
+        left = dict.fromkeys(layout.places, 0.0)
         for part, colour in _PARTS.items():
             bars = [(layout.value(row), row.parts[part]) for row in rows if part in row.parts]
             axis.barh(
@@ -196,7 +134,7 @@ def _split(layout: PlotLayout) -> Plot | None:
             )
             for value, width in bars:
                 left[value] += width
-        axis.set_yticks(range(len(places)), [layout.tick(value) for value in places])
+        axis.set_yticks(range(len(places)), list(map(layout.name, places)))
         axis.set_ylim(len(places) - 0.5, -0.5)
         axis.grid(visible=False, axis="y")
         return bool(rows)
@@ -269,16 +207,17 @@ def _legend(figure: Figure) -> None:
 def _error_bars(axis: Axes, at: Iterable[float], intervals: Sequence[Interval], **style: Any) -> None:
     middle = np.array([one.value for one in intervals])
     below, above = middle - [one.low for one in intervals], [one.high for one in intervals] - middle
-    axis.errorbar(list(at), middle, yerr=np.maximum(0, [below, above]), linestyle="", **style)
+    axis.errorbar(list(at), middle, yerr=np.maximum(0, [below, above]), linestyle="", capsize=3, **style)
 
 
 def _label_values(axis: Axes, layout: PlotLayout) -> None:
     """Label the horizontal axis with what is compared."""
-    places = list(layout.places.values())
-    axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
-    ticks = [layout.tick(value) for value in layout.values]
+    ticks = list(map(layout.name, layout.places))
+    axis.set_xlim(-0.5, len(ticks) - 0.5)
     slanted = sum(map(len, ticks)) > 24
-    axis.set_xticks(places, ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center")
+    axis.set_xticks(
+        range(len(ticks)), ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center"
+    )
 
 
 def _shown(layout: PlotLayout) -> Sequence[str]:

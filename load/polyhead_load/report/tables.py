@@ -1,6 +1,7 @@
 """Write findings as a table for the terminal and as JSON."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,8 +16,6 @@ from polyhead_load.report.formatting import (
     milliseconds,
 )
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
-
-_MEANS = ("generator_cpu", "server_cpu", "foreign_cpu", "steal", "server_mib", "request_bytes", "reply_bytes")
 
 
 def terminal_table(findings: SweepFindings) -> Table:
@@ -84,16 +83,9 @@ def remarks(findings: SweepFindings) -> list[str]:
 
 
 def _counted(what: str, reasons: Iterable[str]) -> list[str]:
-    # Reasons of one kind differ in their numbers: the first of each kind stands for all.
-    kinds: dict[str, list[str]] = {}
-    for reason in reasons:
-        kinds.setdefault(re.sub(r"\d[\d.,]*", "", reason), []).append(reason)
-    lines = []
-    for same in sorted(kinds.values(), key=len, reverse=True):
-        times = "once" if len(same) == 1 else f"{len(same)} times"
-        such = "" if len(set(same)) == 1 else ", such as"
-        lines.append(f"{what} {times}{such}: {same[0]}")
-    return lines
+    # Reasons of one kind differ in their numbers.
+    kinds = Counter(re.sub(r"\d[\d.,]*", "…", reason) for reason in reasons)
+    return [f"{what}, {count} times: {kind}" for kind, count in kinds.most_common()]
 
 
 def as_json(findings: SweepFindings) -> dict[str, Any]:
@@ -101,7 +93,7 @@ def as_json(findings: SweepFindings) -> dict[str, Any]:
     return {
         "sweep": findings.sweep.model_dump(mode="json"),
         **findings.facts,
-        "rows": [_facts(row, findings) for row in findings.rows],
+        "rows": [_facts(row) for row in findings.rows],
         "searches": [
             {
                 "configuration": list(one.labels.values()),
@@ -120,27 +112,14 @@ def interval_facts(interval: Interval | None) -> dict[str, float] | str:
     return TOO_FEW if interval is None else interval.facts()
 
 
-def _facts(row: Row, findings: SweepFindings) -> dict[str, Any]:
+def _facts(row: Row) -> dict[str, Any]:
     return {
         **{str(name): label for name, label in row.labels.items()},
         "load": row.load,
-        "requests": row.requests,
-        "valid_blocks": len(row.valid),
-        "void_runs": len(row.void),
-        "overloaded_runs": len(row.overloaded),
-        "is_baseline": findings.is_baseline(row.labels),
-        "offered_per_second": row.mean("rate"),
-        "answered_per_second": row.mean("achieved"),
         "ms": {name: interval_facts(interval) for name, interval in row.quantiles.items()},
         "ratio": {name: interval_facts(interval) for name, interval in row.ratios.items()},
-        "mean_parts_ms": dict(row.parts),
         "uncompared": row.uncompared,
+        "mean_parts_ms": dict(row.parts),
         "send_lag_p99_ms": row.send_lag_p99_ms,
-        **{name: row.mean(name) for name in _MEANS},
-        "blocks": [
-            {"block": one.block, **{name: getattr(one, f"{name}_ms") for name in QUANTILES}}
-            for one in row.valid
-        ],
-        "reasons": row.reasons,
-        "overloaded": [list(one.overloaded) for one in row.overloaded],
+        "runs": [one.model_dump(mode="json", exclude_defaults=True) for one in (*row.valid, *row.void)],
     }

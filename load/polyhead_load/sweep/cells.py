@@ -1,4 +1,4 @@
-"""List the cells of a sweep, their rates and the plan of each run."""
+"""List the cells of a sweep, and the plan of each run."""
 
 import math
 import zlib
@@ -6,18 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
-from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_load.load_plan import Lengths, LoadPlan
 from polyhead_load.outputs import Outputs
-from polyhead_load.sweep.folder import Measurement, RunFolder
+from polyhead_load.sweep.folder import Measurement
 from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.search import SearchRound, Trial, run_seconds
 from polyhead_load.sweep.spec import Dimension, Sweep, length_label
-
-WARM_UP = 1.15
-"""How long a run takes with its warm-up, as a multiple of what is measured."""
 
 THROUGHPUT = "throughput"
 """The load that measures how much a configuration can answer, whatever it takes."""
@@ -109,7 +105,7 @@ def configurations(sweep: Sweep) -> list[Configuration]:
 def cells(sweep: Sweep) -> Iterator[SweepCell]:
     """Yield all cells of a sweep, after the throughputs where a load is a share of them."""
     every = configurations(sweep)
-    if sweep.target or any(parse_load(load).kind in {"share", "common"} for load in sweep.loads):
+    if sweep.target or any(map(needs_throughput, sweep.loads)):
         yield from (SweepCell(configuration=each, load=THROUGHPUT) for each in every)
     yield from (SweepCell(configuration=each, load=load) for each, load in product(every, sweep.loads))
 
@@ -146,8 +142,7 @@ def plan_of(
         users=sweep.throughput_users if cell.load == THROUGHPUT else 1,
         rate=rate,
         seconds=seconds,
-        # The server is warm already; this opens the generator's connection and fills the queue.
-        warm_up_seconds=max(0.2, (WARM_UP - 1) * seconds),
+        warm_up_seconds=sweep.warm_up_seconds,
         seed=_seed(cell, sweep, block),
         # More than can be in flight: by then the first of them have passed their deadline.
         max_in_flight=max(sweep.max_in_flight, math.ceil((rate or 0) * sweep.timeout_seconds)),
@@ -156,17 +151,15 @@ def plan_of(
 
 
 def comparison(configuration: Configuration, sweep: Sweep) -> str:
-    """Name the configurations that differ only in what is compared; they share the common rate."""
+    """Name the configurations that differ only in what is compared."""
     labels = configuration.labels
     return ", ".join(f"{name} {labels[name]}" for name in labels if name not in sweep.compared)
 
 
 def _seed(cell: SweepCell, sweep: Sweep, block: int) -> int:
     """Return one seed for all that are compared: they get the same arrivals and lengths."""
-    labels = cell.configuration.labels
-    same = [labels[dimension] for dimension in labels if dimension not in sweep.compared]
-    seeds = [str(sweep.seed), str(block)]
-    return zlib.crc32("\n".join([*seeds, cell.load, *same]).encode())
+    same = comparison(cell.configuration, sweep)
+    return zlib.crc32("\n".join([str(sweep.seed), str(block), cell.load, same]).encode())
 
 
 def throughputs_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...], float]:
@@ -178,66 +171,9 @@ def throughputs_of(measurements: Sequence[Measurement]) -> dict[tuple[str, ...],
     return {configuration: median(values) for configuration, values in found.items()}
 
 
-class Rates:
-    """Fix the rates of open loops when the first block begins, and keep them in `sweep.json`.
-
-    A resumed run keeps its rates, even where a throughput is measured again.
-    """
-
-    def __init__(self, sweep: Sweep, folder: RunFolder) -> None:
-        self._sweep = sweep
-        self._folder = folder
-        held: Mapping[str, Any] = folder.read()[1].get("rates", {})
-        self._throughputs: dict[str, float] = dict(held.get("throughputs", {}))
-        self._common: dict[str, float] = dict(held.get("common", {}))
-
-    def fix(self, measurements: Sequence[Measurement]) -> None:
-        """Fix the rates that follow from known throughputs, and keep those that are fixed."""
-        measured = throughputs_of(measurements)
-        groups: dict[str, list[float]] = {}
-        for one in configurations(self._sweep):
-            if throughput := self._throughputs.get(str(one), measured.get(one.key)):
-                self._throughputs[str(one)] = throughput
-                groups.setdefault(comparison(one, self._sweep), []).append(throughput)
-        for group, throughputs in groups.items():
-            self._common.setdefault(group, self._sweep.common * min(throughputs))
-        rates = {"throughputs": self._throughputs, "common": self._common}
-        if groups and self._folder.read()[1].get("rates") != rates:
-            self._folder.note({"rates": rates})
-
-    def knows(self, cell: SweepCell) -> bool:
-        """Return whether the cell needs no throughput, or one that is known."""
-        needs_throughput = parse_load(cell.load).kind in {"share", "common", "p99"}
-        return not needs_throughput or str(cell.configuration) in self._throughputs
-
-    def of(self, cell: SweepCell) -> float | None:
-        """Return the requests a second of an open loop, or None for a closed one.
-
-        Raises:
-            KeyError: The cell needs a throughput that is not known.
-        """
-        if not self.knows(cell):
-            raise KeyError(str(cell.configuration))
-        load = parse_load(cell.load)
-        match load.kind:
-            case "share":
-                return load.value * self._throughputs[str(cell.configuration)]
-            case "common":
-                return self._common[comparison(cell.configuration, self._sweep)]
-            case "rate":
-                return load.value
-            case _:
-                return None
-
-    def search(self, cell: SweepCell, measurements: Sequence[Measurement]) -> list[SearchRound]:
-        """Return the rounds of a cell whose rate is searched, with the runs that they have.
-
-        Raises:
-            KeyError: Its throughput is not known.
-        """
-        key = (*cell.configuration.key, cell.load)
-        runs = [one for one in measurements if one.cell == key]
-        return search_rounds(runs, self._sweep.rounds, self._throughputs[str(cell.configuration)])
+def needs_throughput(load: str) -> bool:
+    """Return whether a load's rate follows from the configuration's throughput."""
+    return parse_load(load).kind in {"share", "p99"}
 
 
 def search_rounds(runs: Sequence[Measurement], count: int, closed: float) -> list[SearchRound]:

@@ -72,7 +72,7 @@ def sweep(
         The seed of order, arrivals, contents, and weights of what is exported. Default: as the sweep says. A
         second run needs another.
     loads
-        How the configurations are called, such as "single,50%,common". Default: as the sweep says.
+        How the configurations are called, such as "single,50%". Default: as the sweep says.
     tokens
         T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: as the sweep says.
     outputs
@@ -210,7 +210,7 @@ def _show(report: "SweepReport") -> None:
     console, findings = _console(), report.findings
     console.print(terminal_table(findings))
     console.print(choose_table(report.options, findings.varied, report.target))
-    for line in [*choose_lines(report.options, findings.varied, report.target), *remarks(findings)]:
+    for line in [*choose_lines(report.options, report.target), *remarks(findings)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{report.page}, and report.json, plots/ beside it", highlight=False)
     if findings.sweep.blocks < FEWEST_BLOCKS:

@@ -2,8 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,7 @@ def provide(
                 found = _export(name, wanted, models, sweep.seed, export)
             if wanted:
                 _check(found, wanted)
-                _check_tools(found, families)
-            _check_memory(found.serving_bytes, available())
+            _check_memory([*families.values(), found], available())
         except SkipError as skip:
             skipped[name] = str(skip)
         else:
@@ -170,15 +169,11 @@ def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
     """Reject a family of the same name with another encoder, whether a field is given or a default."""
     was = found.encoder
     must = _described({**{name: getattr(was, name) for name in REQUIRED}, **wanted}, found.folder)
-    for field in {**wanted, **asdict(was)}:  # given fields are named first
-        # A head width may be given, or follow from D and H.
-        name = "head_size" if field == "head_width" else field
-        one, other = getattr(must, name), getattr(was, name)
-        if one != other:
-            raise SkipError(
-                f"{found.folder} is another encoder: {field} must be {one}, was {other}; "
-                "remove it, or give another --models"
-            )
+    # A head width may be given, or follow from D and H.
+    if replace(must, head_width=must.head_size) != replace(was, head_width=was.head_size):
+        raise SkipError(
+            f"{found.folder} is another encoder than the sweep describes: remove it, or give another --models"
+        )
     precision = found.manifest.get("precision", _PRECISION)
     if precision != _PRECISION:
         raise SkipError(
@@ -187,21 +182,12 @@ def _check(found: SweepFamily, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def _check_tools(found: SweepFamily, families: Mapping[str, SweepFamily]) -> None:
-    """Reject a family of another exporter, whose graphs differ from those it is compared with."""
-    for other in families.values():
-        one, another = (family.manifest.get("tools", {}) for family in (other, found))
-        for tool in sorted(one.keys() & another.keys()):
-            if one[tool] != another[tool]:
-                raise SkipError(
-                    f"{found.folder} was exported with {tool} {another[tool]}, "
-                    f"{other.name} with {one[tool]}: remove them to have both exported again, "
-                    "or give another --models"
-                )
-
-
-def _check_memory(needed: int, there: int) -> None:
+def _check_memory(served: Sequence[SweepFamily], there: int) -> None:
+    """Reject the last one where all of them together do not fit."""
+    needed = sum(family.serving_bytes for family in served)
     if needed > there:
+        beside = f" and the {len(served) - 1} before it" if len(served) > 1 else ""
         raise SkipError(
-            f"serving it takes about {needed / 2**30:.1f} GiB of memory, {there / 2**30:.1f} GiB are free"
+            f"serving it{beside} takes about {needed / 2**30:.1f} GiB of memory, "
+            f"{there / 2**30:.1f} GiB are free"
         )

@@ -25,19 +25,15 @@ _DISTRIBUTIONS = (
     "gevent",
 )
 _GPU = "name,driver_version,clocks.max.sm,power.limit"
-_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def fingerprint(command: Sequence[str]) -> dict[str, Any]:
     """Return machine, versions and the exact command, without what is unknown."""
-    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     facts = {
         "command": " ".join(command),
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "processor": _processor(),
         "cores": _cores(),
-        "clock": f"{frequency.current:.0f} MHz" if frequency else None,
-        "governor": _read(_GOVERNOR).strip(),
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "load before": f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else None,
         "GPU": _run("nvidia-smi", f"--query-gpu={_GPU}", "--format=csv,noheader"),
@@ -53,7 +49,8 @@ def fingerprint(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    lines = _read(Path("/proc/cpuinfo")).splitlines()
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
@@ -71,13 +68,6 @@ def _commit() -> str | None:
     if root is None or "site-packages" in here.parts:
         return None
     return _run("git", "-C", str(root), "describe", "--always", "--dirty")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _run(program: str, *arguments: str) -> str | None:

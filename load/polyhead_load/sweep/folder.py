@@ -25,7 +25,7 @@ from polyhead_load.errors import SweepError
 from polyhead_load.records import Records
 from polyhead_load.sweep.spec import Sweep
 
-_PER_SESSION = ("command", "began", "load before", "clock")
+_PER_SESSION = ("command", "began", "load before")
 """Facts that may differ each time a run is resumed; all others must stay the same."""
 
 
@@ -61,11 +61,9 @@ class Measurement(BaseModel):
     errors: int = 0
     shed: int = 0
     """Requests that were not sent because too many were in flight."""
-    mean_ms: float | None = None
     p50_ms: float | None = None
     p95_ms: float | None = None
     p99_ms: float | None = None
-    send_lag_p99_ms: float | None = None
     generator_cpu: float | None = None
     """Share of one core, from 0 to 1."""
     generator_priority: str | None = None
@@ -78,7 +76,6 @@ class Measurement(BaseModel):
     """Cores that the sweep's own server kept busy."""
     server_mib: float | None = None
     """Memory of the sweep's own server."""
-    warm_up_seconds: float | None = None
     request_bytes: float | None = None
     """Mean size of a request."""
     reply_bytes: float | None = None

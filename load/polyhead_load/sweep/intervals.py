@@ -11,7 +11,6 @@ logarithms, with Student's t.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median
 from typing import TypeVar
 
 import numpy as np
@@ -82,16 +81,6 @@ def pooled_quantile(blocks: Sequence[Values], share: float) -> Interval | None:
     if within is None or len(filled) < FEWEST_BLOCKS:
         return within
     return within.widened(_mean_of_logs([_quantile(block, share) for block in filled]))
-
-
-def typical_value(values: Sequence[float]) -> Interval | None:
-    """Return the median of a few values that were measured alike; None for fewer than three."""
-    if len(values) < FEWEST_BLOCKS:
-        return None
-    middle = median(values)
-    return replace(_mean_of_logs(values), value=middle).widened(
-        Interval(value=middle, low=middle, high=middle)
-    )
 
 
 def paired_ratio(ours: Sequence[float], baselines: Sequence[float]) -> Interval | None:

@@ -1,4 +1,4 @@
-"""Name how a configuration is called: `single`, `50%`, `common`, `20/s`, `throughput` or `p99 50ms`."""
+"""Name how a configuration is called: `single`, `50%`, `20/s`, `throughput` or `p99 50ms`."""
 
 import math
 import re
@@ -15,27 +15,26 @@ _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 class LoadKind(NamedTuple):
     """How a configuration is called."""
 
-    kind: Literal["throughput", "single", "share", "common", "rate", "p99"]
+    kind: Literal["throughput", "single", "share", "rate", "p99"]
     """throughput: many in flight; single: one in flight; share: of the configuration's own throughput;
-    common: the same rate for all that are compared; rate: in requests a second; p99: rates among which the
-    largest that holds this limit is searched."""
+    rate: in requests a second; p99: rates among which the largest that holds this limit is searched."""
     value: float = 0.0
     """A share from 0 to 1, a rate in requests a second, or a limit in seconds."""
 
 
 def parse_load(text: str) -> LoadKind:
-    """Read `single`, `50%`, `common` or `20/s`, or what a sweep measures by itself: `throughput`, `p99 50ms`.
+    """Read `single`, `50%` or `20/s`, or what a sweep measures by itself: `throughput`, `p99 50ms`.
 
     Raises:
         ValueError: It is none of these.
     """
-    if text in {"throughput", "single", "common"}:
-        return LoadKind(text)  # type: ignore[arg-type]  # one of the three
+    if text in {"throughput", "single"}:
+        return LoadKind(text)  # type: ignore[arg-type]  # one of the two
     if text.startswith(SEARCHED):
         return LoadKind("p99", read_seconds(text.removeprefix(SEARCHED)))
     match = _LOAD.fullmatch(text)
     if match is None or not 0 < (number := float(match["number"])) < math.inf:
-        raise ValueError(f"must be single, common, a share such as 50% or a rate such as 20/s, was {text!r}")
+        raise ValueError(f"must be single, a share such as 50% or a rate such as 20/s, was {text!r}")
     if match["unit"] == "/s":
         return LoadKind("rate", number)
     if number >= 100:

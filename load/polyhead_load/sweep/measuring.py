@@ -1,36 +1,30 @@
-"""Measure one cell once: warm up, run the generator, and judge the run."""
+"""Measure one cell once: run the generator, and judge the run."""
 
 import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import psutil
 
-from polyhead_client import Client
 from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import OK, SHED, GeneratorRun, Records
-from polyhead_load.sweep.cells import THROUGHPUT, CellRun
+from polyhead_load.sweep.cells import CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder, cannot_write
 from polyhead_load.sweep.gates import generator_reasons, machine_reasons, overload_reasons
 from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
-from polyhead_load.sweep.warm_up import WarmUp, warm_up
 
-_THROUGHPUT_ANSWERS = 100
-_LONGEST_THROUGHPUT = 4
-"""How many times longer than other runs one of the throughput may take."""
 _FEWEST_ANSWERS = 10
 """Between fewer answers than that, the elapsed time is mostly chance."""
 
 Generate = Callable[[LoadPlan, Path], GeneratorRun]
-WarmUpFunction = Callable[[Client, LoadPlan, float, float], WarmUp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +81,13 @@ def measure(
     server: MeasuredServer,
     folder: RunFolder,
     generate: Generate,
-    warm: WarmUpFunction = warm_up,
 ) -> Measurement:
     """Measure a cell once.
 
     Raises:
-        PolyheadError: The warm-up failed.
         SweepError: The records cannot be written.
     """
     started = utc_now()
-    with plan.access.client(plan.address, timeout=plan.timeout_seconds) as client:
-        warmed = warm(client, plan, sweep.warm_up_seconds, sweep.gates.warm_up)
-    plan = _long_enough(plan, run, warmed)
     before = CpuTimes.now(server.cpu_seconds())
     with tempfile.TemporaryDirectory(prefix=".generator-", dir=folder.path) as scratch:
         try:
@@ -111,8 +100,6 @@ def measure(
     limit = searched.value if searched.kind == "p99" else None
     behind = generator_reasons(generated, plan, sweep.gates, limit_ms=1e3 * (limit or 0))
     disturbed = machine_reasons(sweep.gates, foreign=foreign, steal=steal)
-    if not warmed.stable:
-        disturbed.append(f"it did not answer equally fast within {warmed.seconds:.0f} s of warm-up")
     try:
         generated.records.write(folder.path / run.records)
     except OSError as error:
@@ -124,7 +111,6 @@ def measure(
         saturated=bool(behind) and not disturbed,
         overloaded=overload_reasons(generated, plan, sweep.gates),
         rate=plan.rate,
-        warm_up_seconds=warmed.seconds,
         foreign_cpu=foreign,
         steal=steal,
         records=run.records,
@@ -133,14 +119,6 @@ def measure(
         late=None if limit is None else _late(generated.records, limit),
         **_results(generated, plan),
     )
-
-
-def _long_enough(plan: LoadPlan, run: CellRun, warm: WarmUp) -> LoadPlan:
-    """Lengthen a run of the throughput to a hundred answers at the pace of the warm-up, within limits."""
-    if run.cell.load != THROUGHPUT or not warm.seconds:
-        return plan
-    needed = _THROUGHPUT_ANSWERS * warm.seconds / warm.requests
-    return replace(plan, seconds=min(max(plan.seconds, needed), _LONGEST_THROUGHPUT * plan.seconds))
 
 
 def _late(records: Records, limit: float) -> int:
@@ -162,11 +140,9 @@ def _results(generated: GeneratorRun, plan: LoadPlan) -> dict[str, object]:
     p50, p95, p99 = np.quantile(latency, [0.5, 0.95, 0.99], method="inverted_cdf").tolist()
     return results | {
         "achieved": throughput(records, plan),
-        "mean_ms": float(latency.mean()),
         "p50_ms": p50,
         "p95_ms": p95,
         "p99_ms": p99,
-        "send_lag_p99_ms": float(np.quantile(records.lag_ms, 0.99)),
         "generator_cpu": generated.cpu,
         "request_bytes": float(records.request_bytes[records.answered].mean()),
         "reply_bytes": float(records.reply_bytes[records.answered].mean()),

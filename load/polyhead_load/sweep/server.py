@@ -137,8 +137,6 @@ def started_server(
     flags: Sequence[str],
     *,
     log: Path | None = None,
-    connections: int = 1,
-    environment: Mapping[str, str] | None = None,
 ) -> Iterator[OwnServer]:
     """Start `polyhead serve`, wait until it has loaded its models, and stop it at the end.
 
@@ -146,9 +144,6 @@ def started_server(
         models: The model repository.
         flags: More flags for the server.
         log: File to append its log to; None leaves it on this process's own output.
-        connections: How many in a row must find a worker that is ready. The system picks a worker for each
-            connection; one that is ready says nothing of the others.
-        environment: Variables beyond this process's own.
 
     Raises:
         SweepError: It does not start.
@@ -156,10 +151,9 @@ def started_server(
     begin = log.stat().st_size if log is not None and log.exists() else 0
     port = free_port()
     command = [sys.executable, "-c", _SERVE, str(os.getpid()), *serve_command(models, port, flags)]
-    with running(command, log=log, environment=environment) as process:
+    with running(command, log=log) as process:
         address = f"127.0.0.1:{port}"
-        for _ in range(connections):
-            _wait(process, address, log, begin)
+        _wait(process, address, log, begin)
         yield OwnServer(process, address)
 
 

@@ -63,8 +63,6 @@ EncoderFields = Annotated[
 class Gates(Table):
     """Limits beyond which a run is void, or the server was overloaded."""
 
-    warm_up: Annotated[float, Field(gt=0)] = 0.1
-    """Largest relative difference between three windows of the warm-up."""
     send_lag_ms: Annotated[float, Field(ge=0)] = 1.0
     """Open loop: 99 % of the requests must leave at most this late (beyond chance) ..."""
     send_lag_share: Annotated[float, Field(ge=0)] = 0.05
@@ -104,7 +102,6 @@ class Sweep(Table):
         "single",
         "50%",
         "85%",
-        "common",
     )
     baseline: dict[Dimension, str | int] = Field(default_factory=dict)
     """The others are compared with the configuration that has these labels and is the same otherwise."""
@@ -112,10 +109,8 @@ class Sweep(Table):
     """How often each cell is measured, in a new random order each time."""
     seconds: Annotated[float, Field(gt=0)] = 4.0
     """How long each of these measurements takes."""
-    warm_up_seconds: Annotated[float, Field(ge=0)] = 6.0
-    """Longest warm-up before each measurement."""
-    common: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """The common rate, as a share of the least throughput among those that are compared."""
+    warm_up_seconds: Annotated[float, Field(ge=0)] = 3.0
+    """How long the same load is sent before each measurement."""
     throughput_runs: Annotated[int, Field(ge=1)] = 3
     """How often a configuration's throughput is measured, before the first block; the median counts."""
     throughput_users: Annotated[int, Field(ge=1)] = 8

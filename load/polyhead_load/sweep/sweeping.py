@@ -4,29 +4,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from polyhead_client.options import OPEN_ACCESS, Access
-from polyhead_load.sweep.families import SweepFamily, available_bytes, provide
+from polyhead_load.sweep.families import SweepFamily, provide
 from polyhead_load.sweep.fingerprint import fingerprint
 from polyhead_load.sweep.folder import RunFolder
 from polyhead_load.sweep.processes import generate
 from polyhead_load.sweep.progress import SweepProgress
-from polyhead_load.sweep.runner import Group, StartServer, SweepRunner
+from polyhead_load.sweep.runner import StartServer, SweepRunner
 from polyhead_load.sweep.server import MeasuredServer, RunningServer, own_server, serve_command
 from polyhead_load.sweep.spec import Sweep
 from polyhead_proto.names import Property
-
-_ENCODER_PROPERTIES = (
-    Property.D_MODEL,
-    Property.HEADS,
-    Property.HEAD_WIDTH,
-    Property.LAYERS,
-    Property.CAUSAL,
-    Property.POOLING,
-)
-_SHARE_OF_MEMORY = 0.6
-"""Of the free memory, for families that are served together."""
 
 
 def run_sweep(
@@ -55,33 +43,19 @@ def run_sweep(
         mark["machine"] = "the generator's; what of the server's is known is what the server says"
     with folder.locked():
         folder.begin(sweep, {"fingerprint": mark, "server": server, "skipped": {}})
-        families: Mapping[str, SweepFamily] = {}
-        groups = [tuple(sweep.families)]
         start: StartServer
         if address is not None:
+            families = list(sweep.families)
             start = partial(_running, address, access)
         else:
-            families = _provide(sweep, models, folder, progress)
-            groups = grouped(list(families.values()), int(_SHARE_OF_MEMORY * available_bytes()))
-            start = partial(_own, families, folder, sweep.serve)
+            provided = _provide(sweep, models, folder, progress)
+            families = list(provided)
+            start = partial(own_server, provided.values(), folder.log, sweep.serve)
         with SweepRunner(
-            sweep, folder, groups, start=start, own=address is None, generate=generate, progress=progress
+            sweep, folder, families, start=start, own=address is None, generate=generate, progress=progress
         ) as runner:
             _run(runner, folder, progress)
     return folder
-
-
-def grouped(families: Sequence[SweepFamily], most_bytes: int) -> list[Group]:
-    """Group families that fit into the memory together, in their order."""
-    groups: list[list[str]] = []
-    left = 0
-    for family in families:
-        if not groups or family.serving_bytes > left:
-            groups.append([])
-            left = most_bytes
-        groups[-1].append(family.name)
-        left -= family.serving_bytes
-    return [tuple(group) for group in groups]
 
 
 def _provide(
@@ -118,35 +92,16 @@ def _run(runner: SweepRunner, folder: RunFolder, progress: SweepProgress) -> Non
         runner.run()
     finally:
         held = folder.read()[1]
-        reported = {name: _reported(properties) for name, properties in runner.properties.items()}
         providers = {
             name: its.get(Property.EXECUTION_PROVIDER, "") for name, its in runner.properties.items()
         }
         folder.note(
             {
                 "skipped": {**held.get("skipped", {}), **runner.skipped},
-                "families": {**reported, **held.get("families", {})},
                 "providers": {**held.get("providers", {}), **providers},
-                "default_outputs": {**held.get("default_outputs", {}), **runner.default_outputs},
             }
         )
 
 
-def _reported(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a server's properties say of a family, as its manifest would."""
-    values = {name: int(value) if value.isdecimal() else value for name, value in properties.items() if value}
-    return {
-        "encoder": {name: values[name] for name in _ENCODER_PROPERTIES if name in values},
-        "precision": values.get(Property.PRECISION),
-        "parameters": values.get(Property.PARAMETERS),
-    }
-
-
-def _own(
-    families: Mapping[str, SweepFamily], folder: RunFolder, flags: Sequence[str], group: Group
-) -> AbstractContextManager[MeasuredServer]:
-    return own_server([families[name] for name in group], folder.log, flags)
-
-
-def _running(address: str, access: Access, _: Group) -> AbstractContextManager[MeasuredServer]:
+def _running(address: str, access: Access) -> AbstractContextManager[MeasuredServer]:
     return nullcontext(RunningServer(address, access))

@@ -37,9 +37,6 @@ def in_words(error: ValidationError, table: Any, inner: Mapping[str, Any] = Mapp
         at = inner[path[0]] if len(path) > 1 else table
         known = [one.name for one in fields(at)] if is_dataclass(at) else list(at.model_fields)
         return f"there is no field {where!r}{near(path[-1], known)} (known: {', '.join(known)})"
-    if path and path[0] == "baseline" and fault["type"] == "literal_error":
-        known = list(fault["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "))
-        return f"there is no {where}{near(path[1], known)} (known: {', '.join(known)})"
     if fault["type"] == "missing":
         return f"{where} must be given"
     message = fault["msg"].removeprefix("Value error, ")

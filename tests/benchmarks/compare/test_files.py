@@ -1,13 +1,11 @@
 """The graph that computes padding, which other exporters make."""
 
-import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from benchmarks.compare.files import computes_padding, export_padded
-from benchmarks.encoders import GRAPH, TINY_ENCODERS, export_missing, sequences
+from benchmarks.compare.files import export_padded
+from benchmarks.encoders import TINY_ENCODERS, export_missing, sequences
 from benchmarks.graph import open_graph, pad_vectors
 
 
@@ -23,21 +21,3 @@ def test_it_computes_the_same(tmp_path: Path) -> None:
 
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert not padded.is_relative_to(models)
-
-
-@pytest.mark.parametrize(
-    ("described", "padded"),
-    [
-        ({}, True),
-        ({"activations": ["B", "T", "D"]}, True),
-        ({"activations": ["N", "D"]}, False),
-    ],
-)
-def test_the_manifest_says_what_is_computed(
-    tmp_path: Path, described: dict[str, object], padded: bool
-) -> None:
-    graphs = {"attention": {"file": "attention.onnx"}, "fast": {"file": GRAPH, **described}}
-    (tmp_path / "manifest.json").write_text(json.dumps({"graphs": graphs}))
-
-    assert computes_padding(tmp_path / GRAPH) is padded
-    assert computes_padding(tmp_path / "attention.onnx")

@@ -16,7 +16,7 @@ def test_implementations_agree(heads: int, width: int) -> None:
     with torch.inference_mode():
         calls = checked(HeadLayer(attention=attention, graphs={}).calls(torch.randn(1, 5, 768)))
 
-    assert len(calls) == (4 if heads * width == 768 else 3)  # nn.MultiheadAttention has no widths of its own
+    assert len(calls) == 3
 
 
 def test_one_that_is_off_is_not_timed() -> None:

@@ -1,11 +1,10 @@
 """What is sent under each load, and the plans that are tried."""
 
 import numpy as np
-import pytest
 
 from benchmarks.compare.text_load import TextTraffic
 from benchmarks.engines.kinds import EngineModel
-from benchmarks.engines.processes import CORES, WAYS
+from benchmarks.engines.processes import CORES
 
 LONE, FULL = (
     TextTraffic(per_call=1, in_flight=1, tokens=16),
@@ -24,14 +23,6 @@ def test_loads_are_token_ids_or_texts() -> None:
         "lists of 32 texts, one call at a time",
         "single texts, 8 calls in flight",
     ]
-
-
-@pytest.mark.parametrize("traffic", [LONE, FULL])
-def test_no_lane_idles_where_lengths_are_equal(traffic: TextTraffic) -> None:
-    (plans,) = traffic.plans(OWN, traffic.at_once)
-
-    assert [(plan.lanes, plan.threads) for plan in plans] == list(WAYS)
-    assert all(plan.batch * plan.lanes <= max(traffic.at_once, plan.lanes) for plan in plans)
 
 
 def test_what_sorts_by_itself_is_not_sorted_and_runs_one_batch_at_a_time() -> None:

@@ -43,10 +43,6 @@ def test_padding_does_not_change_the_mean() -> None:
     np.testing.assert_allclose(pool(states, np.array([2, 1])), [[0.5**0.5, 0.5**0.5], [0, 1]], rtol=1e-6)
 
 
-def test_plans_say_what_they_do() -> None:
-    assert str(BatchPlan(batch=8, by_length=True, lanes=2)) == "2 × 1 thread, B = 8, by length"
-
-
 def test_token_ids_that_are_given_stay() -> None:
     assert token_ids(bert_tokenizer(), [[5, 6], [7]]) == [[5, 6], [7]]
     assert token_ids(bert_tokenizer(), ["a", "bc"]) == [

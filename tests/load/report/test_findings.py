@@ -105,9 +105,10 @@ def test_overloaded_runs_count_and_are_counted(tmp_path: Path) -> None:
     assert (len(row.valid), len(row.overloaded), len(other.overloaded)) == (3, 2, 0)
     assert row.requests == other.requests
     assert [one.block for one in findings.overloaded] == [1, 2]
-    assert "overloaded 2 times: 7 of 400 requests were not sent" in remarks(findings)
+    assert "overloaded, 2 times: … of … requests were not sent" in remarks(findings)
     assert any("the server did not keep up: 2. They count" in sentence for sentence in summary(findings))
-    assert [one["overloaded_runs"] for one in as_json(findings)["rows"]] == [2, 0]
+    runs = [one["runs"] for one in as_json(findings)["rows"]]
+    assert [sum("overloaded" in one for one in each) for each in runs] == [2, 0]
 
 
 def test_a_throughput_is_the_median_of_its_runs(tmp_path: Path) -> None:
@@ -120,9 +121,6 @@ def test_a_throughput_is_the_median_of_its_runs(tmp_path: Path) -> None:
     (throughput,) = read_findings(folder).throughputs
 
     assert throughput.value == 98.0
-    assert throughput.interval is not None
-    assert throughput.interval.low < 90.0
-    assert throughput.interval.high > 100.0
     assert len(throughput.valid) == 3
 
 
@@ -146,23 +144,6 @@ def test_too_few_blocks_in_common_are_said(tmp_path: Path) -> None:
     assert read_findings(folder).rows[1].uncompared == "too few blocks in common: 2"
 
 
-def test_a_common_rate_that_was_not_the_same_is_not_compared(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep(loads=["50%", "common"]))
-    rewritten(folder, lambda one: one.model_copy(update={"rate": 52.0 if one.family == "tiny" else 50.0}))
-
-    own, common = (row for row in read_findings(folder).rows if row.labels["family"] == "tiny-tokens")
-
-    assert own.ratios
-    assert common.uncompared == "too few blocks in common: 0"
-
-
-def test_the_send_lag_is_that_of_all_blocks_together(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep(loads=["50%"]))
-    rewritten(folder, lambda one: one.model_copy(update={"rate": 50.0, "send_lag_p99_ms": 1e9}))
-
-    assert read_findings(folder).rows[0].send_lag_p99_ms == pytest.approx(0, abs=1e-6)
-
-
 def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
     folder = a_run(tmp_path, small_sweep(loads=["single"]))
     for path in (folder.path / "records").iterdir():
@@ -174,27 +155,6 @@ def test_parts_that_exceed_the_latency_are_not_hidden(tmp_path: Path) -> None:
     parts = findings.rows[0].parts
     assert parts["network + client"] < 0
     assert sum(value for name, value in parts.items() if name != "total") == pytest.approx(parts["total"])
-    assert any("took longer than the answer did: 2." in sentence for sentence in summary(findings))
-
-
-def test_a_reason_stands_for_all_of_its_kind(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep(loads=["50%"]))
-    said = {
-        ("tiny", 1): "other processes used 0.31 cores meanwhile (limit: 0.15)",
-        ("tiny", 2): "other processes used 1 cores meanwhile (limit: 0.15)",
-        ("tiny", 3): "the server ended meanwhile",
-    }
-    rewritten(
-        folder,
-        lambda one: (
-            one.model_copy(update={"void": (said[one.family, one.block],)}) if one.family == "tiny" else one
-        ),
-    )
-
-    assert remarks(read_findings(folder))[:2] == [
-        "void 2 times, such as: other processes used 0.31 cores meanwhile (limit: 0.15)",
-        "void once: the server ended meanwhile",
-    ]
 
 
 def test_differences_of_every_quantile_are_counted(tmp_path: Path) -> None:

@@ -1,38 +1,25 @@
 """The cells of a sweep, their rates and plans."""
 
-from pathlib import Path
-
 import pytest
-from tests.load.sweep.synthetic import a_measurement, new_folder, small_sweep
+from tests.load.sweep.synthetic import a_measurement, small_sweep
 
 from polyhead_load.outputs import DEFAULT_OUTPUTS
 from polyhead_load.sweep.cells import (
     THROUGHPUT,
-    Configuration,
-    Rates,
     SweepCell,
     cells,
     configurations,
     plan_of,
     throughputs_of,
 )
-from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.spec import Sweep
+from polyhead_load.sweep.folder import Measurement
 
 
 def test_capacities_come_first_and_only_where_a_load_needs_them() -> None:
     loads = [cell.load for cell in cells(small_sweep())]
 
-    assert loads == [THROUGHPUT] * 2 + ["single", "50%", "common"] * 2
+    assert loads == [THROUGHPUT] * 2 + ["single", "50%"] * 2
     assert [cell.load for cell in cells(small_sweep(loads=["single", "20/s"]))] == ["single", "20/s"] * 2
-
-
-def test_a_cell_for_each_combination() -> None:
-    sweep = small_sweep(tokens=[4, 8, 12], batch=[1, 2], outputs=["output", "attention"])
-
-    there = configurations(sweep)
-
-    assert len(there) == len({one.key for one in there}) == 2 * 3 * 2 * 2
 
 
 def test_plans_say_what_the_cell_says() -> None:
@@ -69,7 +56,7 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
     sweep = small_sweep(tokens=[4, 8])
 
     def seed(place: int, block: int) -> int:
-        cell = SweepCell(configuration=configurations(sweep)[place], load="common")
+        cell = SweepCell(configuration=configurations(sweep)[place], load="50%")
         return plan_of(cell, sweep, address="", rate=1.0, block=block).seed
 
     assert seed(0, 1) == seed(2, 1)  # the families at T = 4
@@ -79,28 +66,10 @@ def test_what_is_compared_gets_the_same_arrivals() -> None:
     assert seed(0, 1) != first
 
 
-SWEEP = small_sweep()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    folder = new_folder(tmp_path)
-    folder.begin(SWEEP, {})
-    return folder
-
-
 def throughput(
     family: str, achieved: float | None, *, tokens: str = "4", void: tuple[str, ...] = ()
 ) -> Measurement:
     return a_measurement(family=family, tokens=tokens, load=THROUGHPUT, block=0, achieved=achieved, void=void)
-
-
-def rates_of(rates: Rates, sweep: Sweep = SWEEP) -> list[float | None]:
-    return [
-        rates.of(SweepCell(configuration=configuration, load=load))
-        for configuration in configurations(sweep)
-        for load in ("50%", "common", "single", "20/s")
-    ]
 
 
 def test_the_median_of_the_throughputs_counts() -> None:
@@ -114,51 +83,3 @@ def test_the_median_of_the_throughputs_counts() -> None:
     )
 
     assert found == {("tiny", "4", "1", "default"): 12}
-
-
-def test_a_run_that_goes_on_keeps_its_rates(folder: RunFolder) -> None:
-    rates = Rates(SWEEP, folder)
-    rates.fix([throughput("tiny", 100), throughput("tiny-tokens", 60)])
-    first = rates_of(rates)
-
-    again = Rates(SWEEP, folder)
-    again.fix([throughput("tiny", 400), throughput("tiny-tokens", 20)])
-
-    assert first == rates_of(again) == [50, 30, None, 20, 30, 30, None, 20]
-
-
-def test_a_throughput_that_comes_later_changes_no_other_rate(folder: RunFolder) -> None:
-    rates = Rates(SWEEP, folder)
-    rates.fix([throughput("tiny", 100), throughput("tiny-tokens", None)])
-    with pytest.raises(KeyError):
-        rates_of(rates)
-
-    rates.fix([throughput("tiny-tokens", 60)])
-
-    assert rates_of(rates) == [50, 50, None, 20, 30, 50, None, 20]
-
-
-def test_shares_are_of_the_own_throughput_and_the_common_rate_of_the_least(tmp_path: Path) -> None:
-    sweep = small_sweep(tokens=[4, 8], common=0.4)
-    folder = new_folder(tmp_path)
-    folder.begin(sweep, {})
-    rates = Rates(sweep, folder)
-    tiny_4, _, tokens_4, _ = configurations(sweep)
-    rates.fix(
-        [
-            throughput("tiny", 100.0),
-            throughput("tiny", 10.0, tokens="8"),
-            throughput("tiny-tokens", 60.0),
-            throughput("tiny-tokens", 50.0, tokens="8"),
-        ]
-    )
-
-    def rate(configuration: Configuration, load: str) -> float | None:
-        return rates.of(SweepCell(configuration=configuration, load=load))
-
-    assert rate(tiny_4, "50%") == 50.0
-    assert rate(tokens_4, "50%") == 30.0
-    # T = 8 is another comparison.
-    assert rate(tiny_4, "common") == rate(tokens_4, "common") == 0.4 * 60.0
-    assert rate(tiny_4, "20/s") == 20.0
-    assert rate(tiny_4, "single") is None

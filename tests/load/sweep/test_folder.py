@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.load.sweep.synthetic import a_measurement, a_run, new_folder, small_sweep
+from tests.load.sweep.synthetic import a_measurement, new_folder, small_sweep
 
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.folder import Journal, RunFolder
@@ -75,13 +75,6 @@ def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
         second.begin(small_sweep(), {})
 
 
-def test_gates_of_runs_that_count_stay(tmp_path: Path) -> None:
-    folder = a_run(tmp_path, small_sweep())
-
-    with pytest.raises(SweepError, match="holds another sweep"):
-        folder.begin(small_sweep(gates={}), {})
-
-
 def test_another_sweeps_folder_is_refused(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     folder.begin(small_sweep(), {})
@@ -118,16 +111,6 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SweepError, match=r"sweep\.json cannot be written \(No space left on device\)"):
         folder.note({})
     assert folder.read()[0] == small_sweep()
-
-
-def test_lines_come_back(tmp_path: Path) -> None:
-    path = tmp_path / "cells.jsonl"
-    journal = Journal(path)
-    journal.append(a_measurement(block=1))
-    journal.append(a_measurement(block=2).model_copy(update={"void": ("why",)}))
-
-    assert Journal(path).measurements == journal.measurements
-    assert len(path.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,21 +14,19 @@ from rich.console import Console
 from tests.load.sweep.synthetic import make_records, make_run, new_folder, small_sweep
 from tests.servers import InThread, quick_settings, serving
 
-from polyhead_client import Client
 from polyhead_load import LoadPlan
 from polyhead_load.errors import SweepError
 from polyhead_load.records import GeneratorRun
 from polyhead_load.report.findings import read_findings
 from polyhead_load.sweep.cells import THROUGHPUT, CellRun
 from polyhead_load.sweep.folder import Measurement, RunFolder
-from polyhead_load.sweep.measuring import CpuTimes, WarmUpFunction
+from polyhead_load.sweep.measuring import CpuTimes
 from polyhead_load.sweep.processes import ProcessError
 from polyhead_load.sweep.progress import SweepProgress
-from polyhead_load.sweep.runner import Group, SweepRunner
+from polyhead_load.sweep.runner import SweepRunner
 from polyhead_load.sweep.server import MeasuredServer
 from polyhead_load.sweep.spec import Sweep
 from polyhead_load.sweep.target import ServiceTarget
-from polyhead_load.sweep.warm_up import WarmUp
 
 
 class Watching(SweepProgress):
@@ -37,14 +35,14 @@ class Watching(SweepProgress):
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
         self.cell_runs: list[CellRun] = []
-        self.runs, self.seconds, self.most_seconds = 0, 0.0, 0.0
-        self.corrected = 0
+        self.runs = self.left = 0
 
-    def begin(self, runs: int, seconds: float, most_seconds: float) -> None:
-        self.runs, self.seconds, self.most_seconds = runs, seconds, most_seconds
+    def begin(self, runs: int, seconds: float) -> None:
+        self.runs = self.left = runs
+        assert (seconds > 0) is (runs > 0)
 
-    def expect(self, more: int, seconds: float) -> None:
-        self.corrected += more
+    def expect(self, runs: int) -> None:
+        self.left = runs
 
     def start_run(self, run: CellRun) -> None:
         self.cell_runs.append(run)
@@ -70,7 +68,7 @@ class Lab:
     Args:
         sweep: What is measured.
         folder: Where to.
-        server: Whose families are warmed up.
+        server: Has the families.
         generate: Instead of good records for each plan.
     """
 
@@ -83,16 +81,13 @@ class Lab:
     ) -> None:
         self.sweep, self.folder = sweep, folder
         self.watching = Watching()
-        self.started: list[Group] = []
         self.servers: list[FakeServer] = []
         self.plans: list[LoadPlan] = []
-        self.warm: WarmUpFunction = once
         self._address = server.address
         self._generate = generate or good
 
     @contextmanager
-    def start(self, group: Group) -> Iterator[FakeServer]:
-        self.started.append(group)
+    def start(self) -> Iterator[FakeServer]:
         self.servers.append(FakeServer(self._address))
         yield self.servers[-1]
 
@@ -100,17 +95,16 @@ class Lab:
         self.plans.append(plan)
         return self._generate(plan)
 
-    def run(self, groups: Sequence[Group] = (("tiny", "tiny-tokens"),), *, own: bool = True) -> SweepRunner:
+    def run(self, *families: str, own: bool = True) -> SweepRunner:
         self.folder.begin(self.sweep, {})
         runner = SweepRunner(
             self.sweep,
             self.folder,
-            groups,
+            families or ("tiny", "tiny-tokens"),
             start=self.start,
             own=own,
             generate=self.generate,
             progress=self.watching,
-            warm=self.warm,
         )
         with runner:
             runner.run()
@@ -119,14 +113,6 @@ class Lab:
     @property
     def measurements(self) -> list[Measurement]:
         return self.folder.journal().measurements
-
-
-def once(client: Client, plan: LoadPlan, *_: float) -> WarmUp:
-    """Warming up is tested elsewhere; here the server is asked only whether it takes such requests."""
-    assert isinstance(plan.tokens, int)
-    inputs = np.full((1, plan.tokens), 3) if plan.model == "tiny-tokens" else np.zeros((plan.tokens, 16))
-    client.encode(inputs, model=plan.model)
-    return WarmUp(seconds=0.1, requests=100, stable=True)
 
 
 def good(plan: LoadPlan) -> GeneratorRun:
@@ -171,28 +157,28 @@ def test_a_sweep_that_begins_on_a_busy_machine_ends_at_once(
     lab = Lab(quick(families={"tiny": {}}, gates={"foreign_cpu": 0.15}), new_folder(tmp_path), there)
 
     with pytest.raises(SweepError, match=r"first 2 runs are void: .* 0\.62 cores .*limit: 0\.15.*-cpu 0\.8"):
-        lab.run([("tiny",)])
+        lab.run("tiny")
     assert len(lab.measurements) == 2
 
     # Nothing counts yet, so that the gate may be another.
     lab.sweep = quick(families={"tiny": {}}, gates={"foreign_cpu": 0.8})
-    lab.run([("tiny",)])
-    assert sum(not one.void for one in lab.measurements) == 3 + 2 * 3
+    lab.run("tiny")
+    assert sum(not one.void for one in lab.measurements) == 3 + 2 * 2
 
 
 def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, tmp_path: Path) -> None:
     lab = Lab(quick(families={"tiny": {}}, tokens=[2, 3, 4], blocks=2), new_folder(tmp_path), there)
-    runner = lab.run([("tiny",)])
+    runner = lab.run("tiny")
 
     counts = Counter((one.block, *one.cell) for one in lab.measurements)
     assert {(key[0] == 0, times) for key, times in counts.items()} == {(True, 3), (False, 1)}
-    assert sum(counts.values()) == 3 * 3 + 2 * 9 == lab.watching.runs
+    assert sum(counts.values()) == 3 * 3 + 2 * 6 == lab.watching.runs
     assert not any(one.void or one.overloaded for one in lab.measurements)
     orders = [[run.cell for run in lab.watching.cell_runs if run.block == block] for block in (1, 2)]
     assert orders[0] != orders[1]
     assert {run.cell.load for run in lab.watching.cell_runs[:9]} == {THROUGHPUT}
     # Each throughput and each block has a server of its own.
-    assert lab.started == [("tiny",)] * 5
+    assert len(lab.servers) == 5
     assert runner.properties["tiny"]["execution_provider"] == "CPUExecutionProvider"
 
     # Half of 100 answers in half a second; the rate of each cell is the same in all blocks.
@@ -205,8 +191,8 @@ def test_every_cell_once_in_each_block_in_an_order_of_its_own(there: InThread, t
 
     # All is there: nothing is left to do, and no server is started for it.
     again = Lab(lab.sweep, lab.folder, there)
-    again.run([("tiny",)])
-    assert (again.watching.runs, again.started) == (0, [])
+    again.run("tiny")
+    assert (again.watching.runs, again.servers) == (0, [])
 
 
 def test_a_sweep_that_was_cut_off_goes_on(there: InThread, tmp_path: Path) -> None:
@@ -220,13 +206,13 @@ def test_a_sweep_that_was_cut_off_goes_on(there: InThread, tmp_path: Path) -> No
 
     first = Lab(sweep, new_folder(tmp_path), there, breaking)
     with pytest.raises(KeyboardInterrupt):
-        first.run([("tiny",)])
+        first.run("tiny")
     before = first.measurements
     with (first.folder.path / "cells.jsonl").open("a") as file:
         file.write('{"family": "ti')  # as a crash leaves it
 
     second = Lab(sweep, first.folder, there)
-    second.run([("tiny",)])
+    second.run("tiny")
 
     assert len(before) == 3
     assert second.measurements[:3] == before
@@ -250,7 +236,7 @@ def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_
         return busy(plan) if tries[plan.seed] == 1 else good(plan)
 
     lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, sometimes)
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     assert [(one.block, one.attempt, bool(one.void)) for one in lab.measurements] == [
         (1, 1, True),
@@ -261,22 +247,9 @@ def test_void_runs_are_tried_again_and_stay_in_the_journal(there: InThread, tmp_
     assert "the generator used" in lab.measurements[0].void[0]
 
 
-def test_the_time_that_is_said_counts_retries(there: InThread, tmp_path: Path) -> None:
-    said = []
-    for retries in (0, 1):
-        sweep = quick(families={"tiny": {}}, loads=["single"], retries=retries)
-        lab = Lab(sweep, new_folder(tmp_path / str(retries)), there)
-        lab.run([("tiny",)])
-        said.append((lab.watching.seconds, lab.watching.most_seconds))
-
-    (once, at_most), (again, at_most_again) = said
-    assert once == at_most == again > 0
-    assert at_most_again == 2 * once
-
-
 def test_what_the_server_did_is_not_tried_away(there: InThread, tmp_path: Path) -> None:
     lab = Lab(quick(families={"tiny": {}}, loads=["20/s"]), new_folder(tmp_path), there, stalling)
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     assert [(one.block, one.attempt, one.void) for one in lab.measurements] == [(1, 1, ()), (2, 1, ())]
     for one in lab.measurements:
@@ -286,13 +259,13 @@ def test_what_the_server_did_is_not_tried_away(there: InThread, tmp_path: Path) 
         assert one.p99_ms > 300
 
     again = Lab(lab.sweep, lab.folder, there)
-    again.run([("tiny",)])
+    again.run("tiny")
     assert again.watching.runs == 0
 
 
 def test_tries_end(there: InThread, tmp_path: Path) -> None:
     lab = Lab(quick(families={"tiny": {}}, loads=["single", "50%"]), new_folder(tmp_path), there, busy)
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     by_load = Counter(one.load for one in lab.measurements)
     assert by_load[THROUGHPUT] == 3 + 1
@@ -305,7 +278,7 @@ def test_tries_end(there: InThread, tmp_path: Path) -> None:
 
     # Who gives the command again wants them tried again.
     again = Lab(lab.sweep, lab.folder, there)
-    again.run([("tiny",)])
+    again.run("tiny")
     assert len([one for one in again.measurements if not one.void]) == 3 + 2 * 2
 
 
@@ -330,7 +303,7 @@ def searching() -> Sweep:
 
 def test_the_largest_rate_that_holds_is_searched_in_rounds(there: InThread, tmp_path: Path) -> None:
     lab = Lab(searching(), new_folder(tmp_path), there, carrying(150))
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     found = [one for one in lab.measurements if one.load == "p99 50ms"]
     assert {one.block for one in found} == {1, 2, 3}
@@ -340,17 +313,17 @@ def test_the_largest_rate_that_holds_is_searched_in_rounds(there: InThread, tmp_
     assert capacity.interval is not None
     assert capacity.interval.value == pytest.approx(150, rel=0.06)
     # Throughputs, blocks and rounds have servers of their own, and the progress ends where the runs do.
-    assert len(lab.started) == 3 + 1 + 3
-    assert lab.watching.runs + lab.watching.corrected == len(lab.measurements)
+    assert len(lab.servers) == 3 + 1 + 3
+    assert lab.watching.left == 0
 
     again = Lab(lab.sweep, lab.folder, there)
-    again.run([("tiny",)])
-    assert (again.watching.runs, again.started) == (0, [])
+    again.run("tiny")
+    assert (again.watching.runs, again.servers) == (0, [])
 
 
 def test_a_search_that_was_cut_off_goes_on_where_it_was(there: InThread, tmp_path: Path) -> None:
     whole = Lab(searching(), new_folder(tmp_path / "whole"), there, carrying(150))
-    whole.run([("tiny",)])
+    whole.run("tiny")
     left = iter(range(7))
 
     def breaking(plan: LoadPlan) -> GeneratorRun:
@@ -360,9 +333,9 @@ def test_a_search_that_was_cut_off_goes_on_where_it_was(there: InThread, tmp_pat
 
     first = Lab(whole.sweep, new_folder(tmp_path / "cut"), there, breaking)
     with pytest.raises(KeyboardInterrupt):
-        first.run([("tiny",)])
+        first.run("tiny")
     second = Lab(whole.sweep, first.folder, there, carrying(150))
-    second.run([("tiny",)])
+    second.run("tiny")
 
     assert len(first.plans) > 4
     assert [one.rate for one in second.measurements] == [one.rate for one in whole.measurements]
@@ -370,17 +343,17 @@ def test_a_search_that_was_cut_off_goes_on_where_it_was(there: InThread, tmp_pat
 
 def test_another_limit_is_searched_in_the_same_folder(there: InThread, tmp_path: Path) -> None:
     lab = Lab(searching(), new_folder(tmp_path), there, carrying(150))
-    lab.run([("tiny",)])
+    lab.run("tiny")
     before = len(lab.measurements)
     lab.sweep = lab.sweep.model_copy(update={"target": ServiceTarget(p99="120ms")})
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     assert {one.load for one in lab.measurements[before:]} == {"p99 120ms"}
 
 
 def test_what_the_generator_cannot_send_ends_a_search(there: InThread, tmp_path: Path) -> None:
     lab = Lab(searching(), new_folder(tmp_path), there, carrying(1000, sendable=400))
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     (capacity,) = read_findings(lab.folder).capacities
     assert capacity.interval is not None
@@ -390,53 +363,14 @@ def test_what_the_generator_cannot_send_ends_a_search(there: InThread, tmp_path:
     assert Counter(one.block for one in lab.measurements if one.void) == {1: 3, 2: 3, 3: 3}
 
 
-@pytest.mark.parametrize(("pace", "seconds"), [(400, 0.5), (100, 1.0), (5, 2.0)])
-def test_a_slow_throughput_takes_longer(pace: int, seconds: float, there: InThread, tmp_path: Path) -> None:
-    """A hundred answers, within four times what other runs take."""
-    lab = Lab(quick(families={"tiny": {}}, loads=["50%"]), new_folder(tmp_path), there)
-    lab.warm = lambda *_: WarmUp(seconds=1.0, requests=pace, stable=True)
-    lab.run([("tiny",)])
-
-    assert {plan.seconds for plan in lab.plans if plan.rate is None} == {seconds}
-    assert {plan.seconds for plan in lab.plans if plan.rate is not None} == {0.5}
-
-
 def test_a_generator_that_fails_voids_the_run(there: InThread, tmp_path: Path) -> None:
     def failing(_: LoadPlan) -> GeneratorRun:
         raise ProcessError("ended by signal 9")
 
     lab = Lab(quick(families={"tiny": {}}, loads=["single"], retries=0), new_folder(tmp_path), there, failing)
-    lab.run([("tiny",)])
+    lab.run("tiny")
 
     assert {one.void for one in lab.measurements} == {("the generator ended by signal 9",)}
-
-
-def test_families_that_do_not_fit_together_are_served_in_turns(there: InThread, tmp_path: Path) -> None:
-    lab = Lab(quick(loads=["single"], blocks=2), new_folder(tmp_path), there)
-    lab.run([("tiny",), ("tiny-tokens",)])
-
-    assert sorted(lab.started[:2]) == [("tiny",), ("tiny-tokens",)]
-    assert len(lab.measurements) == 4
-    for block in (1, 2):
-        families = [run.cell.family for run in lab.watching.cell_runs if run.block == block]
-        assert len(families) == 2
-
-
-def test_a_server_that_dies_voids_the_cell_and_is_replaced(there: InThread, tmp_path: Path) -> None:
-    deadly = iter([True])
-
-    def deadly_once(plan: LoadPlan) -> GeneratorRun:
-        if next(deadly, False):
-            lab.servers[-1].lives = False
-            return bad(plan)
-        return good(plan)
-
-    lab = Lab(quick(families={"tiny": {}}, loads=["single"]), new_folder(tmp_path), there, deadly_once)
-    lab.run([("tiny",)])
-
-    assert lab.measurements[0].void[0] == "the server ended meanwhile"
-    assert [bool(one.void) for one in lab.measurements] == [True, False, False]
-    assert len(lab.started) == 1 + 2
 
 
 def test_a_family_whose_server_keeps_ending_is_given_up(there: InThread, tmp_path: Path) -> None:
@@ -467,35 +401,7 @@ def test_a_server_of_somebody_elses_is_waited_for_by_the_user(there: InThread, t
 def test_families_that_the_server_does_not_have_are_skipped(there: InThread, tmp_path: Path) -> None:
     sweep = quick(families={"tiny": {}, "absent": {}}, loads=["single"])
     lab = Lab(sweep, new_folder(tmp_path), there)
-    runner = lab.run([("tiny", "absent")])
+    runner = lab.run("tiny", "absent")
 
     assert runner.skipped == {"absent": "the server does not have it"}
     assert {one.family for one in lab.measurements} == {"tiny"}
-
-
-def test_configurations_that_the_server_refuses_are_skipped(there: InThread, tmp_path: Path) -> None:
-    sweep = quick(families={"tiny-tokens": {}}, tokens=[4, 33], loads=["single"])
-    lab = Lab(sweep, new_folder(tmp_path), there)
-    runner = lab.run([("tiny-tokens",)])
-
-    ((what, why),) = runner.skipped.items()
-    assert what == "tiny-tokens, T 33, B 1, outputs default"
-    assert "32" in why
-    assert {one.tokens for one in lab.measurements} == {"4"}
-
-
-def test_a_family_whose_server_does_not_start_is_skipped(there: InThread, tmp_path: Path) -> None:
-    class Picky(Lab):
-        @contextmanager
-        def start(self, group: Group) -> Iterator[FakeServer]:
-            if "tiny-tokens" in group:
-                raise SweepError("the server did not start")
-            with super().start(group) as server:
-                yield server
-
-    lab = Picky(quick(loads=["single"]), new_folder(tmp_path), there)
-    runner = lab.run()
-
-    assert runner.skipped == {"tiny-tokens": "the server did not start"}
-    assert {one.family for one in lab.measurements} == {"tiny"}
-    assert not any(one.void for one in lab.measurements)

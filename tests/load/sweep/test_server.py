@@ -1,8 +1,6 @@
 """The server that a sweep starts, and one that runs."""
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,16 +36,6 @@ def test_only_the_families_of_the_group_are_served_and_nothing_is_left(
     assert not server.alive()
     assert server.cpu_seconds() is None
     assert "tiny" in log.read_text()
-
-
-def test_a_server_that_is_killed_is_not_alive(repository: Path, tmp_path: Path) -> None:
-    provided = provide(small_sweep(), repository)
-
-    with own_server([provided.families["tiny"]], tmp_path / "server.log", FLAGS) as server:
-        os.kill(server.process.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, server.process.pid, os.WEXITED | os.WNOWAIT)
-
-        assert not server.alive()
 
 
 _SWEEP = """
@@ -99,8 +87,3 @@ def test_a_server_that_runs(repository: Path) -> None:
         assert server.cpu_seconds() is None
 
     assert not server.alive()
-
-
-def test_no_server_at_the_address() -> None:
-    with pytest.raises(SweepError, match=r"--address must be a polyhead server, .*leave --address out"):
-        RunningServer("127.0.0.1:1")
