@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +53,31 @@ def tokens_of(dialect: str) -> Mapping[str, str]:
     return own.get(dialect, ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS)
 
 
-def bert_tokenizer(**normalizer: Any) -> Tokenizer:
-    """A WordPiece tokenizer of letters, some with accents."""
+def bert_template() -> processors.TemplateProcessing:
+    """[CLS] and [SEP] around a text and between two, as BERT has them, with the ids 2 and 3."""
+    return processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+
+
+def word_piece(special: Iterable[str], **normalizer: Any) -> Tokenizer:
+    """A WordPiece tokenizer of special tokens and letters, some with accents."""
     letters = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"]
-    vocabulary = [*BERT_TOKENS.values(), *letters, *(f"##{letter}" for letter in letters)]
+    vocabulary = [*special, *letters, *(f"##{letter}" for letter in letters)]
     tokenizer = Tokenizer(
         models.WordPiece({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
     )
     tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    return tokenizer
+
+
+def bert_tokenizer(**normalizer: Any) -> Tokenizer:
+    """BERT's WordPiece of letters."""
+    tokenizer = word_piece(BERT_TOKENS.values(), **normalizer)
+    tokenizer.post_processor = bert_template()
     tokenizer.add_special_tokens(list(BERT_TOKENS.values()))
     return tokenizer
 
@@ -88,15 +99,9 @@ def roberta_tokenizer(*, add_prefix_space: bool = False) -> Tokenizer:
 
 def mpnet_tokenizer(**normalizer: Any) -> Tokenizer:
     """BERT's WordPiece with RoBERTa's special tokens."""
-    letters = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"]
-    vocabulary = [*tokens_of("mpnet").values(), *letters, *(f"##{letter}" for letter in letters)]
-    tokenizer = Tokenizer(
-        models.WordPiece({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]")
-    )
-    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     *others, mask = tokens_of("mpnet").values()
+    tokenizer = word_piece([*others, mask], **normalizer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
     return tokenizer
 
@@ -131,11 +136,7 @@ def albert_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
     )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    tokenizer.post_processor = bert_template()
     *others, mask = ALBERT_TOKENS.values()
     tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
     return tokenizer

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -19,11 +18,11 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from tests.checkpoints import write_checkpoint, write_splade
+from tests.checkpoints import bert_template, write_checkpoint, write_splade
 from tests.clock import SkippingLoop
 from tests.encoders import seeded
 from tests.exports import share_traces
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from polyhead_export import TokenizerFile, export_family, from_checkpoint
 from polyhead_load.sweep.server import started_server
@@ -95,11 +94,7 @@ def write_tokenizer(path: Path) -> None:
     )
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    tokenizer.post_processor = bert_template()
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=8, pad_id=0, pad_token="[PAD]")
     tokenizer.save(str(path))
@@ -199,23 +194,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not is_among(item.path, SLOW))  # a long file must not be the last, alone
 
 
-SECONDS: defaultdict[str, float] = defaultdict(float)
-"""How long the tests of each file took, with what they set up; of all processes, where these are shown."""
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up the time of each file."""
-    SECONDS[report.location[0]] += report.duration
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the slowest files."""
-    if SECONDS:
-        terminalreporter.section("slowest files")
-    for file, seconds in sorted(SECONDS.items(), key=lambda item: -item[1])[:10]:
-        terminalreporter.write_line(f"{seconds:7.1f} s  {file}")
-
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Asynchronous tests run on an event loop whose clock they can put forward."""
@@ -253,35 +231,33 @@ def shared_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
+    """The tokenizer of small families."""
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    write_tokenizer(path)
+    return TokenizerFile(path=path, max_tokens=TEXT_MAX_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: TokenizerFile) -> Path:
     """A model repository with version 1 of every family in `FAMILIES`. Copy it before you change it."""
-    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    write_tokenizer(tokenizer)
 
     def export(folder: Path) -> None:
         for name, config in FAMILIES.items():
-            export_family(
-                build_encoder(name),
-                name,
-                folder,
-                tokenizer=TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS, prompts=PROMPTS)
-                if config.vocabulary
-                else None,
-            )
+            file = replace(tokenizer_file, prompts=PROMPTS) if config.vocabulary else None
+            export_family(build_encoder(name), name, folder, tokenizer=file)
 
     return made_once(tmp_path_factory, "models", export)
 
 
 @pytest.fixture(scope="session")
-def probed_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def probed_models(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: TokenizerFile) -> Path:
     """A model repository with `probed`, which has a tokenizer, a head mask and every kind of graph."""
-    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    write_tokenizer(tokenizer)
-    file = TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
+    options: Any = {"graphs": ["all"], "tokenizer": tokenizer_file}
     return made_once(
         tmp_path_factory,
         "probed",
-        lambda folder: export_family(build_probed(), "probed", folder, graphs=["all"], tokenizer=file),
+        lambda folder: export_family(build_probed(), "probed", folder, **options),
     )
 
 
@@ -299,17 +275,13 @@ def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def int8_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def int8_models(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: TokenizerFile) -> Path:
     """A model repository of families in int8: `vectors`, `masked`, and `tokens`, with every kind of graph."""
     from tests.export.test_quantisation import CONFIGS
 
-    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    write_tokenizer(tokenizer)
-    file = TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
-
     def export(folder: Path) -> None:
         for name, config in CONFIGS.items():
-            more: Any = {"graphs": ["all"], "tokenizer": file} if config.vocabulary else {}
+            more: Any = {"graphs": ["all"], "tokenizer": tokenizer_file} if config.vocabulary else {}
             export_family(seeded(config, 41), name, folder, precision="int8", **more)
 
     return made_once(tmp_path_factory, "int8", export)
@@ -320,18 +292,15 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
 @pytest.fixture(scope="session")
-def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scorers(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: TokenizerFile) -> Path:
     """A model repository with a classifier, `sentiment`, and a reranker, `reranker`."""
-    tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    write_tokenizer(tokenizer)
 
     def export(folder: Path) -> None:
         for name, labels in {"sentiment": SENTIMENTS, "reranker": ("relevance",)}.items():
             config = replace(
                 FAMILIES["tiny-tokens"], pooling=None, normalise=False, classifier=Classifier(labels=labels)
             )
-            file = TokenizerFile(path=tokenizer, max_tokens=TEXT_MAX_TOKENS)
-            export_family(seeded(config, 17), name, folder, tokenizer=file)
+            export_family(seeded(config, 17), name, folder, tokenizer=tokenizer_file)
 
     return made_once(tmp_path_factory, "scorers", export)
 

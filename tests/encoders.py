@@ -8,6 +8,33 @@ from torch import Tensor
 from polyhead_model import Encoder, EncoderConfig
 
 SMALL = EncoderConfig(d_model=8, heads=2, layers=1)
+BERT = EncoderConfig(
+    d_model=16,
+    heads=2,
+    layers=2,
+    feed_forward=24,
+    vocabulary=30,
+    positions=200,
+    types=2,
+    embedding_norm=True,
+)
+MODERN = EncoderConfig(
+    d_model=16,
+    heads=2,
+    layers=2,
+    feed_forward=24,
+    norm="pre",
+    first_attention_norm=False,
+    norm_bias=False,
+    bias=False,
+    gated=True,
+    final_norm=True,
+    vocabulary=30,
+    rotary_base=160.0,
+    local_rotary_base=100.0,
+    local_window=8,
+    global_every=2,
+)
 
 
 def seeded(

@@ -224,21 +224,6 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
     np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
 
 
-def test_passages_are_ranked_as_by_sentence_transformers(
-    models: Path, rerankers: Mapping[str, Any], device: str
-) -> None:
-    query, passages = "Who sat on the mat?", ["The cat sat on the mat.", "It rained.", "A dog barked."]
-
-    with serving(quick_settings(models, device=device)) as server, Client(server.address) as client:
-        ranked = client.rerank(query, passages, model="classifier-bert", raw_scores=True)
-
-    expected = rerankers["bert"].rank(query, passages)
-    assert [each.index for each in ranked] == [each["corpus_id"] for each in expected]
-    np.testing.assert_allclose(
-        [each.score for each in ranked], [each["score"] for each in expected], atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)
 def test_long_text_is_cut_with_its_prompt(row: Trained, references: dict[str, Any], client: Client) -> None:
     long = ["a b c d e f g h " * 30]

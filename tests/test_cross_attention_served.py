@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.encoders import seeded
 from tests.load.sweep.synthetic import a_plan
 from tests.pages import block
 from tests.server.conftest import Running, running
-from tests.server.graphs import OpenGraph, described
+from tests.server.graphs import OpenGraph
 from tests.servers import quick_settings
 
 from polyhead_client import Client, InvalidRequest
@@ -23,7 +22,6 @@ from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
 from polyhead_load.sweep.processes import generate
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_server.scheduling import dynamic_axes_of
 
 D, H, L = 16, 2, 2
 DECODER = EncoderConfig(
@@ -189,61 +187,7 @@ def test_requests_of_other_lengths_on_both_sides_share_a_batch(models: Path, nam
                     np.testing.assert_allclose(got, cross[layer], atol=1e-5)
 
 
-def test_masked_and_unmasked_requests_share_a_batch(models: Path, device: str) -> None:
-    hidden = np.zeros((1, 1, 1), np.bool_)  # a request of one token, which sees nothing
-    requests = [
-        {"x": floats(1, 5, D), "lengths": np.array([5], np.int32), "mask": RANDOM.random((1, 5, 5)) < 0.6},
-        {"x": floats(2, 3, D), "lengths": np.array([3, 2], np.int32), "mask": np.ones((2, 1, 1), np.bool_)},
-        {"x": floats(1, 1, D), "lengths": np.array([1], np.int32), "mask": hidden},
-    ]
-    for order in (requests, requests[1:], requests[:2]):
-        for feeds, outputs in zip(order, batched(models, "causal", "fast", order, device), strict=True):
-            for row, length in enumerate(feeds["lengths"]):
-                whole = np.broadcast_to(feeds["mask"][row], (feeds["x"].shape[1],) * 2)
-                mask = whole[:length, :length]
-                output, *_ = reference("causal", feeds["x"][row, :length], mask=mask)
-                np.testing.assert_allclose(outputs["output"][row, :length], output, atol=1e-5)
-
-
-def test_masks_that_were_left_out_stay_one_value(models: Path) -> None:
-    signature = described(models, "decoder")
-    dynamic = dynamic_axes_of(signature)
-    assert dynamic.broadcasting == {"mask", "memory_mask"}
-    sizes = {"B": 3, "T": 64, "S": 16}
-    assert {name: signature.inputs[name].left_out_at(sizes) for name in dynamic.broadcasting} == {
-        "mask": (3, 1, 1),
-        "memory_mask": (3, 1, 1),
-    }
-
-
 # ---- The wire ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "message"),
-    [
-        (
-            "decoder",
-            {
-                "memory_mask": np.ones((1, 2, 2), np.bool_),
-                "query": floats(1, 2, D),
-                "memory": floats(1, 3, D),
-            },
-            r"dimension 2 \(S\) of memory_mask must be 3, was 2",
-        ),
-        (
-            "causal",
-            {"x": floats(1, 2, D), "mask": np.ones((1, 1, 1), np.bool_)},
-            r"dimension 1 \(T\) of mask must be 2, was 1",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_an_invalid_argument(
-    server: Running, model: str, inputs: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(grpc.RpcError, match=message) as raised:
-        server.infer(model, inputs)
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_memory_counts_for_the_limits_of_work(models: Path) -> None:
@@ -346,16 +290,6 @@ def test_a_load_is_put_on_what_has_a_memory(server: Running, tmp_path: Path) -> 
     plan = a_plan(address=server.address, model="cross", tokens=5, rate=20.0, seconds=0.5)
 
     assert generate(plan, tmp_path).records.answered.all()
-
-
-def test_concurrent_calls_get_their_own_results(client: Client) -> None:
-    pairs = [(floats(1 + n % 3, D), floats(1 + n % 5, D)) for n in range(24)]
-    with ThreadPoolExecutor(8) as pool:
-        results = list(
-            pool.map(lambda pair: client.encode(pair[0], memory=pair[1], model="cross").output, pairs)
-        )
-    for (query, memory), output in zip(pairs, results, strict=True):
-        np.testing.assert_allclose(output, reference("cross", query, memory=memory)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(

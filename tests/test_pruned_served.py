@@ -134,21 +134,6 @@ def test_heads_are_selected_by_their_numbers(client: Client) -> None:
             client.encode(text, attention=[0, 1], heads=[0], queries=queries)
 
 
-def test_a_head_mask_silences_what_is_left(client: Client, encoder: Encoder) -> None:
-    mask = np.ones((LAYERS, HEADS), np.float32)
-    mask[1, 2] = 0
-
-    silenced = client.encode(TEXTS[0], head_mask=mask, output=False)
-
-    for layer, head in REMOVED:
-        mask[layer, head] = 0
-    ids = client.encode(TEXTS[0], output=False)
-    assert np.abs(np.asarray(silenced.pooled) - np.asarray(ids.pooled)).max() > 1e-4
-    mask[1, 2] = 1
-    again = client.encode(TEXTS[0], head_mask=mask).pooled
-    close(np.asarray(again), np.asarray(ids.pooled))
-
-
 def test_ablation_and_the_survey_say_what_is_gone(
     client: Client, encoder: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

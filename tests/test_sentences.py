@@ -1,7 +1,6 @@
 """The main job from end to end: a trained encoder, real sentences, real processes, three other libraries."""
 
 import json
-import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
+from tests.interop.conftest import CLIENTS_PYTHON, TOKEN, call, needs_clients
 from tests.numerics import TRAINED, close
 from tests.server.http.conftest import over_http
 
@@ -71,25 +70,16 @@ def test_ranges_are_those_of_sentence_transformers(
 def test_openai_s_package_gets_these_embeddings_too(
     minilm_models: Path, minilm_checkpoint: Path, sentence_transformer: Any, tmp_path: Path
 ) -> None:
-    script = Path(__file__).parent / "interop" / "openai_calls.py"
-    token = "a-token-for-openai"
-    (tmp_path / "tokens").write_text(token)
+    (tmp_path / "tokens").write_text(TOKEN)
     ids = AutoTokenizer.from_pretrained(minilm_checkpoint)(SENTENCES)["input_ids"]
 
     with over_http(minilm_models, token_file=tmp_path / "tokens") as web:
-        done = subprocess.run(
-            [CLIENTS_PYTHON, script, f"http://127.0.0.1:{web.port}/v1", token],
-            input=json.dumps({"texts": SENTENCES, "ids": ids}),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        with Client(web.running.address, token=token) as client:
+        url, given = f"http://127.0.0.1:{web.port}/v1", json.dumps({"texts": SENTENCES, "ids": ids})
+        answer = call(CLIENTS_PYTHON, "openai_calls.py", url, TOKEN, given=given)
+        with Client(web.running.address, token=TOKEN) as client:
             over_grpc = client.encode(SENTENCES).pooled
 
-    assert done.returncode == 0, done.stderr
-    got = {name: np.array(vectors, np.float32) for name, vectors in json.loads(done.stdout).items()}
+    got = {name: np.array(vectors, np.float32) for name, vectors in json.loads(answer).items()}
     expected = sentence_transformer.encode(SENTENCES)
     cut, bits = expected[:, :64], np.unpackbits(got.pop("bits").astype(np.uint8), axis=1)
     close(got.pop("cut"), cut / np.linalg.norm(cut, axis=1, keepdims=True), roundings=TRAINED)
@@ -101,18 +91,6 @@ def test_openai_s_package_gets_these_embeddings_too(
     # Which pieces a list is run in depends on what is free just then, and with them the last bits.
     for name in ("texts", "floats", "base64"):
         close(got[name], over_grpc, roundings=TRAINED)
-
-
-def test_all_of_a_text_as_one_span_is_near_its_embedding(client: Client) -> None:
-    """Which also is a mean of special tokens."""
-    for text in (SENTENCES[0], SENTENCES[4]):
-        encoding: Any = client.encode(text)
-        expected = encoding.output[1:-1].mean(0)
-
-        (vector,) = client.chunks(text, [(0, len(text))])
-
-        np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=0, atol=1e-5)
-        assert vector @ encoding.pooled > 0.9
 
 
 def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transformer: Any) -> None:

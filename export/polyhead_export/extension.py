@@ -74,18 +74,11 @@ def _compared(manifest: Mapping[str, Any], key: str) -> Any:
     """Return what must be equal.
 
     Of what was pruned, the heads, and of a calibration, the number of texts, as measurements end in other
-    digits; of the encoder and the tokenizer, what is not empty, as an earlier release did not have every
-    field. Where vectors may be cut does not change a graph, and an earlier release did not read it.
+    digits.
     """
     value = manifest.get(key)
-    if not isinstance(value, Mapping):
-        return value
-    if key in ("encoder", "tokenizer"):
-        return {
-            name: field for name, field in value.items() if field not in (None, {}) and name != "matryoshka"
-        }
     measured = {"pruning": "removed", "calibration": "texts"}.get(key)
-    return value if measured is None else value.get(measured)
+    return value.get(measured) if measured and value else value
 
 
 def _as_json(value: Any) -> Any:

@@ -616,11 +616,6 @@ class EncoderConfig:
         one: tuple[Literal["cls"], Literal["last"]] = ("cls", "last")
         return next((each for each in one if poolings == {each}), None)
 
-    @property
-    def inner_size(self) -> int:
-        """H·K, the width of the concatenated heads; D unless `head_width` is given."""
-        return self.heads * self.head_size
-
     def heads_of(self, layer: int) -> Sequence[int]:
         """Return the numbers of the heads of a layer: all H, or those that pruning left."""
         return range(self.heads) if self.kept_heads is None else self.kept_heads[layer]

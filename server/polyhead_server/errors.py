@@ -17,7 +17,6 @@ from polyhead_proto.names import LIMIT, PUSHBACK, Property
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _MAX_MESSAGE = 1500
-_SLOW_RETRY_MS = 10_000
 _SCATTERED_RETRY_MS = (500, 1500)
 # By then the port is closed, or another server has it.
 _DRAINING_RETRY_MS = 1000
@@ -105,23 +104,6 @@ class DrainingError(UnavailableError):
         super().__init__("the server is draining: try another one", retry_after_ms=_DRAINING_RETRY_MS)
 
 
-class SlowError(UnavailableError):
-    """Loading a model takes too long to wait for. It continues.
-
-    Args:
-        name: The family; empty for the whole repository.
-    """
-
-    def __init__(self, name: str) -> None:
-        what = (
-            f"model {name} is still being looked at or loaded" if name else "the repository does not answer"
-        )
-        super().__init__(
-            f"{what}: try again later; if it stays so, does the file system of --models answer?",
-            retry_after_ms=_SLOW_RETRY_MS,
-        )
-
-
 class DeviceLostError(UnavailableError):
     """The device failed, and only a new process can use it again."""
 
@@ -164,7 +146,6 @@ STATUS: Mapping[type[BaseException], StatusCode] = MappingProxyType(
         ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
         UnavailableError: StatusCode.UNAVAILABLE,
         DrainingError: StatusCode.UNAVAILABLE,
-        SlowError: StatusCode.UNAVAILABLE,
         DeviceLostError: StatusCode.UNAVAILABLE,
         ExpiredError: StatusCode.DEADLINE_EXCEEDED,
         StalledError: StatusCode.DEADLINE_EXCEEDED,

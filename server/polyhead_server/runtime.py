@@ -125,11 +125,10 @@ class Runtime:
     async def _load(self, found: Scan) -> None:
         """Load the models found, and then follow the repository if it is to be polled."""
         await self._reconciler.reconcile(found)
-        if self.settings.repository_mode == "none":
-            await self._reconciler.wait_for_any()
-            if not self.registry.models() and not self.lifecycle.draining.is_set():
-                reasons = (f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots())
-                raise StartError(f"no model could be loaded: {'; '.join(reasons)}")
+        is_empty = not self.registry.models() and not self.lifecycle.draining.is_set()
+        if is_empty and self.settings.repository_mode == "none":
+            reasons = (f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots())
+            raise StartError(f"no model could be loaded: {'; '.join(reasons)}")
         self.lifecycle.finish_loading()
         if self.settings.repository_mode == "poll":
             self._polling = asyncio.ensure_future(self._reconciler.watch(self.settings.poll_seconds))

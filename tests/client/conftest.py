@@ -29,6 +29,39 @@ D, H, L = 4, 3, 2
 TOP, SIDE = 4, 3
 LIMIT = 64 << 20
 
+SIZES = {"D": D, "H": H, "L": L, "Scores": len(SCORES), "Top": TOP, "Side": SIDE}
+DATATYPES = {
+    **dict.fromkeys(["input_ids", "token_type_ids", "rows"], "INT64"),
+    **dict.fromkeys(["lengths", "top_keys"], "INT32"),
+    **dict.fromkeys(["text", "tokens"], "BYTES"),
+    "mask": "BOOL",
+    "thumbnails": "UINT8",
+}
+"""Those that are not FP32."""
+SHAPES = {"x": [-1, -1, D], "mask": [-1, -1, -1], "text": [-1]}
+"""Those of inputs that have no role."""
+INPUTS = {"vectors": ["x", "mask"], "words": ["input_ids", "token_type_ids", "text"]}
+MORE_INPUTS = {"rows": "rows", "insight": "head_mix"}
+WORDS = ["pooled", "tokens", "lengths"]
+"""Outputs of texts."""
+INSIGHT = ["head_scores", "weighted_scores", "rollout", "mixed", "top_keys", "top_weights", "thumbnails"]
+OUTPUTS = {
+    "": ["output"],
+    "pooled": [],
+    "attention": ["output", *(f"attention.{layer}" for layer in range(L)), "value_norms"],
+    "rows": ["output", "attention_rows"],
+    "insight": ["output", "value_norms", *INSIGHT],
+}
+
+
+def tensor(name: str) -> Any:
+    """An input or output, as metadata describes it."""
+    axes = AXES.get(name.partition(".")[0], ("B", "T"))
+    shape = SHAPES.get(name) or [SIZES.get(axis, -1) for axis in axes]
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=name, datatype=DATATYPES.get(name, "FP32"), shape=shape
+    )
+
 
 def _as_bytes(reply: Any) -> bytes:
     return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
@@ -38,8 +71,8 @@ class FakeServer:
     """Serves two families, `vectors` (floats) and `words` (texts and token ids), with made-up numbers.
 
     `answers[rpc]` may be replaced; `properties` override those of every model; `calls` has
-    every request with its metadata. `graphs` are those of each family, which may also have `rows` and
-    `insight`; with `head_mask`, each takes one. `script` plays replies in parts: number of the stream and
+    every request with its metadata. `graphs` are those of each family, which may also have `rows`, `pooled`
+    and `insight`; with `head_mask`, each takes one. `script` plays replies in parts: number of the stream and
     context → messages.
     """
 
@@ -136,60 +169,22 @@ class FakeServer:
         family, _, graph = request.name.partition(".")
         if family not in self.families or graph not in self.graphs or request.version not in {"", "1"}:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no model {request.name!r}, there are {self.families}")
-        tensor = pb.ModelMetadataResponse.TensorMetadata
-        text = family == "words"
-        inputs = (
-            [
-                tensor(name="input_ids", datatype="INT64", shape=[-1, -1]),
-                tensor(name="token_type_ids", datatype="INT64", shape=[-1, -1]),
-                tensor(name="text", datatype="BYTES", shape=[-1]),
-            ]
-            if text
-            else [
-                tensor(name="x", datatype="FP32", shape=[-1, -1, D]),
-                tensor(name="mask", datatype="BOOL", shape=[-1, -1, -1]),
-            ]
-        )
-        outputs = [tensor(name="output", datatype="FP32", shape=[-1, -1, D])]
-        if text:
-            outputs += [
-                tensor(name="pooled", datatype="FP32", shape=[-1, D]),
-                tensor(name="tokens", datatype="BYTES", shape=[-1, -1]),
-                tensor(name="lengths", datatype="INT32", shape=[-1]),
-            ]
-        if graph == "attention":
-            outputs += [
-                tensor(name=f"attention.{layer}", datatype="FP32", shape=[-1, H, -1, -1])
-                for layer in range(L)
-            ]
-        if graph in {"attention", "insight"}:
-            outputs.append(tensor(name="value_norms", datatype="FP32", shape=[-1, L, H, -1]))
-        if graph == "rows":
-            inputs.append(tensor(name="rows", datatype="INT64", shape=[-1, -1]))
-            outputs.append(tensor(name="attention_rows", datatype="FP32", shape=[-1, L, H, -1, -1]))
-        if graph == "insight":
-            inputs.append(tensor(name="head_mix", datatype="FP32", shape=[-1, L, H]))
-            scores, top = [-1, L, H, len(SCORES)], [-1, L, H, -1, TOP]
-            outputs += [
-                tensor(name="head_scores", datatype="FP32", shape=scores),
-                tensor(name="weighted_scores", datatype="FP32", shape=scores),
-                tensor(name="rollout", datatype="FP32", shape=[-1, -1, -1]),
-                tensor(name="mixed", datatype="FP32", shape=[-1, -1, -1]),
-                tensor(name="top_keys", datatype="INT32", shape=top),
-                tensor(name="top_weights", datatype="FP32", shape=top),
-                tensor(name="thumbnails", datatype="UINT8", shape=[-1, L, H, SIDE, SIDE]),
-            ]
+        inputs, outputs = list(INPUTS[family]), list(OUTPUTS[graph])
+        if family == "words":
+            outputs[1:1] = WORDS
+        if graph in MORE_INPUTS:
+            inputs.append(MORE_INPUTS[graph])
         if self.head_mask:
-            inputs.append(tensor(name="head_mask", datatype="FP32", shape=[-1, L, H]))
+            inputs.append("head_mask")
         return pb.ModelMetadataResponse(
             name=request.name,
             versions=["1"],
             platform="onnxruntime_onnx",
-            inputs=[*inputs, tensor(name="lengths", datatype="INT32", shape=[-1])],
-            outputs=outputs,
+            inputs=map(tensor, [*inputs, "lengths"]),
+            outputs=map(tensor, outputs),
             properties={
                 "models": ",".join(f"{family}.{graph}".removesuffix(".") for graph in self.graphs),
-                "tensors": described(one.name for one in (*inputs, *outputs)),
+                "tensors": described([*inputs, *outputs]),
                 "layers": str(L),
                 "heads": str(H),
                 "d_model": str(D),
@@ -399,19 +394,12 @@ def small_server(repository: Path) -> Iterator[str]:
         yield one.address
 
 
-@pytest.fixture(scope="session")
-def medium_server(repository: Path) -> Iterator[str]:
-    """The same with messages of a few megabytes."""
-    with serving(quick_settings(repository, max_reply_bytes=2 << 20)) as one:
-        yield one.address
-
-
 @pytest.fixture
 def start_fake() -> Iterator[Callable[..., FakeServer]]:
     """Starts further servers."""
     servers: list[FakeServer] = []
 
-    def start(credentials: grpc.ServerCredentials | None) -> FakeServer:
+    def start(credentials: grpc.ServerCredentials | None = None) -> FakeServer:
         servers.append(FakeServer(credentials))
         return servers[-1]
 
@@ -421,10 +409,8 @@ def start_fake() -> Iterator[Callable[..., FakeServer]]:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    server = FakeServer()
-    yield server
-    server.stop()
+def fake(start_fake: Callable[..., FakeServer]) -> FakeServer:
+    return start_fake()
 
 
 @pytest.fixture
@@ -482,6 +468,14 @@ def connect(transport: str) -> Iterator[Connect]:
     yield make
     for client in clients:
         client.close()
+
+
+RANDOM = np.random.default_rng(3)
+
+
+def vectors(*shape: int) -> NDArray[np.float32]:
+    """Random vectors."""
+    return RANDOM.standard_normal(shape, np.float32)
 
 
 @pytest.fixture

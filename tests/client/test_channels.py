@@ -157,14 +157,6 @@ def test_futures_run_at_once(crowd: Crowd) -> None:
     assert len(crowd.peers) == 3
 
 
-def test_few_calls_take_one_connection(crowd: Crowd) -> None:
-    with Client(crowd.target) as client:
-        for _ in range(100):
-            client.metadata()
-
-    assert len(crowd.peers) == 1
-
-
 def test_calls_that_fail_or_are_cancelled_make_room(crowd: Crowd) -> None:
     crowd.expect(1000)
 

@@ -1,21 +1,19 @@
 """Late chunking: vectors of parts of a text are means of the rows of their tokens."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.client.conftest import Connect, FakeServer
 from tests.pages import block
 
 from polyhead_client import Client, InvalidRequest
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
 
 TEXT = "The  cat sat. A big mat, sofas!"
 
 
 @pytest.fixture
-def client(connect: "Connect", real_server: str) -> Client:
+def client(connect: Connect, real_server: str) -> Client:
     return connect(real_server)
 
 
@@ -99,7 +97,7 @@ def test_what_is_no_span_is_refused_by_name(client: Client, text: Any, spans: An
         client.chunks(text, spans, model="tiny-tokens")
 
 
-def test_families_that_pool_in_another_way_are_refused(connect: "Connect", fake: "FakeServer") -> None:
+def test_families_that_pool_in_another_way_are_refused(connect: Connect, fake: FakeServer) -> None:
     fake.properties = {"pooling": "cls"}
 
     with pytest.raises(InvalidRequest, match=r"model must pool by the mean, or not at all, .* pools by cls"):

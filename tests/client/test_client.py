@@ -2,11 +2,11 @@
 
 import asyncio
 import inspect
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
+from tests.client.conftest import Connect, FakeServer
 
 from polyhead_client import (
     AsyncClient,
@@ -19,9 +19,6 @@ from polyhead_client import (
 )
 from polyhead_client.channel import OPTIONS
 from polyhead_proto import messages as pb
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
 
 
 def test_both_clients_have_the_same_methods() -> None:
@@ -38,34 +35,6 @@ def test_both_clients_have_the_same_methods() -> None:
     assert "attention: True for the weights" in (AsyncClient.encode.__doc__ or "")
 
 
-def test_a_server_tells_of_itself(client: Client) -> None:
-    assert client.live()
-    assert client.ready()
-    assert client.ready("words")
-    metadata = client.metadata()
-    assert (metadata.name, metadata.version, metadata.extensions) == ("fake", "1.2", ("statistics",))
-    assert [(model.name, model.state) for model in client.models()][:2] == [
-        ("vectors", "READY"),
-        ("vectors.attention", "READY"),
-    ]
-
-
-def test_a_model_tells_of_itself(client: Client, fake: "FakeServer") -> None:
-    info = client.model("words.attention")
-
-    assert info.family == "words"
-    assert info.takes_text
-    assert (info.layers, info.heads, info.d_model, info.parameters) == (2, 3, 4, 1234)
-    assert info.max_tokens is None
-    assert info.max_request_bytes == info.max_reply_bytes == 64 << 20
-    assert info.attention_layers == (0, 1)
-    assert info.outputs["output"].shape == (-1, -1, 4)
-    assert client.model("words.attention") is info
-    assert fake.count("ModelMetadata") == 1
-    with pytest.raises(NotFound, match="no model 'nothing'"):
-        client.model("nothing")
-
-
 def test_statistics_are_of_one_model_or_all(client: Client) -> None:
     (words,) = client.statistics("words")
 
@@ -75,21 +44,21 @@ def test_statistics_are_of_one_model_or_all(client: Client) -> None:
     assert [model.name for model in client.statistics()] == ["vectors", "words"]
 
 
-def test_a_server_that_is_not_there_is_neither_live_nor_ready(connect: "Connect") -> None:
+def test_a_server_that_is_not_there_is_neither_live_nor_ready(connect: Connect) -> None:
     client = connect("127.0.0.1:1")
 
     assert not client.live()
     assert not client.ready()
 
 
-def test_the_probes_are_not_tried_again(client: Client, fake: "FakeServer") -> None:
+def test_the_probes_are_not_tried_again(client: Client, fake: FakeServer) -> None:
     fake.fail("ServerReady", grpc.StatusCode.UNAVAILABLE)
 
     assert not client.ready()
     assert fake.count("ServerReady") == 1
 
 
-def test_waiting_ends_when_the_server_is_ready(client: Client, fake: "FakeServer") -> None:
+def test_waiting_ends_when_the_server_is_ready(client: Client, fake: FakeServer) -> None:
     def later(request: Any, context: grpc.ServicerContext) -> Any:
         if fake.count("ServerReady") == 2:
             context.abort(grpc.StatusCode.UNAVAILABLE, "loading")
@@ -102,7 +71,7 @@ def test_waiting_ends_when_the_server_is_ready(client: Client, fake: "FakeServer
     assert fake.count("ServerReady") == 4
 
 
-def test_waiting_for_one_model(client: Client, fake: "FakeServer") -> None:
+def test_waiting_for_one_model(client: Client, fake: FakeServer) -> None:
     fake.answers["ModelReady"] = lambda *_: pb.ModelReadyResponse(ready=fake.count("ModelReady") > 1)
 
     client.wait_until_ready("words")
@@ -112,7 +81,7 @@ def test_waiting_for_one_model(client: Client, fake: "FakeServer") -> None:
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_waiting_ends_with_the_deadline(client: Client, fake: "FakeServer") -> None:
+def test_waiting_ends_with_the_deadline(client: Client, fake: FakeServer) -> None:
     fake.answers["ServerReady"] = lambda *_: pb.ServerReadyResponse(ready=False)
 
     with pytest.raises(
@@ -122,7 +91,7 @@ def test_waiting_ends_with_the_deadline(client: Client, fake: "FakeServer") -> N
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_waiting_for_a_server_that_never_comes_says_why(connect: "Connect") -> None:
+def test_waiting_for_a_server_that_never_comes_says_why(connect: Connect) -> None:
     with pytest.raises(
         DeadlineExceeded, match=r"127\.0\.0\.1:1 was not ready within 60\.0 s: .*is unavailable"
     ):
@@ -131,7 +100,7 @@ def test_waiting_for_a_server_that_never_comes_says_why(connect: "Connect") -> N
 
 @pytest.mark.parametrize("says", ["false, as Triton", "NOT_FOUND, as KServe"])
 def test_waiting_for_a_model_that_is_not_there_is_pointless(
-    client: Client, fake: "FakeServer", says: str
+    client: Client, fake: FakeServer, says: str
 ) -> None:
     fake.answers["ModelReady"] = lambda *_: pb.ModelReadyResponse(ready=False)
     if says.startswith("NOT"):
@@ -151,7 +120,7 @@ def test_waiting_for_a_model_that_is_not_there_is_pointless(
 )
 @pytest.mark.usefixtures("long_pauses")
 def test_a_model_that_never_comes_is_named_with_the_reason(
-    client: Client, fake: "FakeServer", index: Any, reason: str
+    client: Client, fake: FakeServer, index: Any, reason: str
 ) -> None:
     listed = {"name": "cat", "version": "1", "state": "UNAVAILABLE", "reason": "weights.bin is missing"}
     fake.answers["ModelReady"] = lambda *_: pb.ModelReadyResponse(ready=False)
@@ -163,7 +132,7 @@ def test_a_model_that_never_comes_is_named_with_the_reason(
         client.wait_until_ready("cat", timeout=60)
 
 
-def test_no_model_that_is_ready_is_reported_with_the_reason(client: Client, fake: "FakeServer") -> None:
+def test_no_model_that_is_ready_is_reported_with_the_reason(client: Client, fake: FakeServer) -> None:
     fake.answers["RepositoryIndex"] = lambda *_: pb.RepositoryIndexResponse(
         models=[
             {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "weights.bin is missing"}
@@ -192,7 +161,7 @@ class Recorder(grpc.UnaryUnaryClientInterceptor):
         return continuation(details, request)
 
 
-def test_a_channel_of_ones_own_is_used_and_left_open(fake: "FakeServer") -> None:
+def test_a_channel_of_ones_own_is_used_and_left_open(fake: FakeServer) -> None:
     recorder = Recorder()
     with grpc.insecure_channel(fake.target, OPTIONS) as channel:
         with Client(channel=grpc.intercept_channel(channel, recorder)) as client:
@@ -203,35 +172,12 @@ def test_a_channel_of_ones_own_is_used_and_left_open(fake: "FakeServer") -> None
     assert [method.rpartition("/")[2] for method in recorder.methods] == ["ModelMetadata", "ModelInfer"]
 
 
-def test_an_asyncio_channel_of_ones_own_is_used_and_left_open(fake: "FakeServer") -> None:
+def test_an_asyncio_channel_of_ones_own_is_used_and_left_open(fake: FakeServer) -> None:
     async def run() -> None:
         async with grpc.aio.insecure_channel(fake.target) as channel:
             async with AsyncClient(channel=channel) as client:
                 assert (await client.encode("a", model="words")).model == "words"
             async with AsyncClient(channel=channel) as again:
                 assert await again.live()
-
-    asyncio.run(run())
-
-
-def test_a_cancelled_task_stays_a_cancelled_task(fake: "FakeServer") -> None:
-    arrived = asyncio.Event()
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def never(request: Any, context: grpc.ServicerContext) -> Any:
-            done = threading.Event()
-            context.add_callback(done.set)
-            loop.call_soon_threadsafe(arrived.set)
-            done.wait()
-
-        fake.answers["ServerMetadata"] = never
-        async with AsyncClient(fake.target) as client:
-            task = asyncio.create_task(client.metadata())
-            await arrived.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
 
     asyncio.run(run())

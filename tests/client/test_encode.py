@@ -3,31 +3,20 @@
 import copy
 import pickle
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.client.conftest import Connect, FakeServer, vectors
 
 from polyhead_client import Client, InvalidRequest, TooLarge
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
 
 D, H, L = 4, 3, 2
 
 
-@pytest.fixture
-def random() -> np.random.Generator:
-    return np.random.default_rng(3)
-
-
-def vectors(random: np.random.Generator, *shape: int) -> Any:
-    return random.normal(size=shape).astype(np.float32)
-
-
-def test_an_array_comes_back_as_arrays(client: Client, random: np.random.Generator) -> None:
-    x = vectors(random, 2, 5, D)
+def test_an_array_comes_back_as_arrays(client: Client) -> None:
+    x = vectors(2, 5, D)
 
     encoding: Any = client.encode(x, model="vectors", attention=True)
 
@@ -42,8 +31,8 @@ def test_an_array_comes_back_as_arrays(client: Client, random: np.random.Generat
     assert (encoding.model, encoding.version) == ("vectors.attention", "1")
 
 
-def test_one_sequence_comes_back_without_the_batch(client: Client, random: np.random.Generator) -> None:
-    x = vectors(random, 5, D)
+def test_one_sequence_comes_back_without_the_batch(client: Client) -> None:
+    x = vectors(5, D)
 
     encoding: Any = client.encode(x, model="vectors", attention=[1])
 
@@ -52,8 +41,8 @@ def test_one_sequence_comes_back_without_the_batch(client: Client, random: np.ra
     assert encoding.lengths == 5
 
 
-def test_a_list_comes_back_as_lists_of_each_length(client: Client, random: np.random.Generator) -> None:
-    sequences = [vectors(random, length, D) for length in (3, 7, 0, 1)]
+def test_a_list_comes_back_as_lists_of_each_length(client: Client) -> None:
+    sequences = [vectors(length, D) for length in (3, 7, 0, 1)]
 
     encoding: Any = client.encode(sequences, model="vectors", attention=[0])
 
@@ -64,7 +53,7 @@ def test_a_list_comes_back_as_lists_of_each_length(client: Client, random: np.ra
     np.testing.assert_array_equal(encoding.lengths, [3, 7, 0, 1])
 
 
-def test_texts_come_back_with_their_tokens(client: Client, fake: "FakeServer") -> None:
+def test_texts_come_back_with_their_tokens(client: Client, fake: FakeServer) -> None:
     encoding: Any = client.encode(["the cat sat", "naïve 猫"], model="words", attention=[1])
 
     assert encoding.tokens == [["[CLS]", "the", "cat", "sat", "[SEP]"], ["[CLS]", "naïve", "猫", "[SEP]"]]
@@ -92,7 +81,7 @@ def test_one_text_comes_back_without_the_batch(client: Client) -> None:
         ([1, 2, 3], (3, D)),
     ],
 )
-def test_token_ids_are_taken(client: Client, fake: "FakeServer", ids: Any, shape: tuple[int, ...]) -> None:
+def test_token_ids_are_taken(client: Client, fake: FakeServer, ids: Any, shape: tuple[int, ...]) -> None:
     encoding = client.encode(ids, model="words")
 
     assert encoding.output.shape == shape
@@ -106,7 +95,7 @@ def test_lists_of_token_ids_are_padded(client: Client) -> None:
     assert [len(output) for output in encoding.output] == [3, 0, 1]
 
 
-def test_only_what_is_needed_is_requested(client: Client, fake: "FakeServer") -> None:
+def test_only_what_is_needed_is_requested(client: Client, fake: FakeServer) -> None:
     def requested(*args: Any, **kwargs: Any) -> tuple[str, list[str]]:
         client.encode(*args, **kwargs)
         request = fake.last("ModelInfer")
@@ -125,38 +114,21 @@ def test_only_what_is_needed_is_requested(client: Client, fake: "FakeServer") ->
     assert requested("a", model="words", attention=False)[0] == "words"
 
 
-def test_attention_is_cut_down_on_the_server(
-    client: Client, fake: "FakeServer", random: np.random.Generator
+def test_without_vectors_of_tokens_it_is_the_graph_that_computes_none(
+    client: Client, fake: FakeServer
 ) -> None:
-    x = vectors(random, 2, 6, D)
-    whole: Any = client.encode(x, model="vectors", attention=True)
-
-    part: Any = client.encode(x, model="vectors", attention=[1], heads=[2, 0], queries=slice(1, 4))
-
-    np.testing.assert_array_equal(part.attention[1], whole.attention[1][:, [2, 0], 1:4])
-    assert part.heads == (2, 0)
-    assert part.queries == (1, 2, 3)
-    parameters = fake.last("ModelInfer").outputs[-1].parameters
-    assert {key: value.string_param for key, value in parameters.items()} == {
-        "heads": "2,0",
-        "queries": "1:4",
+    fake.graphs = ["", "attention", "pooled"]
+    models: dict[str, Any] = {
+        "words.pooled": {"output": False},
+        "words": {},
+        "words.attention": {"output": False, "attention": True},
     }
+    for model, options in models.items():
+        assert client.encode("a cat", model="words", **options).model == model
 
 
-def test_chosen_queries_of_ragged_sequences_keep_their_rows(
-    client: Client, random: np.random.Generator
-) -> None:
-    encoding: Any = client.encode(
-        [vectors(random, n, D) for n in (5, 2)], model="vectors", attention=[0], queries=[0, 3]
-    )
-
-    assert [weights.shape for weights in encoding.attention[0]] == [(H, 2, 5), (H, 2, 2)]
-
-
-def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(
-    client: Client, random: np.random.Generator
-) -> None:
-    x = vectors(random, 2, 4, D)
+def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(client: Client) -> None:
+    x = vectors(2, 4, D)
     mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
 
     by_mask = client.encode(x, model="vectors", attention_mask=mask)
@@ -167,18 +139,7 @@ def test_right_padding_is_given_by_lengths_or_by_an_attention_mask(
     np.testing.assert_array_equal(by_mask.lengths, [3, 4])
 
 
-def test_what_a_tokenizer_gives_without_padding_is_taken(client: Client) -> None:
-    encoding = client.encode(
-        [[1, 2, 3], [4, 5]],
-        model="words",
-        attention_mask=[[1, 1, 1], [1, 1]],
-        token_type_ids=[[0, 0, 0], [0, 0]],
-    )
-
-    assert [len(output) for output in encoding.output] == [3, 2]
-
-
-def test_masks_reach_the_server_for_every_sequence(client: Client, fake: "FakeServer") -> None:
+def test_masks_reach_the_server_for_every_sequence(client: Client, fake: FakeServer) -> None:
     causal = np.tril(np.ones((3, 3), np.bool_))
 
     client.encode(np.zeros((2, 3, D), np.float32), model="vectors", mask=causal)
@@ -189,7 +150,7 @@ def test_masks_reach_the_server_for_every_sequence(client: Client, fake: "FakeSe
     assert request.raw_input_contents[at] == np.stack([causal, causal]).tobytes()
 
 
-def test_half_precision_vectors_cross_the_wire_as_they_are(client: Client, fake: "FakeServer") -> None:
+def test_half_precision_vectors_cross_the_wire_as_they_are(client: Client, fake: FakeServer) -> None:
     client.encode(np.ones((1, 2, D), np.float16), model="vectors")
     assert fake.last("ModelInfer").inputs[0].datatype == "FP16"
 
@@ -197,7 +158,7 @@ def test_half_precision_vectors_cross_the_wire_as_they_are(client: Client, fake:
     assert fake.last("ModelInfer").inputs[0].datatype == "FP32"
 
 
-def test_truncation_is_the_servers_and_must_be_asked_for(client: Client, fake: "FakeServer") -> None:
+def test_truncation_is_the_servers_and_must_be_asked_for(client: Client, fake: FakeServer) -> None:
     client.encode("a", model="words")
     assert not fake.last("ModelInfer").parameters
 
@@ -254,7 +215,7 @@ def test_results_can_be_pickled(client: Client) -> None:
     assert pickle.loads(pickle.dumps(statistics)) == statistics
 
 
-def test_a_request_over_the_servers_limit_is_not_sent(client: Client, fake: "FakeServer") -> None:
+def test_a_request_over_the_servers_limit_is_not_sent(client: Client, fake: FakeServer) -> None:
     x = np.zeros((1, (64 << 20) // (4 * D), D), np.float32)
 
     with pytest.raises(TooLarge, match=r"the request has \d+ bytes, vectors takes at most 67108864"):
@@ -262,7 +223,7 @@ def test_a_request_over_the_servers_limit_is_not_sent(client: Client, fake: "Fak
     assert fake.count("ModelInfer") == 0
 
 
-def test_metadata_is_asked_for_once_for_each_model(client: Client, fake: "FakeServer") -> None:
+def test_metadata_is_asked_for_once_for_each_model(client: Client, fake: FakeServer) -> None:
     for _ in range(3):
         client.encode("a", model="words")
         client.encode("a", model="words", attention=[0])
@@ -271,7 +232,7 @@ def test_metadata_is_asked_for_once_for_each_model(client: Client, fake: "FakeSe
     assert fake.count("RepositoryIndex") == 0
 
 
-def test_the_only_family_needs_no_name(client: Client, fake: "FakeServer") -> None:
+def test_the_only_family_needs_no_name(client: Client, fake: FakeServer) -> None:
     fake.families = ["words"]
 
     assert client.encode("a").model == "words"
@@ -280,17 +241,12 @@ def test_the_only_family_needs_no_name(client: Client, fake: "FakeServer") -> No
     assert fake.count("RepositoryIndex") == 1
 
 
-def test_the_only_family_that_takes_such_inputs_needs_no_name(client: Client, fake: "FakeServer") -> None:
+def test_the_only_family_that_takes_such_inputs_needs_no_name(client: Client, fake: FakeServer) -> None:
     assert client.encode("a").model == "words"
     assert client.encode("b", attention=[0]).model == "words.attention"
     assert client.encode(np.zeros((2, 4), np.float32)).model == "vectors"
     assert client.model(takes="text").name == "words"
     assert fake.count("RepositoryIndex") == 2
-
-
-def test_one_of_several_families_must_be_named(client: Client, fake: "FakeServer") -> None:
-    with pytest.raises(InvalidRequest, match="model must be one of vectors, words, was not given"):
-        client.model()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +262,7 @@ def test_one_of_several_families_must_be_named(client: Client, fake: "FakeServer
     ids=str,
 )
 def test_what_equals_a_valid_argument_is_checked_all_the_same(
-    client: Client, fake: "FakeServer", valid: dict[str, Any], invalid: dict[str, Any]
+    client: Client, fake: FakeServer, valid: dict[str, Any], invalid: dict[str, Any]
 ) -> None:
     """What was valid is remembered."""
     fake.graphs = ["", "attention", "rows", "insight"]
@@ -316,7 +272,7 @@ def test_what_equals_a_valid_argument_is_checked_all_the_same(
         client.encode(np.zeros((3, 4), np.float32), model="vectors", **invalid)
 
 
-def test_a_new_version_is_noticed(client: Client, fake: "FakeServer") -> None:
+def test_a_new_version_is_noticed(client: Client, fake: FakeServer) -> None:
     client.encode("a", model="words")
     infer = fake.answers["ModelInfer"]
 
@@ -332,14 +288,14 @@ def test_a_new_version_is_noticed(client: Client, fake: "FakeServer") -> None:
     assert fake.count("ModelMetadata") == 2
 
 
-def test_a_version_can_be_asked_for(client: Client, fake: "FakeServer") -> None:
+def test_a_version_can_be_asked_for(client: Client, fake: FakeServer) -> None:
     client.encode("a", model="words", version=1)
 
     assert fake.last("ModelInfer").model_version == "1"
     assert fake.last("ModelMetadata").version == "1"
 
 
-def note_time_left(fake: "FakeServer") -> list[Any]:
+def note_time_left(fake: FakeServer) -> list[Any]:
     """Has the server note how long each ModelInfer still has."""
     left: list[Any] = []
     infer = fake.answers["ModelInfer"]
@@ -356,7 +312,7 @@ def note_time_left(fake: "FakeServer") -> list[Any]:
     ("own", "given", "limit"), [({}, ..., 30), ({"timeout": 7}, ..., 7), ({"timeout": 7}, 3, 3)]
 )
 def test_every_call_has_a_deadline_unless_none_is_wanted(
-    connect: "Connect", fake: "FakeServer", own: Any, given: Any, limit: float
+    connect: Connect, fake: FakeServer, own: Any, given: Any, limit: float
 ) -> None:
     left = note_time_left(fake)
 

@@ -2,17 +2,15 @@
 
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.client.conftest import SIDE, TOP, D, H, L
+from tests.client.conftest import SIDE, TOP, D, FakeServer, H, L
+from tests.client.encodings import assert_same
 from tests.metadata import SCORES
 
 from polyhead_client import Client, Encoding
-
-if TYPE_CHECKING:
-    from tests.client.conftest import FakeServer
 
 TEXTS = ["the <b>cat</b> sat", "dog"]
 INSIGHT: dict[str, Any] = {
@@ -26,7 +24,7 @@ INSIGHT: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def all_graphs(fake: "FakeServer") -> None:
+def all_graphs(fake: FakeServer) -> None:
     fake.graphs = ["", "attention", "insight"]
 
 
@@ -34,21 +32,6 @@ def all_graphs(fake: "FakeServer") -> None:
 def sentence(client: Client) -> Encoding:
     """Tokens [CLS] the <b>cat</b> sat [SEP], all heads of layer 1."""
     return client.encode(TEXTS[0], model="words", attention=[1])
-
-
-def same(one: Any, other: Any) -> None:
-    """Two results hold the same; NumPy compares arrays in dictionaries and lists as well."""
-    fields: Any = vars(one)
-    assert fields.keys() - {"_levels", "residual"} == vars(other).keys() - {"_levels", "residual"}
-    for name, value in fields.items():
-        found = vars(other)[name]
-        if hasattr(value, "__dataclass_fields__"):
-            same(value, found)
-        elif value is None or isinstance(value, str | int | bool | tuple):
-            assert value == found, name
-            assert type(value) is type(found), name
-        else:
-            np.testing.assert_equal(found, dict(value) if hasattr(value, "keys") else value, name)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +46,9 @@ def test_what_is_saved_is_loaded(client: Client, tmp_path: Path, inputs: Any, wa
 
     encoding.save(tmp_path / "one.npz")
 
-    same(encoding, Encoding.load(tmp_path / "one.npz"))
+    loaded = Encoding.load(tmp_path / "one.npz")
+    assert_same(loaded, encoding)
+    assert loaded.timings == encoding.timings
 
 
 def test_what_is_no_saved_encoding_is_refused(sentence: Encoding, tmp_path: Path) -> None:

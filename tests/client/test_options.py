@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 import trustme
+from tests.client.conftest import Connect, FakeServer
 
 from polyhead_client import DeadlineExceeded, InvalidRequest, Unavailable
 from polyhead_client.command import main
 from polyhead_client.options import ConnectionOptions
 from polyhead_client.status import translated
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
 
 
 @pytest.fixture
@@ -23,7 +21,7 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def secure(authority: trustme.CA, start_fake: Callable[..., "FakeServer"]) -> "FakeServer":
+def secure(authority: trustme.CA, start_fake: Callable[..., FakeServer]) -> FakeServer:
     """A server that shows a certificate and wants one."""
     leaf = authority.issue_cert("127.0.0.1")
     pair = (leaf.private_key_pem.bytes(), leaf.cert_chain_pems[0].bytes())
@@ -43,7 +41,7 @@ def files(authority: trustme.CA, tmp_path: Path) -> dict[str, Path]:
 
 
 def test_a_command_shows_its_certificate_and_its_token(
-    secure: "FakeServer", files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    secure: FakeServer, files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [part for name, path in files.items() for part in (f"--{name.replace('_', '-')}", str(path))]
 
@@ -57,7 +55,7 @@ TLS = "it closed the connection at once, most likely because it speaks TLS: give
 
 
 def test_a_server_that_speaks_tls_is_distinguished_from_one_that_is_away(
-    secure: "FakeServer", files: dict[str, Path], connect: "Connect"
+    secure: FakeServer, files: dict[str, Path], connect: Connect
 ) -> None:
     with ConnectionOptions(address=secure.target).open() as client, pytest.raises(Unavailable, match=TLS):
         client.metadata()
@@ -90,20 +88,18 @@ def test_of_a_name_with_two_addresses_the_other_one_is_named() -> None:
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_waiting_for_a_server_that_speaks_tls_ends_with_that(
-    secure: "FakeServer", connect: "Connect"
-) -> None:
+def test_waiting_for_a_server_that_speaks_tls_ends_with_that(secure: FakeServer, connect: Connect) -> None:
     with pytest.raises(DeadlineExceeded, match=TLS):
         connect(secure.target).wait_until_ready(timeout=240)
 
 
-def test_a_server_that_speaks_no_tls_is_named_as_such(fake: "FakeServer", connect: "Connect") -> None:
+def test_a_server_that_speaks_no_tls_is_named_as_such(fake: FakeServer, connect: Connect) -> None:
     with pytest.raises(Unavailable, match="it does not speak TLS: connect without credentials"):
         connect(fake.target, credentials=grpc.ssl_channel_credentials()).metadata()
 
 
 def test_what_is_wrong_with_a_certificate_is_said(
-    authority: trustme.CA, start_fake: Callable[..., "FakeServer"], connect: "Connect"
+    authority: trustme.CA, start_fake: Callable[..., FakeServer], connect: Connect
 ) -> None:
     leaf = authority.issue_cert("elsewhere.example")
     pair = (leaf.private_key_pem.bytes(), leaf.cert_chain_pems[0].bytes())
@@ -117,12 +113,12 @@ def test_what_is_wrong_with_a_certificate_is_said(
             connect(target, credentials=credentials).metadata()
 
 
-def test_a_server_that_is_away_is_not_suspected_of_anything(connect: "Connect") -> None:
+def test_a_server_that_is_away_is_not_suspected_of_anything(connect: Connect) -> None:
     with pytest.raises(Unavailable, match=r"Connection refused$"):
         connect("127.0.0.1:1").metadata()
 
 
-def test_a_token_goes_with_every_call_of_both_clients(fake: "FakeServer", connect: "Connect") -> None:
+def test_a_token_goes_with_every_call_of_both_clients(fake: FakeServer, connect: Connect) -> None:
     client = connect(fake.target, token="secret")
     client.encode("a cat", model="words")
     client.ready()
@@ -130,14 +126,14 @@ def test_a_token_goes_with_every_call_of_both_clients(fake: "FakeServer", connec
     assert {call[2].get("authorization") for call in fake.calls} == {"Bearer secret"}
 
 
-def test_without_a_token_none_is_sent(fake: "FakeServer", connect: "Connect") -> None:
+def test_without_a_token_none_is_sent(fake: FakeServer, connect: Connect) -> None:
     connect(fake.target).ready()
 
     assert all("authorization" not in call[2] for call in fake.calls)
 
 
 def test_one_environment_is_for_all_commands(
-    fake: "FakeServer", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("POLYHEAD_ADDRESS", fake.target)
     monkeypatch.setenv("POLYHEAD_MODEL", "words")

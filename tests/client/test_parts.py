@@ -55,24 +55,6 @@ def add(assembly: Assembly, message: Any) -> bool:
     return assembly.add(message.SerializeToString())
 
 
-def test_blocks_are_one_output_again() -> None:
-    assembly = Assembly()
-
-    assert not add(assembly, part(0, WHOLE * 2, name="first"))
-    assert not add(assembly, part(1, WHOLE[:1, :2], start="0,0,0", whole="2,3,4"))
-    assert not add(assembly, part(2, WHOLE[:1, 2:], start="0,2,0", whole="2,3,4"))
-    assert add(assembly, part(3, WHOLE[1:], start="1,0,0", whole="2,3,4", final=True))
-
-    assert (assembly.message.model_name, assembly.message.model_version) == ("a", "3")
-    assert [(output.name, list(output.shape)) for output in assembly.message.outputs] == [
-        ("first", [2, 3, 4]),
-        ("output", [2, 3, 4]),
-    ]
-    arrays = [np.frombuffer(content, np.float32).reshape(2, 3, 4) for content in assembly.contents]
-    np.testing.assert_array_equal(arrays, [WHOLE * 2, WHOLE])
-    assert assembly.message.parameters["queue_ns"].int64_param == 3
-
-
 FIRST = part(0, WHOLE[:1], start="0,0,0", whole="2,3,4")
 
 

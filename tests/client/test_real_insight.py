@@ -1,4 +1,4 @@
-"""What polyhead's own graphs give, against plain NumPy on the attention of the attention graph."""
+"""What the pages and the notebook show of heads, on a server of every graph; and what BertViz draws."""
 
 import ast
 import json
@@ -6,20 +6,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tests.client.conftest import Connect
 from tests.pages import block
 from tests.servers import quick_settings, serving
 
-from polyhead_client import Client, InvalidRequest, norm_weighted
+from polyhead_client import Client, InvalidRequest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "attention.ipynb"
-L, H, TOP = 2, 2, 3
+L, H = 2, 2
 TEXTS = ["the cat sat on the mat", "a dog", "the big dog ran, the big dog ran"]
-RANDOM = np.random.default_rng(2)
 
 
 @pytest.fixture(scope="module")
@@ -33,54 +30,6 @@ def address(probed_models: Path) -> Iterator[str]:
 def client(connect: Connect, address: str) -> Client:
     """A client of that server, which takes two sequences a request."""
     return connect(address)
-
-
-def attention_of(client: Client, inputs: Any) -> list[NDArray[np.float32]]:
-    """Attention [L, H, T_i, T_i] of each sequence of a list."""
-    found = client.encode(inputs, attention=True).attention or {}
-    return [np.stack(layers) for layers in zip(*found.values(), strict=True)]
-
-
-def rollout(attention: NDArray[Any]) -> NDArray[Any]:
-    whole = np.eye(attention.shape[-1])
-    for layer in attention.mean(1):
-        mixed = layer + np.eye(len(layer))
-        whole = mixed / mixed.sum(-1, keepdims=True) @ whole
-    return np.asarray(whole)
-
-
-def entropy(attention: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(-(attention * np.log(attention)).sum(-1).mean(-1))
-
-
-def test_insight_is_that_of_the_attention(client: Client) -> None:
-    mix = RANDOM.random((len(TEXTS), L, H))
-    whole = client.encode(TEXTS, attention=True, value_norms=True)
-
-    encoding: Any = client.encode(TEXTS, scores=True, rollout=True, top=TOP, head_mix=mix)
-
-    assert encoding.model == "probed.insight"
-    assert encoding.tokens == whole.tokens
-    scores, top = encoding.scores, encoding.top
-    assert scores is not None
-    assert scores.weighted is not None
-    assert top is not None
-    for index, attention in enumerate(attention_of(client, TEXTS)):
-        np.testing.assert_allclose(encoding.rollout[index], rollout(attention), atol=1e-5)
-        mixed = (attention * mix[index][..., None, None]).sum((0, 1))
-        np.testing.assert_allclose(encoding.mixed[index], mixed, atol=1e-5)
-        previous = attention.diagonal(-1, 2, 3).mean(-1)
-        np.testing.assert_allclose(scores["previous"][index], previous, atol=1e-5)
-        np.testing.assert_allclose(scores["entropy"][index], entropy(attention), atol=1e-5)
-        strongest = -np.sort(-attention, -1)[..., :TOP]
-        np.testing.assert_allclose(top.weights[index], strongest, atol=1e-5)
-        found = np.take_along_axis(attention, top.keys[index].astype(np.intp), -1)
-        np.testing.assert_allclose(found, strongest, atol=1e-5)
-        np.testing.assert_allclose(top.residual[index], 1 - strongest.sum(-1), atol=1e-5)
-        norms = np.stack([(whole.value_norms or {})[layer][index] for layer in range(L)])
-        weighted = norm_weighted(attention, norms)
-        weighted /= weighted.sum(-1, keepdims=True)
-        np.testing.assert_allclose(scores.weighted["entropy"][index], entropy(weighted), atol=1e-5)
 
 
 def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -110,19 +59,6 @@ def test_the_page_on_attention_reads_scores(address: str, capsys: pytest.Capture
     exec(code, {})
 
     assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-def test_bertviz_gets_what_it_needs(client: Client) -> None:
-    encoding = client.encode(TEXTS[0], attention=[1])
-
-    given = encoding.to_bertviz()
-
-    assert given["tokens"] == encoding.tokens
-    assert given["include_layers"] == [1]
-    # It picks layers by position.
-    drawn = [given["attention"][layer] for layer in given["include_layers"]]
-    assert [tuple(layer.shape) for layer in drawn] == [(1, H, 8, 8)]
-    np.testing.assert_array_equal(drawn[0][0].numpy(), (encoding.attention or {})[1])
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,24 @@
 """The client against polyhead's own server, over both transports."""
 
-import json
-import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.client.conftest import Connect, vectors
 from tests.conftest import PROMPTS
 from tests.numerics import close
 
 from polyhead_client import Client, InvalidRequest, NotFound
-from polyhead_client.command import main
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect
 
 TEXTS = ["the cat sat on the mat", "a dog", "i saw that small red house yesterday."]
 
 
 @pytest.fixture
-def client(connect: "Connect", real_server: str) -> Client:
+def client(connect: Connect, real_server: str) -> Client:
     client = connect(real_server)
     client.wait_until_ready(timeout=240)
     return client
-
-
-@pytest.fixture
-def random() -> np.random.Generator:
-    return np.random.default_rng(11)
-
-
-def vectors(random: np.random.Generator, *shape: int) -> Any:
-    return random.normal(size=shape).astype(np.float32)
 
 
 def test_the_server_tells_of_itself(client: Client) -> None:
@@ -103,9 +88,9 @@ def test_tokens_of_ids_can_be_had(client: Client) -> None:
 
 @pytest.mark.parametrize(("dtype", "error"), [("FP16", 2**-12), ("UINT8", 0.5 / 255)])
 def test_heads_queries_and_datatype_are_chosen_on_the_server(
-    client: Client, random: np.random.Generator, dtype: Any, error: float
+    client: Client, dtype: Any, error: float
 ) -> None:
-    x = vectors(random, 2, 8, 16)
+    x = vectors(2, 8, 16)
     whole: Any = client.encode(x, model="tiny", attention=True)
 
     part: Any = client.encode(x, model="tiny", attention=[1], heads=[3, 0], queries=slice(2, 5), dtype=dtype)
@@ -114,7 +99,7 @@ def test_heads_queries_and_datatype_are_chosen_on_the_server(
     close(part.attention[1], whole.attention[1][:, [3, 0], 2:5], scale=1, extra=error)
 
 
-def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np.random.Generator) -> None:
+def test_the_servers_refusals_arrive_as_they_are_said(client: Client) -> None:
     with pytest.raises(NotFound, match="nothing"):
         client.encode("a", model="nothing")
     with pytest.raises(NotFound, match="7"):
@@ -124,37 +109,19 @@ def test_the_servers_refusals_arrive_as_they_are_said(client: Client, random: np
     with pytest.raises(InvalidRequest, match="input_ids"):
         client.encode([1, 99], model="tiny-tokens")
     with pytest.raises(InvalidRequest, match="heads"):
-        client.encode(vectors(random, 1, 2, 16), model="tiny", attention=True, heads=4)
+        client.encode(vectors(1, 2, 16), model="tiny", attention=True, heads=4)
     with pytest.raises(InvalidRequest, match="x"):
-        client.encode(vectors(random, 1, 2, 8), model="tiny")
+        client.encode(vectors(1, 2, 8), model="tiny")
     with pytest.raises(InvalidRequest, match="model must be one of tiny, tiny-masked, was not given"):
-        client.encode(vectors(random, 1, 2, 16))
+        client.encode(vectors(1, 2, 16))
 
     assert client.encode("a", model="tiny-tokens").lengths == 3
 
 
-def test_the_commands_reach_the_server(
-    real_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    arguments = [TEXTS[0], "--model", "tiny-tokens", "--address", real_server]
-    out = tmp_path / "heads.png"
-
-    assert main(["infer", *arguments, "--attention", "1", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["model"] == "tiny-tokens.attention"
-    assert answer["sequences"][0]["tokens"] == ["[CLS]", *TEXTS[0].split(), "[SEP]"]
-
-    assert main(["infer", *arguments, "--attention", "1"]) == 0
-    assert re.search(r"output +\[8, 16\]", capsys.readouterr().out)
-
-    assert main(["view", *arguments, "--layer", "1", "--out", str(out)]) == 0
-    assert out.stat().st_size > 1000
-
-
 @pytest.mark.parametrize("tokens", range(1, 9))
-def test_arrays_are_views_of_the_reply(client: Client, random: np.random.Generator, tokens: int) -> None:
+def test_arrays_are_views_of_the_reply(client: Client, tokens: int) -> None:
     """Whatever their sizes: the server begins each where an array may begin."""
-    encoding: Any = client.encode(vectors(random, 1, tokens, 16), model="tiny", attention=True)
+    encoding: Any = client.encode(vectors(1, tokens, 16), model="tiny", attention=True)
 
     for array in (encoding.output, *encoding.attention.values()):
         assert not array.flags.owndata

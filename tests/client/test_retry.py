@@ -1,9 +1,8 @@
 """Patient clients ride out a server that is away, loading or full."""
 
-from typing import TYPE_CHECKING
-
 import grpc
 import pytest
+from tests.client.conftest import Connect, FakeServer
 
 from polyhead_client import Cancelled, Client, PolyheadError, Unavailable
 from polyhead_client.calls import NextMessage, Operation, Sleep, Stream
@@ -11,15 +10,12 @@ from polyhead_client.deadline import Deadline
 from polyhead_client.retry import retrying
 from polyhead_proto import RPCS
 
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
-
 MORE_THAN_GRPC_TRIES = 9
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.fixture
-def patient(connect: "Connect", fake: "FakeServer") -> "Client":
+def patient(connect: Connect, fake: FakeServer) -> Client:
     return connect(fake.target, patient=True)
 
 
@@ -28,7 +24,7 @@ def patient(connect: "Connect", fake: "FakeServer") -> "Client":
     [("ModelInfer", "UNAVAILABLE"), ("ModelMetadata", "UNAVAILABLE"), ("ModelInfer", "CANCELLED")],
 )
 def test_every_call_of_an_operation_is_made_again(
-    patient: "Client", fake: "FakeServer", rpc: str, code: str, monkeypatch: pytest.MonkeyPatch
+    patient: Client, fake: FakeServer, rpc: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyhead_client.retry._LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr("polyhead_client.retry._FIRST_PAUSE_S", 0.01)
@@ -38,9 +34,7 @@ def test_every_call_of_an_operation_is_made_again(
     assert fake.count(rpc) == MORE_THAN_GRPC_TRIES + 1
 
 
-def test_the_servers_own_words_are_passed_on_when_no_time_is_left(
-    connect: "Connect", fake: "FakeServer"
-) -> None:
+def test_the_servers_own_words_are_passed_on_when_no_time_is_left(connect: Connect, fake: FakeServer) -> None:
     fake.fail("ServerMetadata", UNAVAILABLE, "not now", pushback="3600000")
     # gRPC's own retries would wait for that.
     patient = connect(fake.target, patient=True, timeout=100, options=[("grpc.enable_retries", 0)])
@@ -51,9 +45,7 @@ def test_the_servers_own_words_are_passed_on_when_no_time_is_left(
 
 
 @pytest.mark.parametrize("pushback", ["-1", "never"])
-def test_what_will_not_get_better_is_not_waited_for(
-    patient: "Client", fake: "FakeServer", pushback: str
-) -> None:
+def test_what_will_not_get_better_is_not_waited_for(patient: Client, fake: FakeServer, pushback: str) -> None:
     fake.fail("ServerMetadata", UNAVAILABLE, "not now", pushback=pushback)
 
     with pytest.raises(Unavailable, match="not now") as caught:
@@ -63,7 +55,7 @@ def test_what_will_not_get_better_is_not_waited_for(
     assert fake.count("ServerMetadata") == 1
 
 
-def test_other_errors_and_probes_are_not_tried_again(patient: "Client", fake: "FakeServer") -> None:
+def test_other_errors_and_probes_are_not_tried_again(patient: Client, fake: FakeServer) -> None:
     for rpc, code in (("ServerMetadata", "INTERNAL"), ("ServerReady", "UNAVAILABLE")):
         fake.fail(rpc, grpc.StatusCode[code])
 
@@ -73,7 +65,7 @@ def test_other_errors_and_probes_are_not_tried_again(patient: "Client", fake: "F
     assert (fake.count("ServerMetadata"), fake.count("ServerReady")) == (1, 1)
 
 
-def test_what_the_client_calls_off_itself_is_not_tried_again(fake: "FakeServer") -> None:
+def test_what_the_client_calls_off_itself_is_not_tried_again(fake: FakeServer) -> None:
     with Client(fake.target, patient=True) as client:
         fake.answers["ServerMetadata"] = lambda *_: client.close()
 
@@ -82,7 +74,7 @@ def test_what_the_client_calls_off_itself_is_not_tried_again(fake: "FakeServer")
     assert fake.count("ServerMetadata") == 1
 
 
-def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "FakeServer") -> None:
+def test_an_impatient_client_says_when_to_come_back(client: Client, fake: FakeServer) -> None:
     fake.fail("ServerMetadata", UNAVAILABLE, "not now", pushback="-1")
     fake.fail("ModelStatistics", UNAVAILABLE)
 
@@ -92,7 +84,7 @@ def test_an_impatient_client_says_when_to_come_back(client: "Client", fake: "Fak
         assert caught.value.retry_after == expected
 
 
-def test_options_of_the_caller_win(connect: "Connect", fake: "FakeServer") -> None:
+def test_options_of_the_caller_win(connect: Connect, fake: FakeServer) -> None:
     fake.fail("ServerMetadata", UNAVAILABLE)
     client = connect(fake.target, options=[("grpc.enable_retries", 0)])
 

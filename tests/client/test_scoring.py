@@ -74,7 +74,6 @@ def test_the_page_shows_what_works(client: Client) -> None:
     ("call", "arguments", "named"),
     [
         ("classify", {"texts": 5}, "texts must be a list of texts, was 5"),
-        ("classify", {"texts": ["a", 5]}, "texts must be a list of texts"),
         ("classify", {"texts": "a"}, "texts must be a list of texts, was 'a'"),
         ("classify", {"texts": ["a"], "text_pair": "b"}, "text_pair must be a list of texts"),
         ("classify", {"texts": ["a"], "top": 0}, "top must be an integer, 1 or more"),
@@ -82,7 +81,6 @@ def test_the_page_shows_what_works(client: Client) -> None:
         ("classify", {"texts": [LONG]}, "must be at most 16 tokens"),
         ("compare", {"query": "a", "documents": []}, "documents must be one or more texts, were none"),
         ("rerank", {"query": 5, "texts": ["a"]}, "query must be a text, was 5"),
-        ("rerank", {"query": "a", "texts": "b"}, "texts must be a list of texts"),
         ("rerank", {"query": "a", "texts": ["b"], "model": "sentiment"}, "model must be a reranker"),
         ("rerank", {"query": "a", "texts": ["b"], "evidence": True}, "top must be given with evidence"),
         (

@@ -54,26 +54,6 @@ def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize(
-    ("heads", "spelled"),
-    [
-        (3, "3"),
-        ([3], "3"),
-        ([0, 3], "0,3"),
-        ([3, 0], "3,0"),
-        ([2, 3, 4], "2:5"),
-        (range(4), "0:4"),
-        (range(0, 6, 2), "0,2,4"),
-        (slice(2, 5), "2:5"),
-        (slice(None, 2), "0:2"),
-    ],
-)
-def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> None:
-    (output,) = selected(ATTENTION, attention=0, heads=heads).with_role("attention")
-
-    assert output.parameters == (("heads", spelled),)
-
-
-@pytest.mark.parametrize(
     ("wishes", "message"),
     [
         (
@@ -83,7 +63,6 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ({"attention": -12}, "was -12"),
         ({"attention": []}, "attention must name at least one layer, was empty"),
         ({"attention": [1, 1]}, "attention must name each layer once, was [1, 1]"),
-        ({"attention": [10, -1]}, "attention must name each layer once, was [10, 10]"),
         ({"attention": "5"}, "attention must be True or layer numbers, was '5'"),
         ({"attention": [0.5]}, "attention must be True or layer numbers, was [0.5]"),
         ({"attention": [True]}, "attention must be True or layer numbers, was [True]"),
@@ -95,7 +74,6 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         ({"dtype": "FP16"}, "dtype goes with attention or cross_attention or contacts, which was not"),
         ({"attention": 0, "dtype": "FP64"}, "dtype must be one of FP32, FP16, UINT8, was 'FP64'"),
         ({"attention": 0, "heads": []}, "heads must be one or more indices, was []"),
-        ({"attention": 0, "heads": "0,3"}, "heads must be one or more indices, was '0,3'"),
         ({"attention": 0, "heads": 1.5}, "heads must be one or more indices, was 1.5"),
         ({"attention": 0, "heads": True}, "heads must be one or more indices, was True"),
         ({"attention": 0, "heads": [0, -1]}, "heads must be 0 or more, was -1"),
@@ -103,10 +81,6 @@ def test_indices_are_spelled_as_the_wire_has_them(heads: Any, spelled: str) -> N
         (
             {"attention": 0, "queries": slice(2, None)},
             "queries must be a slice of integers with an end, was slice(2, None, None)",
-        ),
-        (
-            {"attention": 0, "queries": slice("a", 3)},
-            "queries must be a slice of integers with an end, was slice('a', 3, None)",
         ),
         (
             {"attention": 0, "heads": slice(0, 3, 0)},

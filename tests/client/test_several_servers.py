@@ -8,23 +8,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dns.message
 import dns.rrset
 import grpc
 import pytest
 import trustme
-from tests.client.conftest import Awaited
+from tests.client.conftest import Awaited, Connect, FakeServer
 from tests.servers import InThread, ServerProcess, quick_settings, serving
 
 from polyhead_client import Client, PolyheadError, Unavailable
 from polyhead_client.channel import OPTIONS
 from polyhead_load.sweep.server import free_port
 from polyhead_server.grpc.options import DEFAULTS
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Connect, FakeServer
 
 MODEL = "tiny-tokens"
 
@@ -198,7 +195,7 @@ def names() -> Iterator[Names]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of this machine")
-def test_servers_come_and_go_behind_a_name(connect: "Connect", words: Path, names: Names) -> None:
+def test_servers_come_and_go_behind_a_name(connect: Connect, words: Path, names: Names) -> None:
     port = free_port()
 
     @contextmanager
@@ -225,7 +222,7 @@ def test_servers_come_and_go_behind_a_name(connect: "Connect", words: Path, name
         assert_spread([client], [second])
 
 
-def test_a_server_that_drains_gets_no_calls(words: Path, connect: "Connect") -> None:
+def test_a_server_that_drains_gets_no_calls(words: Path, connect: Connect) -> None:
     with serving(quick_settings(words)) as lasting, serving(quick_settings(words)) as leaving:
         target = f"ipv4:{lasting.address},{leaving.address}"
         # A rejection would be an error.
@@ -245,7 +242,7 @@ def test_a_server_that_drains_gets_no_calls(words: Path, connect: "Connect") -> 
                 in_a_row = 0
 
 
-def test_servers_may_have_different_versions(connect: "Connect", fake: "FakeServer", start_fake: Any) -> None:
+def test_servers_may_have_different_versions(connect: Connect, fake: FakeServer, start_fake: Any) -> None:
     other = start_fake(None)
     metadata, infer = other.answers["ModelMetadata"], other.answers["ModelInfer"]
 
@@ -270,29 +267,14 @@ def test_servers_may_have_different_versions(connect: "Connect", fake: "FakeServ
     assert other.count("ModelInfer") > 0
 
 
-def test_a_list_calls_its_servers_by_the_first_name(connect: "Connect", fake: "FakeServer") -> None:
-    hosts = []
-    usual = fake.answers["ServerMetadata"]
-
-    def answer(request: Any, context: Any) -> Any:
-        hosts.append(context._rpc_event.call_details.host)
-        return usual(request, context)
-
-    fake.answers["ServerMetadata"] = answer
-
-    for target in (f"ipv4:{fake.target},127.0.0.1:1", f"ipv4:///{fake.target},127.0.0.1:1", fake.target):
-        assert connect(target).metadata().name == "fake"
-    assert {host.decode() for host in hosts} == {fake.target}
-
-
-def test_sockets_can_be_listed_too(connect: "Connect", words: Path, tmp_path: Path) -> None:
+def test_sockets_can_be_listed_too(connect: Connect, words: Path, tmp_path: Path) -> None:
     with serving(quick_settings(words)) as server:
         assert connect(f"ipv4:{server.address},127.0.0.1:1").encode([1], model=MODEL).version == "1"
         with pytest.raises(Unavailable, match=re.escape(str(tmp_path / "b"))):
             connect(f"unix:{tmp_path / 'a'},{tmp_path / 'b'}").models()
 
 
-def test_when_all_are_away_the_error_names_them(connect: "Connect", names: Names) -> None:
+def test_when_all_are_away_the_error_names_them(connect: Connect, names: Names) -> None:
     client = connect("ipv4:127.0.0.1:1,127.0.0.1:2")
 
     with pytest.raises(Unavailable, match=r"^ipv4:127.0.0.1:1,127.0.0.1:2 is unavailable: .*refused"):
@@ -303,7 +285,7 @@ def test_when_all_are_away_the_error_names_them(connect: "Connect", names: Names
         connect(nowhere).models()
 
 
-def test_tls_of_several_servers_with_one_name(connect: "Connect", start_fake: Any) -> None:
+def test_tls_of_several_servers_with_one_name(connect: Connect, start_fake: Any) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("encoders.example")
     credentials = grpc.ssl_server_credentials(

@@ -2,27 +2,15 @@
 
 import asyncio
 import threading
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from tests.client.conftest import Connect, FakeServer
 from tests.client.encodings import assert_same
-from tests.servers import quick_settings, serving
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
-from polyhead_client.inputs import Batch, TensorField, prepare, query_field
-from polyhead_client.models import ModelInfo, TensorInfo
-from polyhead_client.requested import RequestedOutputs, SelectedOutput
-from polyhead_client.results import Results
-from polyhead_client.splitting import JoinedResults, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.client.conftest import Connect, FakeServer
 
 D, H = 4, 3
 RANDOM = np.random.default_rng(11)
@@ -54,7 +42,7 @@ INPUTS: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("limit", [{"max_batch_size": "5"}, {"max_request_tokens": "20"}], ids=str)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_the_answer_is_that_of_one_request(
-    connect: "Connect", fake: "FakeServer", kind: str, limit: dict[str, str]
+    connect: Connect, fake: FakeServer, kind: str, limit: dict[str, str]
 ) -> None:
     inputs, extras = INPUTS[kind]
     options: dict[str, Any] = {**extras, "attention": True, "heads": [2, 0]}
@@ -93,7 +81,7 @@ MASKS = RANDOM.random((23, 2, H)).astype(np.float32)
 )
 @pytest.mark.parametrize("kind", ["texts", "vectors in a list", "vectors in an array"])
 def test_all_outputs_and_inputs_are_split(
-    connect: "Connect", fake: "FakeServer", kind: str, options: dict[str, Any]
+    connect: Connect, fake: FakeServer, kind: str, options: dict[str, Any]
 ) -> None:
     fake.graphs, fake.head_mask = ["", "attention", "rows", "insight"], True
     inputs, extras = INPUTS[kind]
@@ -109,7 +97,7 @@ def test_all_outputs_and_inputs_are_split(
 
 
 @pytest.mark.parametrize("size", [1, 5])
-def test_what_fits_is_sent_as_it_is(client: Client, fake: "FakeServer", size: int) -> None:
+def test_what_fits_is_sent_as_it_is(client: Client, fake: FakeServer, size: int) -> None:
     fake.properties = {"max_batch_size": "5"}
     calls: list[tuple[int, int]] = []
 
@@ -119,13 +107,13 @@ def test_what_fits_is_sent_as_it_is(client: Client, fake: "FakeServer", size: in
     assert calls == [(size, size)]
 
 
-def test_one_long_sequence_is_the_servers_to_judge(client: Client, fake: "FakeServer") -> None:
+def test_one_long_sequence_is_the_servers_to_judge(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "5", "max_request_tokens": "4"}
 
     assert client.encode([1] * 9, model="words").output.shape == (9, D)
 
 
-def test_replies_that_are_under_way_together_fit_into_messages(client: Client, fake: "FakeServer") -> None:
+def test_replies_that_are_under_way_together_fit_into_messages(client: Client, fake: FakeServer) -> None:
     """Two sequences have 2 × 3 heads × 6² × 4 bytes of attention in each layer, and 192 bytes of output."""
     fake.properties = {"max_batch_size": "20", "max_reply_bytes": "3000"}
 
@@ -133,35 +121,6 @@ def test_replies_that_are_under_way_together_fit_into_messages(client: Client, f
 
     sizes = [request.inputs[0].shape[0] for name, request, _ in fake.calls if name == "ModelInfer"]
     assert set(sizes) == {2, 1}
-
-
-def parts_of(batch: Batch, **properties: str) -> list[int]:
-    """The sizes of the requests for a batch, of an output whose sequences have 4 · T · S bytes."""
-    info = ModelInfo(name="x", versions=(), platform="", inputs={}, outputs={}, properties=properties)
-    output = SelectedOutput(
-        name="s", role="s", datatype="FP32", dims=("B", "S", "T"), sequence_bytes=(4, 1, 1)
-    )
-    return [part.stop - part.start for part in plan(info, batch, RequestedOutputs(outputs=(output,)))]
-
-
-def test_similarities_with_a_query_count_in_replies() -> None:
-    batch = prepare(np.zeros((8, 3), np.int64))
-    vectors = TensorInfo(name="query_vectors", datatype="FP32", shape=(-1, -1, 2))
-    batch = batch.with_fields(query_field(vectors, np.zeros((12, 2)), batch))
-
-    assert batch.memory_tokens == 12
-    assert parts_of(batch, max_batch_size="4") == [4, 4]
-    assert parts_of(batch, max_batch_size="4", max_reply_bytes="1000") == [2, 2, 2, 2]  # 608 + 144 each
-
-
-def test_edits_count_in_requests() -> None:
-    """Of each sequence, padded to the longest of its request."""
-    rows = [np.zeros((count, 25), np.float32) for count in (4, 1, 4, 1, 1, 1, 1, 1)]
-    edits = TensorField(name="edit_vectors", datatype="FP32", rows=rows)
-    batch = prepare(np.zeros((8, 3), np.int64)).with_fields(edits)
-
-    assert parts_of(batch) == [8]
-    assert parts_of(batch, max_request_bytes="1000") == [2, 2, 4]  # 24 + 100 each
 
 
 TOO_LARGE = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tokens in one request")
@@ -173,7 +132,7 @@ def has_a_dog(request: Any) -> bool:
 
 @pytest.mark.parametrize("limit", [{}, {"max_batch_size": "8"}], ids=str)
 def test_what_the_server_finds_too_large_is_halved(
-    connect: "Connect", fake: "FakeServer", limit: dict[str, str]
+    connect: Connect, fake: FakeServer, limit: dict[str, str]
 ) -> None:
     whole = connect(fake.target).encode(TEXTS, model="words", attention=True)
     fake.properties = limit
@@ -189,7 +148,7 @@ def test_what_the_server_finds_too_large_is_halved(
     assert calls == sorted(calls)
 
 
-def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: "FakeServer") -> None:
+def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: FakeServer) -> None:
     fake.fail("ModelInfer", *TOO_LARGE, when=has_a_dog)
     texts = [*TEXTS[:9], "dog", *TEXTS[9:]]
 
@@ -198,7 +157,7 @@ def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: "
     assert caught.value.details == "too many tokens in one request"
 
 
-def test_errors_name_the_item_among_all(client: Client, fake: "FakeServer") -> None:
+def test_errors_name_the_item_among_all(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "5"}
     fake.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT, "text[1] must be shorter", when=has_a_dog)
     texts = [*TEXTS[:11], "dog", *TEXTS[12:]]
@@ -210,7 +169,7 @@ def test_errors_name_the_item_among_all(client: Client, fake: "FakeServer") -> N
 
 
 def test_what_is_wrong_with_the_last_item_is_said_before_the_first_is_sent(
-    client: Client, fake: "FakeServer"
+    client: Client, fake: FakeServer
 ) -> None:
     fake.properties = {"max_batch_size": "5"}
     for inputs, message in (
@@ -223,7 +182,7 @@ def test_what_is_wrong_with_the_last_item_is_said_before_the_first_is_sent(
     assert not fake.calls
 
 
-def test_several_are_under_way_but_not_all(client: Client, fake: "FakeServer") -> None:
+def test_several_are_under_way_but_not_all(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "1"}
     usual, lock, four = fake.answers["ModelInfer"], threading.Lock(), threading.Barrier(4)
     running = most = arrived = 0
@@ -245,7 +204,7 @@ def test_several_are_under_way_but_not_all(client: Client, fake: "FakeServer") -
     assert most == 4
 
 
-def test_progress_is_reported_in_the_callers_thread(fake: "FakeServer") -> None:
+def test_progress_is_reported_in_the_callers_thread(fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "5"}
     calls: list[tuple[int, int]] = []
     threads: set[int] = set()
@@ -263,7 +222,7 @@ def test_progress_is_reported_in_the_callers_thread(fake: "FakeServer") -> None:
     assert threads == {threading.get_ident()}
 
 
-def test_a_failing_progress_ends_it(client: Client, fake: "FakeServer") -> None:
+def test_a_failing_progress_ends_it(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "1"}
 
     def progress(done: int, total: int) -> None:
@@ -292,7 +251,7 @@ def never_for(word: bytes, usual: Any, ended: threading.Event, begun: threading.
     return answer
 
 
-def test_the_first_that_fails_calls_off_the_others(client: Client, fake: "FakeServer") -> None:
+def test_the_first_that_fails_calls_off_the_others(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "1"}
     begun, ended = threading.Event(), threading.Event()
     slow = never_for(b"slow", fake.answers["ModelInfer"], ended, begun)
@@ -310,7 +269,7 @@ def test_the_first_that_fails_calls_off_the_others(client: Client, fake: "FakeSe
     assert client.encode("a", model="words").model == "words"
 
 
-def test_a_cancelled_task_calls_off_all(fake: "FakeServer") -> None:
+def test_a_cancelled_task_calls_off_all(fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "1"}
     ended, all_there = threading.Event(), threading.Event()
     slow = never_for(b"slow", fake.answers["ModelInfer"], ended)
@@ -334,7 +293,7 @@ def test_a_cancelled_task_calls_off_all(fake: "FakeServer") -> None:
     assert ended.wait(120)
 
 
-def test_one_deadline_holds_for_all_of_it(client: Client, fake: "FakeServer") -> None:
+def test_one_deadline_holds_for_all_of_it(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "1"}
     fake.answers["ModelInfer"] = never_for(b"slow", fake.answers["ModelInfer"], threading.Event())
     client.model("words")
@@ -351,7 +310,7 @@ def test_one_deadline_holds_for_all_of_it(client: Client, fake: "FakeServer") ->
     )
 
 
-def test_answers_of_two_versions_are_not_mixed(client: Client, fake: "FakeServer") -> None:
+def test_answers_of_two_versions_are_not_mixed(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "5"}
     usual = fake.answers["ModelInfer"]
 
@@ -367,53 +326,8 @@ def test_answers_of_two_versions_are_not_mixed(client: Client, fake: "FakeServer
         client.encode(TEXTS, model="words")
 
 
-def test_a_patient_client_is_patient_with_every_request(connect: "Connect", fake: "FakeServer") -> None:
+def test_a_patient_client_is_patient_with_every_request(connect: Connect, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "5"}
     fake.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE, times=9, pushback="1")
     patient = connect(fake.target, patient=True, options=[("grpc.enable_retries", 0)])
     assert len(patient.encode(TEXTS, model="words").output) == 23
-
-
-def test_no_part_is_kept_once_it_is_in_its_place() -> None:
-    """The memory of all parts together would be that of the whole again."""
-    joined, parts = JoinedResults(prepare(RANDOM.normal(size=(6, 5, D)))), []
-    for start in (0, 2, 4):
-        array = RANDOM.normal(size=(2, 5, D))
-        parts.append(weakref.ref(array))
-        results = Results(
-            model="vectors",
-            version="1",
-            arrays={"output": array},
-            tokens=None,
-            lengths=np.array([5, 5]),
-            heads=0,
-            timings={},
-        )
-        joined.put(slice(start, start + 2), results)
-    del array, results
-
-    assert [part() for part in parts] == [None] * 3
-    assert joined.results().arrays["output"].shape == (6, 5, D)
-
-
-@pytest.fixture(scope="module")
-def narrow_server(repository: "Path") -> "Iterator[str]":
-    """A real one that takes few sequences and few tokens, and sends small messages."""
-    settings = quick_settings(repository, max_batch_size=7, max_request_tokens=64, max_reply_bytes=16 * 1024)
-    with serving(settings) as one:
-        yield one.address
-
-
-@pytest.mark.parametrize("attention", [None, True])
-def test_a_real_server_gives_what_one_with_room_gives(
-    connect: "Connect", narrow_server: str, real_server: str, attention: Any
-) -> None:
-    """Texts of up to 14 words: seven of them have more than 64 tokens, which only the server can know."""
-    words = "the cat dog sat ran on mat sofa i saw that yesterday a big".split()  # noqa: SIM905
-    texts = [" ".join(RANDOM.choice(words, RANDOM.integers(1, 15))) for _ in range(40)]
-    options: dict[str, Any] = {"model": "tiny-tokens", "attention": attention}
-
-    split = connect(narrow_server).encode(texts, **options)
-    whole = connect(real_server).encode(texts, **options)
-
-    assert_same(split, whole, atol=1e-5)

@@ -1,6 +1,5 @@
 """`tag` gives what transformers' pipeline does, with texts as they were sent."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from tests.pages import block
 from tests.pipelines import TEXTS, labelled, pipeline, same
 from tests.servers import quick_settings, serving
 
-from polyhead_client import AsyncClient, Client, InvalidRequest
+from polyhead_client import Client, InvalidRequest
 from polyhead_client.command import main
 from polyhead_proto.outputs.tagging import AggregationStrategy
 
@@ -75,14 +74,6 @@ def test_spans_say_where_tokens_are(client: Client) -> None:
     assert [text.split()[word] for _, _, word in encoding.spans[1:-1]] == ["Zoé"] * 3 + ["ran"] * 3
     assert (encoding.spans[[0, -1]] == -1).all()
     assert (ids.spans[0] == -1).all()
-
-
-def test_asyncio_too(address: str, client: Client) -> None:
-    async def call() -> Any:
-        async with AsyncClient(address) as other:
-            return await other.tag(TEXTS[:2], model="tagger")
-
-    assert asyncio.run(call()) == client.tag(TEXTS[:2], model="tagger")
 
 
 def test_labels_can_be_ignored(client: Client) -> None:

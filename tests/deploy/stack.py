@@ -7,7 +7,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,15 +66,13 @@ class Stack:
 
     Args:
         name: The project's, and its images' tag.
-        files: More compose files, over the project's own.
         settings: What a user would write into `.env`.
     """
 
-    def __init__(self, name: str, *, tag: str, files: Sequence[Path] = (), **settings: str) -> None:
+    def __init__(self, name: str, *, tag: str, **settings: str) -> None:
         self.name = name
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         self.settings = {"POLYHEAD_TAG": tag} | settings
-        self._files = [ROOT / "docker-compose.yml", *files]
 
     def __call__(
         self,
@@ -87,12 +85,11 @@ class Stack:
         ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_", "EXPLORER_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         values = {name: str(port) for name, port in self.ports.items()} | self.settings | dict(settings or {})
-        files = [word for path in self._files for word in ("--file", str(path))]
         # As a user would write it; and nothing of what the developer has in .env.
         with tempfile.NamedTemporaryFile("w", suffix=".env") as written:
             written.writelines(f"{name}={value}\n" for name, value in values.items())
             written.flush()
-            command = ["docker", "compose", "--project-name", self.name, "--env-file", written.name, *files]
+            command = ["docker", "compose", "--project-name", self.name, "--env-file", written.name]
             return run(*command, *arguments, check=check, timeout=timeout, cwd=ROOT, env=environment)
 
     @property
@@ -122,14 +119,15 @@ class Stack:
 
     def get(self, service: str, path: str, data: Mapping[str, str] | None = None) -> str:
         """What a service says over HTTP, or to a form."""
-        return self._http(service, path, None if data is None else urllib.parse.urlencode(data), {})
+        return self.http(service, path, None if data is None else urllib.parse.urlencode(data), {})
 
     def post(self, service: str, path: str, document: Any) -> Any:
         """What a service says to JSON, in JSON."""
         headers = {"Content-Type": "application/json"}
-        return json.loads(self._http(service, path, json.dumps(document), headers))
+        return json.loads(self.http(service, path, json.dumps(document), headers))
 
-    def _http(self, service: str, path: str, body: str | None, headers: dict[str, str]) -> str:
+    def http(self, service: str, path: str, body: str | None, headers: dict[str, str]) -> str:
+        """What a service says over HTTP to a body, with headers."""
         url = f"http://127.0.0.1:{self.ports[f'{service.upper()}_PORT']}{path}"
         data = None if body is None else body.encode()
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as reply:

@@ -114,20 +114,10 @@ def test_the_export_runs_once_and_without_a_network() -> None:
 
 
 def test_profiles_are_what_the_documentation_says() -> None:
-    profiles = {name: service.get("profiles", []) for name, service in services().items()}
-
-    assert profiles == {
-        "export": [],
-        "server": [],
-        "server-gpu": ["gpu"],
-        "proxy": [],
-        "proxy-gpu": ["gpu"],
-        "explorer": ["explorer"],
-        "locust": ["load"],
-        "locust-worker": ["load"],
-        "prometheus": ["observability"],
-        "grafana": ["observability"],
-    }
+    every = services().items()
+    assert {name for name, one in every if "profiles" not in one} == {"export", "server", "proxy"}
+    found = {profile for _, one in every for profile in one.get("profiles", [])}
+    assert found == {"gpu", "explorer", "load", "observability"}
     (device,) = services()["server-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
     assert "deploy" not in services()["server"]
@@ -180,14 +170,6 @@ def test_secrets_come_from_files_and_their_flags_only_with_them() -> None:
         assert (ROOT / secret["file"]).read_bytes() == b""
 
 
-def test_volumes_have_names_so_that_none_is_left_behind() -> None:
-    named = set(read()["volumes"])
-    for service in services().values():
-        for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
-            assert source in named or (ROOT / source).exists()
-
-
 def test_images_are_built_here_or_have_a_version() -> None:
     for name, service in services().items():
         if name in OURS:
@@ -195,27 +177,6 @@ def test_images_are_built_here_or_have_a_version() -> None:
             assert service["pull_policy"] == "never", "it is in no registry"
         else:
             assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
-
-
-def test_every_image_is_built_once() -> None:
-    built = {name: service for name, service in services().items() if "build" in service}
-
-    assert set(built) == set(OURS) - {"locust-worker"}
-    assert built["proxy"]["build"] == built["proxy-gpu"]["build"]
-    assert services()["locust-worker"]["image"] == built["locust"]["image"]
-    assert services()["locust-worker"]["depends_on"] == ["locust"]
-    for service in built.values():
-        assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("polyhead-")
-    assert built["export"]["build"]["args"]["REVISION"] == "unknown"
-    assert services({"REVISION": "abc"})["server"]["build"]["args"]["REVISION"] == "abc"
-
-
-def test_what_is_mounted_exists() -> None:
-    mounted = re.findall(r"(\./deploy/[\w/.-]+)", TEXT)
-
-    assert mounted
-    for path in mounted:
-        assert (ROOT / path).exists()
 
 
 def test_the_example_lists_every_variable_with_its_default() -> None:

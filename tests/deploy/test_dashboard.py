@@ -83,27 +83,3 @@ def test_the_page_scrapes_as_the_stack_does() -> None:
     assert job.keys() - {"static_configs", "scheme", "tls_config"} <= ours.keys(), (
         "inside the stack there is no TLS"
     )
-
-
-def test_the_stack_is_wired_together() -> None:
-    (source,) = load("grafana/provisioning/datasources/prometheus.yml")["datasources"]
-    (provider,) = load("grafana/provisioning/dashboards/polyhead.yml")["providers"]
-    (job,) = load("prometheus/prometheus.yml")["scrape_configs"]
-    (names,) = job["dns_sd_configs"]
-    grafana = services()["grafana"]
-
-    assert {target["datasource"]["uid"] for target in TARGETS} == {"${datasource}"}
-    asked = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
-    assert asked["datasource"]["query"] == source["type"]
-    # Of targets that have no namespace, too; and of no other target than polyhead's.
-    assert asked["namespace"]["allValue"] == ".*"
-    assert "allValue" not in asked["instance"]
-    assert all('instance=~"$instance"' in query for target in TARGETS for query in [target["expr"]])
-    assert source["url"] == "http://prometheus:9090"
-    assert any(volume.split(":")[1] == provider["options"]["path"] for volume in grafana["volumes"])
-    assert set(names["names"]) <= set(services())
-    assert names["port"] == 8002
-    assert any(rule["expr"].startswith("up == 0 and on (job, instance)") for rule in RULES), "one may be down"
-    assert {rule["alert"] for rule in RULES} == {
-        rule["alert"] for rule in RULES if rule["annotations"]["summary"]
-    }

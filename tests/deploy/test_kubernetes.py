@@ -50,8 +50,6 @@ VERSIONS = ("1.30", "1.37")
 CORE = {"Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service"}
 OF_MODELS = {"Job", "PersistentVolumeClaim"}
 OF_KSERVE = {"InferenceService", "ServingRuntime"}
-UNCHECKED = {"PodMonitor"}
-"""Kinds whose schema is in no package."""
 
 
 def every(kinds: set[str]) -> list[dict[str, Any]]:
@@ -80,32 +78,6 @@ def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- Schemas --------------------------------------------------------------------------------------------
-
-
-def test_every_file_is_rendered(tmp_path: Path) -> None:
-    """kustomize refuses to name a file that is not there; here, none is there that nothing names."""
-    yaml: Any = importlib.import_module("yaml")
-    folder = copy_with_own(tmp_path)
-    named = {folder / target for target in (*TARGETS, MODELS)}
-    for file in folder.rglob("kustomization.yaml"):
-        one = yaml.safe_load(file.read_text())
-        named |= {
-            (file.parent / other).resolve()
-            for key in ("resources", "components")
-            for other in one.get(key, [])
-        }
-
-    present = {path.parent if path.name == "kustomization.yaml" else path for path in folder.rglob("*.yaml")}
-    assert present == named
-
-
-def test_every_kind_is_checked_or_said_not_to_be() -> None:
-    kinds = {one["kind"] for target in (*TARGETS, MODELS) for one in render(target)}
-
-    assert kinds == CORE | OF_MODELS | OF_KSERVE | UNCHECKED
-    not_checked = (ROOT / "docs" / "deploy.md").read_text().partition("### What was checked")[2]
-    for kind in UNCHECKED:
-        assert f"`{kind}`" in not_checked
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -9,13 +9,13 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import grpc
 import numpy as np
@@ -25,7 +25,7 @@ import trustme
 from tests.deploy.compose_file import ROOT, services
 from tests.deploy.kubernetes_objects import KUBECTL, OWN, pod
 from tests.deploy.stack import Stack, can_be_had, run, volumes
-from tests.deploy.traffic import TEXTS, Hurried, Persistent, UntilRefused
+from tests.deploy.traffic import TEXTS, Persistent, UntilRefused
 
 from benchmarks.hostile import LARGE, attack
 from polyhead_client import AccessDenied, AsyncClient, Client, PolyheadError
@@ -41,8 +41,7 @@ pytestmark = [
 
 OUT = ROOT / "build" / "compose"
 TAG = f"test-{os.getpid()}"
-OF_PYTHON = ("server", "export", "load", "explorer")
-OURS = (*OF_PYTHON, "proxy")
+OURS = ("server", "export", "load", "explorer", "proxy")
 MEGABYTE = 1e6
 
 
@@ -130,43 +129,8 @@ def test_images_are_small_and_not_root(images: None, report: Report) -> None:
         size = _size(f"polyhead-{name}:{TAG}")
         report(f"image {name}, MB", size / MEGABYTE)
         assert image["Config"]["User"] == "10001:10001"
-        labels = image["Config"]["Labels"]
-        assert labels["org.opencontainers.image.title"].startswith("polyhead ")
-        assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
         if name == "server":
             assert size <= 700 * MEGABYTE
-
-
-def test_images_hold_what_is_locked_and_no_more(images: None, tmp_path: Path) -> None:
-    for name in ("pyproject.toml", "constraints.txt", "constraints-cuda.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    run(sys.executable, ROOT / "deploy" / "requirements.py", cwd=tmp_path)
-    look = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
-    for name in OF_PYTHON:
-        image = f"polyhead-{name}:{TAG}"
-        said = run("docker", "run", "--rm", "--entrypoint", "/opt/polyhead/bin/python", image, "-c", look)
-        locked = (tmp_path / "requirements" / name / "constraints.txt").read_text().splitlines()
-        held = {_normal(distribution) for distribution in said.split()}
-        strays = held - {_normal(line) for line in locked}
-        assert {stray.split("==")[0] for stray in strays} == {"polyhead"}
-        assert not {one.split("==")[0] for one in held} & {"pip", "transformers"}
-        assert any(one.startswith("torch==") for one in held) is (name == "export")
-
-
-def test_containers_are_locked_and_on_loopback(stack: Stack) -> None:
-    for service in ("server", "proxy", "prometheus"):
-        host = stack.container(service)["HostConfig"]
-        assert host["ReadonlyRootfs"] is True
-        assert host["CapDrop"] == ["ALL"]
-        open_on = {binding["HostIp"] for port in (host["PortBindings"] or {}).values() for binding in port}
-        # Callers reach the proxy.
-        assert open_on == (set() if service == "server" else {"127.0.0.1"})
-    tries = "for f in /x /opt/polyhead/x /models/x; do touch $f && echo wrote $f; done"
-    said = stack("exec", "--no-TTY", "server", "sh", "-c", tries, check=False)
-    assert "wrote" not in said
-    assert said.count("Read-only file system") == 3
-    for service in ("server", "proxy"):
-        assert stack("exec", "--no-TTY", service, "id", "-u") == "10001\n"
 
 
 def test_the_export_does_nothing_when_all_is_there(stack: Stack, report: Report) -> None:
@@ -196,11 +160,6 @@ def test_the_client_calls_it_from_outside(stack: Stack, client: Client) -> None:
         *("infer", TEXTS[0], "--model", "minilm", "--attention", "5", "--address", stack.address),
     )
     assert "eating" in said
-
-
-def test_metrics_and_probes_pass_through_the_proxy(stack: Stack) -> None:
-    assert stack.get("polyhead_http", "/readyz") is not None
-    assert "polyhead_build_info" in stack.get("polyhead_http", "/metrics")
 
 
 def test_32_hostile_connections_cost_the_server_nothing(stack: Stack, report: Report) -> None:
@@ -258,10 +217,13 @@ def test_the_explorer_shows_what_the_server_serves(stack: Stack) -> None:
 def test_prometheus_has_it_all(stack: Stack, client: Client) -> None:
     expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
     (drops,) = (expression for expression in expressions if "polyhead_drops_total" in expression)
-    hurried = Hurried(stack.address)
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 2, 256], "data": [0.0] * 512}
+    late = {"Content-Type": "application/json", "X-Request-Timeout": "0.000001"}
 
     def dropped() -> bool:
-        hurried.call()
+        with pytest.raises(HTTPError, match="504") as error:
+            stack.http("polyhead_http", "/v2/models/teaching-h8/infer", json.dumps({"inputs": [x]}), late)
+        error.value.close()
         return any(float(one["value"][1]) > 0 for one in stack.ask(fill_in(drops, seconds=120)))
 
     with Persistent(stack.address).calling() as callers:
@@ -355,12 +317,11 @@ def test_a_stop_under_load_loses_no_accepted_request(stack: Stack, report: Repor
 def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
     authority = trustme.CA()
     issued, caller = authority.issue_cert("encoders.test"), authority.issue_cert("caller")
-    files = {name: tmp_path / name for name in ("cert", "key", "ca", "token", "wrong")}
+    files = {name: tmp_path / name for name in ("cert", "key", "ca", "token")}
     issued.private_key_pem.write_to_path(files["key"])
     issued.cert_chain_pems[0].write_to_path(files["cert"])
     authority.cert_pem.write_to_path(files["ca"])
     files["token"].write_text("a-token-that-is-long-enough\n")
-    files["wrong"].write_text("another-token-as-long\n")
     for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)
     for path in files.values():
@@ -394,8 +355,6 @@ def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
             ):
                 client.encode(TEXTS, model="minilm")
         assert _load(stack, seconds=5, settings=settings) > 0
-        with pytest.raises(AssertionError, match=r"ended with 2:[\s\S]*(?i:token|bearer)"):
-            _load(stack, seconds=5, settings=settings | {"POLYHEAD_TOKEN_FILE": str(files["wrong"])})
         up, now = 'up{job="polyhead"}', time.time()
         stack("up", "--detach", "--no-deps", "prometheus", settings=settings)
         stack.until_healthy("prometheus")
@@ -404,26 +363,6 @@ def test_a_wrong_token_and_tls(stack: Stack, tmp_path: Path) -> None:
         stack("up", "--detach", "--no-deps", "server", "proxy", "prometheus")
         for service in ("server", "proxy", "prometheus"):
             stack.until_healthy(service)
-
-
-def test_a_full_disk_is_said_and_starts_nothing(images: None, tmp_path: Path) -> None:
-    small = tmp_path / "small.yml"
-    options = "{type: tmpfs, device: tmpfs, o: 'size=1m,uid=10001,gid=10001'}"
-    small.write_text(f"volumes: {{models: {{driver_opts: {options}}}}}\n")
-    full = Stack(f"polyhead-full-{TAG}", tag=TAG, files=[small])
-    try:
-        with pytest.raises(AssertionError, match="ended with 1:"):
-            full("up", "--detach")
-        assert full.container("export")["State"]["ExitCode"] == 1
-        assert full.container("server")["State"]["Status"] == "created"
-        exported = full("run", "--rm", "export", "--preset", "teaching", "--heads", "4", check=False)
-        for log in (full("logs", "export"), exported):
-            assert "No space left on device" in log
-            assert "Traceback" not in log
-        assert full("run", "--rm", "--entrypoint", "ls", "export", "-A", "/models") == ""
-    finally:
-        full("down", "--volumes")
-    assert full.left() == []
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")
@@ -514,11 +453,6 @@ def _get(address: str, path: str) -> None:
     """Has a server answer over HTTP."""
     with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as reply:
         assert reply.status == 200
-
-
-def _normal(pinned: str) -> str:
-    """`Name==1.0+cpu` as `name==1.0`."""
-    return pinned.lower().replace("_", "-").partition("+")[0]
 
 
 def _load(stack: Stack, *, seconds: int, settings: Mapping[str, str] | None = None) -> int:

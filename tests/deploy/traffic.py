@@ -60,33 +60,6 @@ class Persistent:
                 thread.join(180)
 
 
-class Hurried:
-    """Requests that may not wait for their turn, while each is in the way of the others.
-
-    Args:
-        address: The server's.
-        count: How many there are.
-    """
-
-    def __init__(self, address: str, count: int = 8) -> None:
-        self._address = address
-        x = np.zeros((8, 512, 256), dtype=np.float32)
-        self._request = pb.ModelInferRequest(
-            model_name="teaching-h8",
-            parameters={"timeout": pb.InferParameter(int64_param=1)},
-            inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
-            raw_input_contents=[x.tobytes()],
-        ).SerializeToString()
-        self._count = count
-
-    def call(self) -> None:
-        """Sends them all at the same time, and waits for the answers."""
-        with grpc.insecure_channel(self._address, [("grpc.enable_retries", 0)]) as channel:
-            method: Any = channel.unary_unary(RPCS["ModelInfer"].path)
-            for one in [method.future(self._request, timeout=60) for _ in range(self._count)]:
-                one.exception()
-
-
 class UntilRefused:
     """Threads with a bare channel each, which call until a call fails: nothing hides a lost request.
 

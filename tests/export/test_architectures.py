@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from tests import encoders
 from tests.encoders import draw_norms_and_biases, seeded
 from tests.exports import manifest_of
 
@@ -21,27 +22,13 @@ from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
 
-MODERN = EncoderConfig(
-    d_model=12,
-    heads=2,
-    layers=2,
-    feed_forward=16,
-    norm="pre",
-    first_attention_norm=False,
-    norm_bias=False,
-    bias=False,
-    gated=True,
-    vocabulary=20,
+MODERN = dataclasses.replace(
+    encoders.MODERN,
     embedding_width=6,
     embedding_norm=True,
     token_dropout_id=3,
-    rotary_base=50.0,
-    local_rotary_base=9.0,
-    local_window=6,
-    global_every=2,
     relative_buckets=8,
     relative_distance=12,
-    final_norm=True,
     pooling="mean",
 )
 SHARED = EncoderConfig(

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from tests.checkpoints import OTHER_PROMPTS, sentence_transformer, write_checkpoint
-from tests.encoders import seeded
 from tests.exports import manifest_of
 
-from polyhead_export import Built, ExportError, ParityError, TokenizerFile, export_family
-from polyhead_export.command import app, print_exported
+from polyhead_export import Built, ExportError, ParityError, TokenizerFile
+from polyhead_export.command import app
 from polyhead_export.options import ExportOptions
 from polyhead_model import CheckpointError, DescriptionError
+
+Captured = pytest.CaptureFixture[str]
 
 
 def export(*arguments: str | Path) -> None:
@@ -19,7 +20,7 @@ def export(*arguments: str | Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_family_for_each_head_count(tmp_path: Path, capsys: Captured) -> None:
     export("--preset", "teaching", "--heads", "1,8", "--layers", "1", "--models", tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["teaching-h1", "teaching-h8"]
@@ -49,7 +50,6 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
             ["--preset", "teaching", "--checkpoint", "somewhere"],
             "give either --preset, --checkpoint or --encoder",
         ),
-        (["--encoder", "somewhere"], "--encoder needs a --name"),
         (["--checkpoint", "somewhere"], "--checkpoint needs a --name"),
         (
             ["--checkpoint", "somewhere", "--name", "x", "--heads", "2"],
@@ -59,9 +59,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--preset", "teaching", "--pooling", "cls"], "--pooling, .* are for a checkpoint"),
         (["--preset", "teaching", "--graphs", "rows,row"], "graphs must be some of fast, .*, was 'row'"),
         (["--preset", "bert-bass"], "must be one of .*, was 'bert-bass'; did you mean 'bert-base'?"),
-        (["--preset", "teaching", "--heads", "3"], r"d_model \(256\) must be a multiple of heads \(3\)"),
         (["--preset", "teaching", "--heads", "2,2"], "head counts must differ from each other, were 2, 2"),
-        (["--preset", "teaching", "--heads", "0"], "heads must be at least 1, was 0"),
         (
             ["--preset", "gpt3", "--layers", "96"],
             r"57,986,777,088 parameters takes about [\d,]{15} bytes of memory \(.* GiB are free: "
@@ -71,9 +69,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--checkpoint", "somewhere", "--name", "../x"], r"must start with a letter .*, was '\.\./x'"),
     ],
 )
-def test_refusals_leave_nothing(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_leave_nothing(arguments: list[str], message: str, tmp_path: Path, capsys: Captured) -> None:
     models = tmp_path / "models"
 
     with pytest.raises(ExportError, match=message):
@@ -84,9 +80,7 @@ def test_refusals_leave_nothing(
 
 
 @pytest.mark.slow
-def test_what_of_a_checkpoint_is_not_served_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_of_a_checkpoint_is_not_served_is_said(tmp_path: Path, capsys: Captured) -> None:
     folder, models = tmp_path / "chooser", tmp_path / "models"
     write_checkpoint(folder, "bert", head="ForMultipleChoice")
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
@@ -114,7 +108,7 @@ def test_what_of_a_checkpoint_is_not_served_is_said(
 
 
 @pytest.mark.slow
-def test_a_classifier_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_is_served(tmp_path: Path, capsys: Captured) -> None:
     folder = tmp_path / "classifier"
     write_checkpoint(folder, "bert", head="ForSequenceClassification", id2label={0: "no", 1: "yes"})
     arguments = ("--checkpoint", folder, "--name", "mine", "--models", tmp_path / "models")
@@ -145,7 +139,7 @@ def test_a_default_prompt_is_said(
     prompt: str,
     saved: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is said before the export, which ends there."""
@@ -199,24 +193,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "saved"
 
 
-def test_no_name_is_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "an-encoder-with-a-rather-long-name"
-    family = export_family(seeded(), name, tmp_path)
-
-    for columns in ("40", "80"):
-        monkeypatch.setenv("COLUMNS", columns)
-        print_exported([family], [])
-
-        printed = capsys.readouterr().out
-        assert "…" not in printed
-        rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
-        cells = ["".join(cell.strip() for cell in column) for column in zip(*rows, strict=True)]
-        assert cells[0] == name
-        assert cells[2] == str(tmp_path / name / "1")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -238,7 +214,7 @@ def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path
         )
 
 
-def test_a_description_in_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_description_in_16_bits(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "encoder.json"
     file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
 
@@ -315,15 +291,10 @@ def test_an_unfinished_copy_is_not_taken_for_an_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
-    [
-        ("--heads", "1,two", "must be numbers such as 1,2,4,8, was '1,two'"),
-        ("--precision", "int4", "--precision"),
-        ("--seed", "-1", "--seed"),
-        ("--seed", str(2**63), "--seed"),
-    ],
+    [("--heads", "1,two", "must be numbers such as 1,2,4,8, was '1,two'"), ("--seed", "-1", "--seed")],
 )
 def test_values_must_be_in_range(
-    flag: str, value: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flag: str, value: str, message: str, tmp_path: Path, capsys: Captured
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         app(["--preset", "teaching", flag, value, "--models", str(tmp_path)])

@@ -1,6 +1,5 @@
 """Graphs are added to a version: what is there is kept, and must be of the same encoder."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from tests.checkpoints import bert_tokenizer
 from tests.encoders import SMALL, seeded
 from tests.exports import manifest_of
 
-from polyhead_export import ExportError, IncompleteExportError, ParityError, TokenizerFile, export_family
+from polyhead_export import ExportError, ParityError, TokenizerFile, export_family
 from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig
 
@@ -51,62 +50,30 @@ def test_what_is_missing_is_added(encoder: Encoder, folder: Path, tmp_path: Path
     assert {file: (folder / file).read_bytes() for file in there} == there
 
 
-def test_a_manifest_of_an_earlier_release_will_do(tmp_path: Path) -> None:
-    """It has no forms of texts, and does not say where vectors may be cut."""
+def test_a_calibration_is_added(tmp_path: Path) -> None:
     tokenizer = TokenizerFile(path=tmp_path / "tokenizer.json", max_tokens=9)
     bert_tokenizer().save(str(tokenizer.path))
-    encoder = Encoder(
-        EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=200, pooling="mean", matryoshka=(4,))
-    )
-    folder = export_family(encoder, "texts", tmp_path, tokenizer=tokenizer).folder
-    manifest = manifest_of(folder)
-    for part, names in (("tokenizer", ("forms", "form")), ("encoder", ("matryoshka", "token_vectors"))):
-        for name in names:
-            del manifest[part][name]
-    del manifest["calibration"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    encoder = Encoder(EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=200, pooling="mean"))
+    options: Any = {"tokenizer": tokenizer, "if_exists": "add"}
+    folder = export_family(encoder, "texts", tmp_path, **options).folder
 
-    added = export_family(
-        encoder, "texts", tmp_path, graphs=["rows"], tokenizer=tokenizer, sentences=["a b"], if_exists="add"
-    )
-
-    assert set(added.parity.outputs) == {"fast", "attention", "rows"}
-    assert manifest_of(folder)["calibration"]["texts"] == 1
-
-
-def refuse(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a graph fail its comparison."""
-
-    def fails(*arguments: Any) -> dict[str, Any]:
-        if arguments[1].name == graph:
-            raise ParityError(f"{graph}.onnx: planted")
-        return {}
-
-    monkeypatch.setattr("polyhead_export.version.measure_neighbours", fails)
-
-
-def test_what_could_be_verified_is_added(
-    encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    refuse("insight", monkeypatch)
-    with pytest.raises(
-        IncompleteExportError, match=r"planted\n.*was written without insight: fast, attention,"
-    ):
-        export_family(encoder, "small", tmp_path, graphs=["rows", "insight"], if_exists="add")
+    export_family(encoder, "texts", tmp_path, **options, graphs=["rows"], sentences=["a b"])
 
     assert set(manifest_of(folder)["graphs"]) == {"fast", "attention", "rows"}
-    assert manifest_of(folder)["parity"]["failed"] == {"insight": "insight.onnx: planted"}
-    assert (folder / "rows.onnx").is_file()
-    assert not (folder / "insight.onnx").exists()
+    assert manifest_of(folder)["calibration"]["texts"] == 1
 
 
 def test_nothing_is_added_where_a_graph_would_be_lost(
     encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = manifest_of(folder)
+    def fails_for_attention(*arguments: Any) -> dict[str, Any]:
+        if arguments[1].name == "attention":
+            raise ParityError("attention.onnx: planted")
+        return {}
 
-    refuse("attention", monkeypatch)
+    before = manifest_of(folder)
+    monkeypatch.setattr("polyhead_export.version.measure_neighbours", fails_for_attention)
+
     with pytest.raises(
         ParityError, match=r"small/1 stays as it was, as it would lose attention\. All graphs are"
     ):

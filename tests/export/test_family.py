@@ -48,36 +48,27 @@ def test_manifest_describes_every_file(repository: Path, name: str) -> None:
     for file, said in manifest["files"].items():
         content = (version / file).read_bytes()
         assert said == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        # Nor does it tell where it was made.
+        assert str(Path.home()).encode() not in content
+        assert b"polyhead_model/" not in content
 
 
-@pytest.mark.parametrize("graph", ["fast", "attention"])
-@pytest.mark.parametrize("name", EXPORTED)
-def test_graphs_have_the_signature_of_the_manifest(repository: Path, name: str, graph: str) -> None:
-    version = repository / name / "1"
+@pytest.mark.parametrize("name", [*EXPORTED, "probed"])
+def test_graphs_have_the_signature_of_the_manifest(repository: Path, probed_models: Path, name: str) -> None:
+    version = (probed_models if name == "probed" else repository) / name / "1"
     manifest = manifest_of(version)
-    session = session_of(version / manifest["graphs"][graph]["file"])
 
-    def shapes(tensors: list[Any]) -> list[tuple[str, list[int | str]]]:
-        return [(tensor.name, tensor.shape) for tensor in tensors]
+    def axis_of(tensor: dict[str, Any], letter: str) -> int | str:
+        # A mask that was left out may have size 1, so its axes have names of their own.
+        own = tensor.get("broadcasts") and letter != "B"
+        return f"{letter}_or_1" if own else manifest["sizes"].get(letter, letter)
 
-    def said(tensors: list[dict[str, Any]]) -> list[tuple[str, list[int | str]]]:
-        sizes = manifest["sizes"]
-        return [
-            (
-                tensor["name"],
-                [
-                    # A mask that was left out may have size 1, so its axes have names of their own.
-                    f"{letter}_or_1"
-                    if tensor.get("broadcasts") and letter != "B"
-                    else sizes.get(letter, letter)
-                    for letter in tensor["axes"]
-                ],
-            )
-            for tensor in tensors
-        ]
-
-    assert shapes(session.get_inputs()) == said(manifest["graphs"][graph]["inputs"])
-    assert shapes(session.get_outputs()) == said(manifest["graphs"][graph]["outputs"])
+    for graph in manifest["graphs"].values():
+        session = session_of(version / graph["file"])
+        for side, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+            assert [(value.name, value.shape) for value in values] == [
+                (each["name"], [axis_of(each, letter) for letter in each["axes"]]) for each in graph[side]
+            ]
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -100,35 +91,16 @@ def test_graphs_share_weights_stored_once(repository: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-tokens"])
 def test_fast_graph_is_fused_and_attention_graph_explicit(repository: Path, name: str) -> None:
-    layers = manifest_of(repository / name / "1")["encoder"]["layers"]
+    manifest = manifest_of(repository / name / "1")
+    layers = manifest["encoder"]["layers"]
     fast, explicit = (
-        [
-            node.op_type
-            for node in onnx.load(repository / name / "1" / graph, load_external_data=False).graph.node
-        ]
-        for graph in GRAPHS
+        Counter(node.op_type for node in onnx.load(file, load_external_data=False).graph.node)
+        for file in (repository / name / "1" / graph for graph in GRAPHS)
     )
 
-    assert fast.count("MultiHeadAttention") == layers
-    assert "Softmax" not in fast
-    assert explicit.count("Softmax") == layers
-    assert "MultiHeadAttention" not in explicit
-
-
-def test_manifest_counts_operators(repository: Path) -> None:
-    graphs = manifest_of(repository / "tiny" / "1")["graphs"]
-
-    for graph in graphs.values():
-        nodes = onnx.load(repository / "tiny" / "1" / graph["file"], load_external_data=False).graph.node
-        assert graph["operators"] == Counter(node.op_type for node in nodes)
-
-
-@pytest.mark.parametrize("name", EXPORTED)
-def test_files_do_not_tell_where_they_were_made(repository: Path, name: str) -> None:
-    for path in (repository / name / "1").iterdir():
-        content = path.read_bytes()
-        assert str(Path.home()).encode() not in content
-        assert b"polyhead_model/" not in content
+    assert (fast["MultiHeadAttention"], fast["Softmax"]) == (layers, 0)
+    assert (explicit["MultiHeadAttention"], explicit["Softmax"]) == (0, layers)
+    assert manifest["graphs"]["fast"]["operators"] == fast
 
 
 def test_padding_may_hold_anything(repository: Path) -> None:
@@ -175,14 +147,9 @@ def test_refuses_versions_that_no_server_reads(tmp_path: Path, version: int) -> 
             lambda encoder: encoder.double(),
             "must be float32 on the CPU, was torch.float64 on cpu: call",
         ),
-        (lambda encoder: encoder.to("meta"), "must be float32 on the CPU, was torch.float32 on meta"),
         (
             lambda encoder: encoder.layers[0].w_v.bias.data.fill_(torch.nan),
             "w_v.bias must be finite",
-        ),
-        (
-            lambda encoder: encoder.layers[0].w_o.weight[0, 1].data.fill_(torch.inf),
-            "w_o.weight must be finite",
         ),
     ],
 )
@@ -346,15 +313,6 @@ def test_a_file_in_the_way_is_named_before_the_work(file: str, message: str, tmp
     assert place.is_file()
 
 
-def test_failed_parity_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(
-        ParityError, match=r"model\.onnx: 'output' must be what PyTorch gives where both compute in float64"
-    ):
-        export_family(seeded(kind=_TracesWrong), "small", tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
-
-
 class _TracesWrongWeights(Encoder):
     """An encoder whose traced attention graph differs from what PyTorch computes."""
 
@@ -387,7 +345,7 @@ def test_graphs_that_agree_are_kept_where_others_fail(tmp_path: Path) -> None:
     assert set(manifest_of(folder)["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
 
 
-def test_an_incomplete_version_replaces_none(repository: Path, tmp_path: Path) -> None:
+def test_what_failed_replaces_none(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository / "tiny", tmp_path / "tiny")
     before = manifest_of(tmp_path / "tiny" / "1")
 
@@ -397,14 +355,6 @@ def test_an_incomplete_version_replaces_none(repository: Path, tmp_path: Path) -
         "PyTorch: under another --version, .* --if-exists add",
     ):
         export_family(seeded(kind=_TracesWrongWeights), "tiny", tmp_path, if_exists="replace")
-
-    assert manifest_of(tmp_path / "tiny" / "1") == before
-
-
-def test_failed_replacement_keeps_what_was_there(repository: Path, tmp_path: Path) -> None:
-    shutil.copytree(repository / "tiny", tmp_path / "tiny")
-    before = manifest_of(tmp_path / "tiny" / "1")
-
     with pytest.raises(ParityError):
         export_family(seeded(kind=_TracesWrong), "tiny", tmp_path, if_exists="replace")
 

@@ -21,7 +21,7 @@ from polyhead_export.parity import deviation, reference_outputs, run_reference
 from polyhead_export.samples import sample_inputs
 from polyhead_model import EncoderConfig
 
-LENGTHS = [40, 12, 1]
+LENGTHS, LAYERS = [40, 12, 1], 2
 ERRORS = ("rms", "largest")
 POSITIONS = ("previous", "next", "current", "first")
 SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
@@ -31,7 +31,7 @@ SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random BERT with all that an insight graph can say."""
     checkpoint = tmp_path_factory.mktemp("checkpoint")
-    write_checkpoint(checkpoint, "bert")
+    write_checkpoint(checkpoint, "bert", num_hidden_layers=LAYERS)
     built = from_checkpoint(checkpoint, "bert").build()
     models = tmp_path_factory.mktemp("models")
     return export_family(built.encoder, "bert", models, graphs=["insight"], tokenizer=built.tokenizer).folder
@@ -51,7 +51,7 @@ def inputs() -> dict[str, NDArray[Any]]:
         "input_ids": ids.astype(np.int64),
         "token_type_ids": np.zeros_like(ids, dtype=np.int64),
         "lengths": np.array(LENGTHS, np.int32),
-        "head_mix": random.standard_normal((len(LENGTHS), 1, 4)).astype(np.float32),
+        "head_mix": random.standard_normal((len(LENGTHS), LAYERS, 4)).astype(np.float32),
     }
 
 
@@ -62,50 +62,35 @@ def outputs(folder: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[
 
 @pytest.fixture(scope="module")
 def theirs(inputs: dict[str, NDArray[Any]], folder: Path) -> list[tuple[Any, Any]]:
-    """For each sequence, transformers' attention [H, T, T] and the norms of what each key gives [H, T]."""
+    """For each sequence, transformers' attention [L, H, T, T] and the norms of what keys give [L, H, T]."""
     words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    model = random_model("bert", vocab_size=len(words))
+    model = random_model("bert", vocab_size=len(words), num_hidden_layers=LAYERS)
     found = []
     for ids, length in zip(inputs["input_ids"], LENGTHS, strict=True):
+        norms = []
         with torch.inference_mode():
-            result = model(torch.from_numpy(ids[None, :length]), output_attentions=True)
-            layer = model.encoder.layer[0].attention
-            values = layer.self.value(model.embeddings(torch.from_numpy(ids[None, :length])))[0]
-            by_head = values.reshape(length, 4, -1).transpose(0, 1)
-            projection = layer.output.dense.weight.reshape(16, 4, -1).permute(1, 2, 0)
-            norms = (by_head @ projection).norm(dim=-1)
-        found.append((result.attentions[0][0].double().numpy(), norms.double().numpy()))
+            wanted = {"output_attentions": True, "output_hidden_states": True}
+            result = model(torch.from_numpy(ids[None, :length]), **wanted)
+            for layer, x in zip(model.encoder.layer, result.hidden_states, strict=False):
+                by_head = layer.attention.self.value(x)[0].reshape(length, 4, -1).transpose(0, 1)
+                projection = layer.attention.output.dense.weight.reshape(16, 4, -1).permute(1, 2, 0)
+                norms.append((by_head @ projection).norm(dim=-1).double().numpy())
+        found.append((torch.cat(result.attentions).double().numpy(), np.stack(norms)))
     return found
 
 
-def test_the_graph_has_the_signature_of_the_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    session = session_of(folder / "insight.onnx")
+def test_the_manifest_says_what_the_graph_gives(manifest: dict[str, Any]) -> None:
     sizes, graph = manifest["sizes"], manifest["graphs"]["insight"]
 
-    assert {letter: sizes[letter] for letter in ("Scores", "Top", "Side")} == {
-        "Scores": 12,
-        "Top": 8,
-        "Side": 32,
-    }
-    for side, actual in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        expected = [
-            (said["name"], [sizes.get(letter, letter) for letter in said["axes"]]) for said in graph[side]
-        ]
-        assert [(value.name, value.shape) for value in actual] == expected
+    assert {"Scores": 12, "Top": 8, "Side": 32}.items() <= sizes.items()
     said = {tensor["name"]: tensor for tensor in graph["inputs"] + graph["outputs"]}
-    assert said["head_mix"]["fill"] == 1 / 4
+    assert said["head_mix"]["fill"] == 1 / 8
     assert said["head_mix"]["range"] == [None, None]
     assert said["head_scores"]["labels"] == said["weighted_scores"]["labels"]
-    assert said["head_scores"]["labels"] == [
-        *POSITIONS,
-        *SHAPES,
-        "separator",
-        "punctuation",
-        "duplicate",
-        "induction",
-    ]
+    of_tokens = ["separator", "punctuation", "duplicate", "induction"]
+    assert said["head_scores"]["labels"] == [*POSITIONS, *SHAPES, *of_tokens]
     for name in ("head_scores", "top_keys", "residual", "thumbnails"):
-        assert (said[name]["role"], said[name]["layers"]) == (name, [0])
+        assert (said[name]["role"], said[name]["layers"]) == (name, [0, 1])
     compared = manifest["parity"]["graphs"]["insight"]
     assert {"output", "head_scores (distance)", "weighted_scores (entropy)", "top_weights"} <= set(compared)
     assert all(each["graph"][error] <= each["limit"][error] for each in compared.values() for error in ERRORS)
@@ -127,13 +112,13 @@ def test_scores_are_those_of_transformers_attention(
     for item, (attention, norms) in enumerate(theirs):
         sees = visible_pairs(LENGTHS[item], causal=False)
         ids = inputs["input_ids"][item].tolist()
-        for head in range(4):
-            raw = scores(attention[head], sees, ids, classes)
-            weighted = scores(norm_weighted(attention[head], norms[head]), sees, ids, classes)
+        for place in np.ndindex(LAYERS, 4):
+            raw = scores(attention[place], sees, ids, classes)
+            weighted = scores(norm_weighted(attention[place], norms[place]), sees, ids, classes)
             assert list(raw) == labels
             for name, expected in (("head_scores", raw), ("weighted_scores", weighted)):
                 np.testing.assert_allclose(
-                    outputs[name][item, 0, head], list(expected.values()), rtol=1e-5, atol=1e-5
+                    outputs[name][item][place], list(expected.values()), rtol=1e-5, atol=1e-5
                 )
     assert np.isnan(outputs["head_scores"][2]).all()
 
@@ -144,11 +129,11 @@ def test_maps_are_those_of_transformers_attention(
     for item, (attention, norms) in enumerate(theirs):
         length = LENGTHS[item]
         inside = np.s_[item, :length, :length]
-        mixed = np.einsum("h,hqk->qk", inputs["head_mix"][item, 0], attention)
+        mixed = np.einsum("lh,lhqk->qk", inputs["head_mix"][item], attention)
 
-        np.testing.assert_allclose(outputs["rollout"][inside], rollout([attention]), atol=1e-5)
+        np.testing.assert_allclose(outputs["rollout"][inside], rollout(attention), atol=1e-5)
         np.testing.assert_allclose(outputs["mixed"][inside], mixed, atol=1e-5)
-        np.testing.assert_allclose(outputs["value_norms"][item, 0, :, :length], norms, rtol=1e-5)
+        np.testing.assert_allclose(outputs["value_norms"][item, ..., :length], norms, rtol=1e-5)
         assert not outputs["rollout"][item, length:].any()
         assert not outputs["mixed"][item, :, length:].any()
         assert not outputs["value_norms"][item, ..., length:].any()
@@ -160,20 +145,20 @@ def test_keys_and_pictures_are_those_of_transformers_attention(
     for item, (attention, _) in enumerate(theirs):
         length = LENGTHS[item]
         kept = min(8, length)
-        keys = outputs["top_keys"][item, 0, :, :length]
+        keys = outputs["top_keys"][item, ..., :length, :]
         strongest = np.sort(attention, axis=-1)[..., ::-1][..., :kept]
 
-        np.testing.assert_allclose(outputs["top_weights"][item, 0, :, :length, :kept], strongest, atol=1e-5)
+        np.testing.assert_allclose(outputs["top_weights"][item, ..., :length, :kept], strongest, atol=1e-5)
         np.testing.assert_allclose(
             np.take_along_axis(attention, keys[..., :kept].astype(np.int64), axis=-1), strongest, atol=1e-5
         )
         assert (keys[..., kept:] == -1).all()
-        assert (outputs["top_keys"][item, 0, :, length:] == -1).all()
-        np.testing.assert_allclose(outputs["residual"][item, 0, :, :length], 1 - strongest.sum(-1), atol=1e-5)
-        for head in range(4):
-            np.testing.assert_allclose(
-                outputs["thumbnails"][item, 0, head], thumbnail(attention[head], 32), atol=0.51
-            )
+        assert (outputs["top_keys"][item, ..., length:, :] == -1).all()
+        np.testing.assert_allclose(outputs["residual"][item, ..., :length], 1 - strongest.sum(-1), atol=1e-5)
+        assert not outputs["residual"][item, ..., length:].any()
+        for place in np.ndindex(LAYERS, 4):
+            expected = thumbnail(attention[place], 32)
+            np.testing.assert_allclose(outputs["thumbnails"][item][place], expected, atol=0.51)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +215,3 @@ def test_ties_and_the_last_digit_of_a_picture_do_not_count() -> None:
     picture = expected["thumbnails"].astype(np.int64)
     assert off("thumbnails", np.where(picture > 0, picture - 1, 1)) == 0
     assert off("thumbnails", np.where(picture > 1, picture - 2, 2)) == pytest.approx(2 / 255)
-
-
-@pytest.mark.slow
-def test_sixteen_bits_are_measured(tmp_path: Path) -> None:
-    encoder = seeded(EncoderConfig(d_model=16, heads=2, layers=1, vocabulary=40), 56)
-
-    parity: Any = export_family(encoder, "narrow", tmp_path, precision="bf16", graphs=["insight"]).parity
-
-    assert all(each.excess <= 1 for each in parity.outputs["insight"].values())
-    assert 0 < parity.drift.deviations["insight"]["weighted_scores (confidence)"] < 0.1

@@ -1,7 +1,6 @@
 """Which graphs a family has, and which layers they show."""
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.exports import run as run_session
 from tests.numerics import close
 
 from polyhead_export import ExportError, export_family
-from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS, kinds_of
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.samples import sample_inputs
@@ -107,14 +105,8 @@ def test_rows_in_16_bits(tmp_path: Path) -> None:
 def test_a_family_has_the_graphs_that_are_asked_for() -> None:
     assert [kind.name for kind in kinds_of(CONFIG)] == ["fast", "attention"]
     assert [kind.name for kind in kinds_of(CONFIG, ["rows"])] == ["fast", "attention", "rows"]
-    every = [kind.name for kind in kinds_of(CONFIG, ["all"])]
-    assert every == [
-        "fast",
-        "attention",
-        "rows",
-        "insight",
-        "stream",
-    ]  # as it neither pools nor predicts contacts
+    every = [kind.name for kind in kinds_of(CONFIG, ["all"])]  # as it neither pools nor predicts contacts
+    assert every == ["fast", "attention", "rows", "insight", "stream"]
 
 
 @pytest.mark.parametrize(
@@ -141,13 +133,3 @@ def test_what_another_version_of_torch_records_is_decomposed(
     encoder = Encoder(SMALL)
 
     export_family(encoder, "other", tmp_path)  # which compares the graphs with PyTorch
-
-
-def test_graphs_may_be_traced_in_two_threads() -> None:
-    encoder = Encoder(SMALL)
-
-    with ThreadPoolExecutor(2) as threads:
-        fast, attention = threads.map(lambda kind: build_graph(encoder, kind), kinds_of(encoder.config))
-
-    assert [node.op_type for node in fast.graph].count("MultiHeadAttention") == 1
-    assert [node.op_type for node in attention.graph].count("Softmax") == 1

@@ -1,7 +1,5 @@
 """Graphs against PyTorch, on input that the export did not choose."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,93 +7,35 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from numpy.typing import NDArray
 from tests.encoders import draw_heads_that_prefer_some_keys, seeded
 from tests.exports import run, session_of
-from torch import Tensor
 
 from polyhead_export import export_family
 from polyhead_export.comparison import check_parity
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.parity import Reference, cosines_of, deviation
+from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_model.attention import MultiHeadAttention
-
-VARIANTS = {
-    "causal, pre-norm": EncoderConfig(
-        d_model=24,
-        heads=3,
-        layers=2,
-        feed_forward=40,
-        causal=True,
-        head_mask_input=True,
-        norm="pre",
-        final_norm=True,
-        activation="gelu_tanh",
-    ),
-    "own head width, fused projections, no bias": EncoderConfig(
-        d_model=20, heads=3, layers=2, head_width=8, fused=True, bias=False
-    ),
-    "causal with a mask of the caller's": EncoderConfig(
-        d_model=12, heads=4, layers=1, causal=True, mask_input=True, head_mask_input=True
-    ),
-}
 
 
-QUICK = next(iter(VARIANTS))
+@pytest.mark.parametrize("masks", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_graphs_agree_with_pytorch(masks: bool) -> None:
+    """By what users call. tests/test_configurations.py has all that an encoder can be."""
+    config = EncoderConfig(
+        d_model=24, heads=3, layers=2, feed_forward=40, causal=True, head_mask_input=True, mask_input=masks
+    )
+    encoder, kind = seeded(config, 11), AttentionGraph()
+    session = session_of(build_graph(encoder, kind, pack=True))
 
-
-@pytest.mark.parametrize(
-    "variant", [QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in VARIANTS if each != QUICK)]
-)
-def test_graphs_agree_with_pytorch(variant: str, tmp_path: Path) -> None:
-    config = VARIANTS[variant]
-    encoder = seeded(config, 11)
-    version = export_family(encoder, "variant", tmp_path, graphs=["rows"]).folder
-    random = torch.Generator().manual_seed(12)
-
-    for batch, tokens in [(4, 19), (1, 2), (7, 1), (2, 70)]:
-        lengths = torch.randint(0, tokens + 1, (batch,), generator=random, dtype=torch.int32)
-        if config.vocabulary is None:
-            name, x = "x", torch.randn(batch, tokens, config.d_model, generator=random)
-        else:
-            name, x = "input_ids", torch.randint(config.vocabulary, (batch, tokens), generator=random)
-        mask = torch.rand(batch, tokens, tokens, generator=random) < 0.5 if config.mask_input else None
-        head_mask = torch.rand(batch, config.layers, config.heads, generator=random)
-        feed = {name: x.numpy(), "lengths": lengths.numpy()} | (
-            {} if mask is None else {"mask": mask.numpy()}
-        )
-        if config.head_mask_input:
-            feed["head_mask"] = head_mask.numpy()
-        rows = torch.stack([torch.randperm(tokens, generator=random)[:3] for _ in range(batch)])
-        with recorded_values(encoder) as values, torch.inference_mode():
-            expected = encoder(
-                x,
-                lengths,
-                mask=mask,
-                head_mask=head_mask if config.head_mask_input else None,
-                need_weights=True,
-            )
-        for graph in ("model.onnx", "attention.onnx", "rows.onnx"):
-            actual = run(session_of(version / graph), feed | {"rows": rows.numpy()})
-            np.testing.assert_allclose(actual.pop("output"), expected.output.numpy(), rtol=1e-5, atol=1e-5)
-            if expected.pooled is not None:
-                np.testing.assert_allclose(
-                    actual.pop("pooled"), expected.pooled.numpy(), rtol=1e-5, atol=1e-5
-                )
-            for layer, weights in enumerate(expected.attention if graph == "attention.onnx" else ()):
-                np.testing.assert_allclose(
-                    actual.pop(f"attention.{layer}"), weights.numpy(), rtol=1e-5, atol=1e-5
-                )
-            if graph == "attention.onnx":
-                norms = norms_in_loops(encoder, values, lengths.numpy())
-                np.testing.assert_allclose(actual.pop("value_norms"), norms, rtol=1e-5, atol=1e-5)
-            elif graph == "rows.onnx":
-                whole = torch.stack(expected.attention, dim=1)
-                chosen = torch.stack([weights[:, :, row] for weights, row in zip(whole, rows, strict=True)])
-                np.testing.assert_allclose(actual.pop("attention_rows"), chosen.numpy(), rtol=1e-5, atol=1e-5)
-            assert not actual
+    for seed, size in enumerate([(4, 19), (1, 2), (7, 1), (2, 70)]):
+        inputs = sample_inputs(config, kind, *size, seed=seed)
+        actual = run(session, inputs)
+        with torch.inference_mode():
+            expected = encoder(**inputs, need_weights=True)
+        np.testing.assert_allclose(actual["output"], expected.output.numpy(), rtol=1e-5, atol=1e-5)
+        for layer, weights in enumerate(expected.attention):
+            np.testing.assert_allclose(actual[f"attention.{layer}"], weights.numpy(), rtol=1e-5, atol=1e-5)
 
 
 ROTARY = {
@@ -140,37 +80,6 @@ def test_float64_has_the_frequencies_of_the_encoder(kind_of: str, tmp_path: Path
 def of_trained_scale(config: EncoderConfig) -> Encoder:
     """An encoder whose heads prefer some keys, as those of trained ones do."""
     return seeded(config, 61, change=draw_heads_that_prefer_some_keys)
-
-
-@contextmanager
-def recorded_values(encoder: Encoder) -> Iterator[list[Tensor]]:
-    """The values [B, T, H·K] of each layer in the forward pass of the block."""
-    values: list[Tensor] = []
-
-    def project(self: MultiHeadAttention, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        result = plain(self, *inputs)
-        values.append(result[2])
-        return result
-
-    plain = MultiHeadAttention._project
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MultiHeadAttention, "_project", project)
-        yield values
-
-
-def norms_in_loops(encoder: Encoder, values: list[Tensor], lengths: NDArray[np.int32]) -> NDArray[np.float64]:
-    """‖v W_O‖ [B, L, H, T], of each head's value with its rows of W_O."""
-    heads, width = encoder.config.heads, encoder.config.head_size
-    batch, tokens = values[0].shape[:2]
-    norms = np.zeros((batch, encoder.config.layers, heads, tokens))
-    outputs = [part.w_o.weight for part in encoder.modules() if isinstance(part, MultiHeadAttention)]
-    for layer, (value, output) in enumerate(zip(values, outputs, strict=True)):
-        w_o = output.detach().numpy().T.astype(np.float64)
-        for b, h in np.ndindex(batch, heads):
-            own = slice(h * width, (h + 1) * width)
-            for t in range(lengths[b]):
-                norms[b, layer, h, t] = np.linalg.norm(value[b, t, own].numpy() @ w_o[own])
-    return norms
 
 
 def test_large_activations_do_not_see_padding(tmp_path: Path) -> None:

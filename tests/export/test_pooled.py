@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from tests import encoders
 from tests.encoders import draw_norms_and_biases, seeded
 from tests.exports import run, session_of
 from tests.numerics import close
@@ -26,35 +27,12 @@ from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.config import Classifier, Dense
 
 KIND = PooledGraph()
-BERT = EncoderConfig(
-    d_model=16,
-    heads=2,
-    layers=2,
-    feed_forward=24,
-    vocabulary=30,
-    positions=200,
-    types=2,
-    embedding_norm=True,
+BERT = dataclasses.replace(
+    encoders.BERT,
     classifier=Classifier(labels=("no", "yes"), dense=(Dense(width=16, activation="tanh"),)),
 )
-MODERN = EncoderConfig(
-    d_model=16,
-    heads=2,
-    layers=3,
-    feed_forward=24,
-    norm="pre",
-    first_attention_norm=False,
-    norm_bias=False,
-    bias=False,
-    gated=True,
-    final_norm=True,
-    vocabulary=30,
-    rotary_base=160.0,
-    local_rotary_base=100.0,
-    local_window=8,
-    global_every=2,
-    pooling="cls",
-    classifier=Classifier(labels=("score",)),
+MODERN = dataclasses.replace(
+    encoders.MODERN, layers=3, pooling="cls", classifier=Classifier(labels=("score",))
 )
 ENCODERS = {
     "BERT": BERT,

@@ -1,5 +1,6 @@
 """Families in int8: exact products, a scale for each token, and refusal where 8 bits are not enough."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -187,27 +188,12 @@ def sessions(folders: Mapping[str, Path]) -> dict[int, ort.InferenceSession]:
     return opened
 
 
-def test_products_of_zeros_and_of_huge_numbers(sessions: Mapping[int, ort.InferenceSession]) -> None:
-    """Zeros have no scale, and a sequence that is not finite stays alone with it."""
-    session = sessions[1]
-    x = np.zeros((4, 5, 12), np.float32)
-    x[1] = np.random.default_rng(44).standard_normal((5, 12))
-    x[2], x[3, 0, 0] = 1e30, np.nan
-    lengths = np.full(4, 5, np.int32)
-
-    (output,) = session.run(None, {"x": x, "lengths": lengths})
-    (alone,) = session.run(None, {"x": x[1:2], "lengths": lengths[:1]})
-
-    assert np.isfinite(output[:2]).all()
-    np.testing.assert_array_equal(output[1], alone[0])
-
-
 @settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     place=st.integers(0, 6),
     padding=st.integers(0, 9),
-    loudness=st.sampled_from([0.0, 1.0, 1e3, 1e30]),
+    loudness=st.sampled_from([0.0, 1.0, 1e3, 1e30, math.nan]),
     threads=st.sampled_from([1, 2]),
     seed=st.integers(0, 2**16),
 )

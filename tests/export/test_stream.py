@@ -204,22 +204,6 @@ def test_only_what_is_downstream_of_an_edit_changes(causal: Session) -> None:
     assert (reads[2] != before[2]).any()
 
 
-def test_what_was_read_can_be_put_back(causal: Session) -> None:
-    encoder, session = causal
-    inputs = three(encoder.config)
-    plain = run(session, inputs)
-    count = encoder.config.layers + 1
-    for name, value in {
-        "layers": inputs["read_layers"],
-        "tokens": inputs["read_tokens"],
-        "modes": torch.full((3, count), REPLACE),
-        "vectors": torch.from_numpy(plain["stream"]),
-    }.items():
-        inputs[f"edit_{name}"] = value
-
-    same(run(session, inputs), plain)
-
-
 def test_the_last_of_several_edits_of_a_place_counts(causal: Session) -> None:
     encoder, session = causal
     inputs = three(encoder.config)

@@ -12,11 +12,6 @@ from polyhead_proto import messages as pb
     ("name", "inputs", "outputs"),
     [
         (
-            "tiny",
-            [("x", pb.TYPE_FP32, [-1, 16]), ("lengths", pb.TYPE_INT32, [1])],
-            [("output", pb.TYPE_FP32, [-1, 16])],
-        ),
-        (
             "tiny-tokens",
             [
                 ("input_ids", pb.TYPE_INT64, [-1]),

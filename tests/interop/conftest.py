@@ -1,8 +1,10 @@
 """Servers for clients that others wrote."""
 
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,29 @@ TOKEN = "a-token-for-management"
 X = np.random.default_rng(6).normal(size=(3, 6, 16)).astype(np.float32)
 LENGTHS = np.array([6, 2, 5], np.int32)
 TEXTS = ["the cat sat", "a small dog"]
+
+
+def call(
+    python: Path, script: str, *arguments: object, given: str = "", env: Mapping[str, str] = os.environ
+) -> str:
+    """Runs a script of this folder in another environment, with what it reads; what it writes."""
+    words = [str(word) for word in (python, Path(__file__).with_name(script), *arguments)]
+    done = subprocess.run(
+        words, input=given, env=env, check=False, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def web(repository: Path, scorers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverHttp]:
+    """A server of an embedder, `tiny-tokens`, and a reranker, which asks for the token."""
+    folder = tmp_path_factory.mktemp("retrieval")
+    shutil.copytree(repository / "tiny-tokens", folder / "models" / "tiny-tokens")
+    shutil.copytree(scorers / "reranker", folder / "models" / "reranker")
+    (folder / "tokens").write_text(TOKEN)
+    with over_http(folder / "models", token_file=folder / "tokens") as one:
+        yield one
 
 
 @pytest.fixture(scope="module")

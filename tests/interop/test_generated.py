@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
-from tests.interop.conftest import CLIENTS_PYTHON, TEXTS, TOKEN, needs_clients
+from tests.interop.conftest import CLIENTS_PYTHON, TEXTS, TOKEN, call, needs_clients
 from tests.numerics import close
-from tests.server.http.conftest import over_http
+from tests.server.http.conftest import OverHttp
 
 from polyhead_client import Client
 
@@ -17,45 +16,37 @@ QUERY = "the cat"
 
 
 @needs_clients
-def test_a_generated_client_gets_what_grpc_gives(repository: Path, scorers: Path, tmp_path: Path) -> None:
-    shutil.copytree(repository / "tiny-tokens", tmp_path / "models" / "tiny-tokens")
-    shutil.copytree(scorers / "reranker", tmp_path / "models" / "reranker")
-    (tmp_path / "tokens").write_text(TOKEN)
-    document, script = tmp_path / "openapi.json", Path(__file__).with_name("generated_calls.py")
+def test_a_generated_client_gets_what_grpc_gives(web: OverHttp, tmp_path: Path) -> None:
+    document, folder = tmp_path / "openapi.json", tmp_path / "generated"
+    document.write_bytes(web.get("/openapi.json", Authorization=f"Bearer {TOKEN}").body)
+    with Client(web.running.address, token=TOKEN) as client:
+        vectors = client.encode(TEXTS, model="tiny-tokens").pooled
+        ranked = client.rerank(QUERY, TEXTS, model="reranker")
 
-    with over_http(tmp_path / "models", token_file=tmp_path / "tokens") as web:
-        document.write_bytes(web.get("/openapi.json", Authorization=f"Bearer {TOKEN}").body)
-        made = subprocess.run(
-            [
-                *(CLIENTS_PYTHON.with_name("openapi-python-client"), "generate", "--path", document),
-                *("--output-path", tmp_path / "generated", "--meta", "none", "--fail-on-warning"),
-            ],
-            env={**os.environ, "PATH": f"{CLIENTS_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"},
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
-        called = subprocess.run(
-            [CLIENTS_PYTHON, script, f"http://127.0.0.1:{web.port}", TOKEN],
-            input=json.dumps([QUERY, *TEXTS]),
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        with Client(web.running.address, token=TOKEN) as client:
-            vectors = client.encode(TEXTS, model="tiny-tokens").pooled
-            ranked = client.rerank(QUERY, TEXTS, model="reranker")
+    made = subprocess.run(
+        [
+            *(CLIENTS_PYTHON.with_name("openapi-python-client"), "generate", "--path", document),
+            *("--output-path", folder, "--meta", "none", "--fail-on-warning"),
+        ],
+        env={**os.environ, "PATH": f"{CLIENTS_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    answer = call(
+        CLIENTS_PYTHON,
+        "generated_calls.py",
+        f"http://127.0.0.1:{web.port}",
+        TOKEN,
+        given=json.dumps([QUERY, *TEXTS]),
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
 
     operations = json.loads(document.read_bytes())["paths"].values()
-    assert len(list((tmp_path / "generated" / "api" / "default").glob("[a-z]*.py"))) == sum(
-        map(len, operations)
-    )
-    assert called.returncode == 0, called.stderr
-    got = json.loads(called.stdout)
+    assert len(list((folder / "api" / "default").glob("[a-z]*.py"))) == sum(map(len, operations))
+    got = json.loads(answer)
     assert vectors is not None
     close(np.array(got["vectors"], np.float32), vectors)
     close(np.array(got["pooled"], np.float32).reshape(vectors.shape), vectors)

@@ -1,12 +1,11 @@
 """An unmodified `kserve`, in an environment of its own, against `polyhead serve`."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.interop.conftest import LENGTHS, TEXTS, TOKEN, X
+from tests.interop.conftest import LENGTHS, TEXTS, TOKEN, X, call
 from tests.numerics import close
 from tests.server.http.conftest import OverHttp
 
@@ -22,23 +21,15 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_its_clients_work_on_every_path(address: str, locked: OverHttp, given: Path, tmp_path: Path) -> None:
-    script, got = Path(__file__).with_name("kserve_calls.py"), tmp_path / "got.npz"
-    url = f"http://127.0.0.1:{locked.port}"
+    got, url = tmp_path / "got.npz", f"http://127.0.0.1:{locked.port}"
     with Client(address) as client:
         client.wait_until_ready("tiny.attention")
         client.wait_until_ready("tiny-tokens")
         vectors = client.encode(X, lengths=LENGTHS, model="tiny", attention=True)
         texts = client.encode(TEXTS, model="tiny-tokens")
 
-    done = subprocess.run(
-        [ENVIRONMENT / "bin" / "python", script, address, url, TOKEN, given, got],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    call(ENVIRONMENT / "bin" / "python", "kserve_calls.py", address, url, TOKEN, given, got)
 
-    assert done.returncode == 0, done.stderr
     assert vectors.attention is not None
     assert texts.pooled is not None
     with np.load(got) as arrays:

@@ -2,14 +2,11 @@
 
 import json
 import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
-from tests.interop.conftest import CLIENTS_PYTHON, TOKEN, needs_clients
+from tests.interop.conftest import CLIENTS_PYTHON, TOKEN, call, needs_clients
 from tests.numerics import close
-from tests.server.http.conftest import over_http
+from tests.server.http.conftest import OverHttp
 
 from polyhead_client import Client
 
@@ -19,31 +16,23 @@ TEXTS = [*SHORT, "the cat sat on the mat " * 5]
 
 
 @needs_clients
-def test_their_rerankers_and_embedders_get_what_grpc_gives(
-    repository: Path, scorers: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(repository / "tiny-tokens", tmp_path / "models" / "tiny-tokens")
-    shutil.copytree(scorers / "reranker", tmp_path / "models" / "reranker")
-    (tmp_path / "tokens").write_text(TOKEN)
-    script = Path(__file__).with_name("retrieval_calls.py")
+def test_their_rerankers_and_embedders_get_what_grpc_gives(web: OverHttp) -> None:
+    with Client(web.running.address, token=TOKEN) as client:
+        vectors = client.encode([QUERY, *TEXTS], model="tiny-tokens", truncate=True).pooled
+        ranked = client.rerank(QUERY, TEXTS, model="reranker", truncate=True)
+    # huggingface_hub refuses every call, also to this machine, while it is offline.
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")}
 
-    with over_http(tmp_path / "models", token_file=tmp_path / "tokens") as web:
-        done = subprocess.run(
-            [CLIENTS_PYTHON, script, f"http://127.0.0.1:{web.port}", TOKEN],
-            input=json.dumps([QUERY, *TEXTS]),
-            # huggingface_hub refuses every call, also to this machine, while it is offline.
-            env={name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")},
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        with Client(web.running.address, token=TOKEN) as client:
-            vectors = client.encode([QUERY, *TEXTS], model="tiny-tokens", truncate=True).pooled
-            ranked = client.rerank(QUERY, TEXTS, model="reranker", truncate=True)
+    answer = call(
+        CLIENTS_PYTHON,
+        "retrieval_calls.py",
+        f"http://127.0.0.1:{web.port}",
+        TOKEN,
+        given=json.dumps([QUERY, *TEXTS]),
+        env=env,
+    )
 
-    assert done.returncode == 0, done.stderr
-    got = json.loads(done.stdout)
+    got = json.loads(answer)
     assert vectors is not None
     assert got["embeds"].keys() == {"hub", "openai", "llama index"}
     for ways in got["embeds"].values():

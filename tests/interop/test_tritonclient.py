@@ -1,13 +1,12 @@
 """An unmodified `tritonclient`, in an environment of its own, against `polyhead serve`."""
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.interop.conftest import LENGTHS, TEXTS, TOKEN, X
+from tests.interop.conftest import LENGTHS, TEXTS, TOKEN, X, call
 from tests.numerics import close
 from tests.server.http.conftest import OverHttp
 
@@ -24,18 +23,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("first", ["polyhead", "triton"])
 def test_every_call_works_whichever_client_is_imported_first(address: str, first: str) -> None:
-    script = Path(__file__).with_name("tritonclient_calls.py")
-
-    done = subprocess.run(
-        [PYTHON, script, address, first, TOKEN], check=False, capture_output=True, text=True, timeout=600
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "all calls worked\n"
+    assert call(PYTHON, "tritonclient_calls.py", address, first, TOKEN) == "all calls worked\n"
 
 
 def test_every_call_works_over_http(locked: OverHttp, given: Path, tmp_path: Path) -> None:
-    script, got = Path(__file__).with_name("tritonclient_http_calls.py"), tmp_path / "got.npz"
+    got = tmp_path / "got.npz"
     with Client(locked.running.address, token=TOKEN) as client:
         vectors = client.encode(X, lengths=LENGTHS, model="tiny", attention=True)
         texts = client.encode(TEXTS, model="tiny-tokens")
@@ -53,15 +45,8 @@ def test_every_call_works_over_http(locked: OverHttp, given: Path, tmp_path: Pat
         "pooled": (texts.pooled, None, 0),
     }
 
-    done = subprocess.run(
-        [PYTHON, script, f"127.0.0.1:{locked.port}", TOKEN, given, got],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    call(PYTHON, "tritonclient_http_calls.py", f"127.0.0.1:{locked.port}", TOKEN, given, got)
 
-    assert done.returncode == 0, done.stderr
     with np.load(got) as arrays:
         for name, array in arrays.items():
             if name.startswith("tokens"):

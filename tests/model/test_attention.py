@@ -174,31 +174,6 @@ def test_dropout_is_for_training_only() -> None:
     assert torch.equal(without.train()(x)[0], without.eval()(x)[0])
 
 
-def test_attend_takes_the_place_of_what_is_between_the_projections() -> None:
-    attention = MultiHeadAttention(8, 2, head_width=3).eval()
-    seen: list[tuple[object, ...]] = []
-
-    def values_only(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        heads: int,
-        mask: Tensor | None,
-        /,
-        *,
-        bias: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        seen.append((query.shape, key.shape, value.shape, heads, mask))
-        return value, None
-
-    x = torch.randn(2, 4, 8)
-    output, weights = attention(x, attend=values_only, need_weights=True)
-
-    assert weights is None
-    assert seen == [((2, 4, 6), (2, 4, 6), (2, 4, 6), 2, None)]
-    close(output, attention.w_o(attention.w_v(x)))
-
-
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
@@ -224,10 +199,3 @@ def test_masks_that_do_not_fit_are_named() -> None:
         TypeError, match=r"boolean with True = may attend, was torch.float32; polyhead_model.masks"
     ):
         attention(x, mask=torch.zeros(2, 3, 3))
-
-
-def test_head_width_must_follow_or_be_given() -> None:
-    with pytest.raises(
-        ValueError, match=r"d_model \(10\) must be a multiple of heads \(3\); give head_width"
-    ):
-        MultiHeadAttention(10, 3)

@@ -23,8 +23,7 @@ def test_a_configuration_shows_what_is_not_as_by_default() -> None:
 
 def test_head_width_follows_from_the_model_or_is_given() -> None:
     assert EncoderConfig(d_model=12, heads=3, layers=1).head_size == 4
-    own = EncoderConfig(d_model=12, heads=5, layers=1, head_width=7)
-    assert (own.head_size, own.inner_size) == (7, 35)
+    assert EncoderConfig(d_model=12, heads=5, layers=1, head_width=7).head_size == 7
 
 
 def test_a_configuration_survives_json() -> None:
@@ -46,11 +45,8 @@ def test_a_configuration_survives_json() -> None:
     [
         ({"d_model": 0}, "d_model must be at least 1, was 0"),
         ({"d_model": 2**63}, "d_model must be below 2^63, was 9,223,372,036,854,775,808"),
-        ({"heads": -2}, "heads must be at least 1, was -2"),
-        ({"layers": 0}, "layers must be at least 1, was 0"),
         ({"layers": 10**9}, "layers must be at most 10,000, was 1,000,000,000"),
         ({"head_width": 0}, "head_width must be at least 1, was 0"),
-        ({"feed_forward": 0}, "feed_forward must be at least 1, was 0"),
         ({"types": -1}, "types must be 0 or more, was -1"),
         ({"heads": 5}, "d_model (16) must be a multiple of heads (5); give head_width"),
         ({"norm": "both"}, "norm must be one of post, pre, was 'both'"),
@@ -59,17 +55,14 @@ def test_a_configuration_survives_json() -> None:
             {"pooling": "sum"},
             "pooling must be one of mean, cls, max, last, weighted_mean, mean_sqrt_len, was 'sum'",
         ),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, was 1.0"),
         ({"dropout": float("nan")}, "dropout must be at least 0 and below 1, was nan"),
         ({"layer_norm_epsilon": 0}, "layer_norm_epsilon must be above 0 and below 1, was 0"),
         ({"norm": "pre"}, "norm must be 'post' when feed_forward is None"),
         ({"kept_heads": [[0]]}, "kept_heads must have the heads of each of 2 layers, has 1"),
-        ({"kept_heads": [[0], []]}, "kept_heads[1] must be at least one head from 0 to 3, ascending, was []"),
         (
             {"kept_heads": [[0], [4]]},
             "kept_heads[1] must be at least one head from 0 to 3, ascending, was [4]",
         ),
-        ({"kept_heads": [[0], [2, 1]]}, "kept_heads[1] must be at least one head from 0 to 3, ascending"),
         ({"kept_heads": [[0], [1, 1]]}, "kept_heads[1] must be at least one head from 0 to 3, ascending"),
         ({"kept_heads": [[0, 1, 2, 3]] * 2}, "kept_heads must lack a head"),
         (
@@ -77,29 +70,19 @@ def test_a_configuration_survives_json() -> None:
             "kept_heads must be None where cross_attention is 'after_self'",
         ),
         ({"positions": 8}, "positions needs vocabulary"),
-        ({"types": 2}, "types needs vocabulary"),
-        ({"embedding_norm": True}, "embedding_norm needs vocabulary"),
         ({"normalise": True}, "normalise needs pooling"),
         ({"dense": [{"width": 4}]}, "dense needs pooling"),
         (
             {"pooling": "cls", "dense": [{"width": 4}, {"width": 0}]},
             "dense[1]: width must be at least 1, was 0",
         ),
-        (
-            {"pooling": "cls", "dense": [{"width": 4, "activation": "step"}]},
-            "dense[0]: activation must be one of identity, tanh, ",
-        ),
         ({"classifier": {"labels": []}}, "classifier: labels must be at least one, each once, were none"),
         ({"classifier": {"labels": ["a", "a"]}}, "labels must be at least one, each once, were a, a"),
-        ({"classifier": {"labels": ["a"], "pooling": "sum"}}, "classifier: pooling must be one of mean, "),
-        ({"padding_id": 1, "vocabulary": 8}, "padding_id needs vocabulary and positions"),
-        ({"padding_id": 1}, "padding_id needs vocabulary and positions"),
         (
             {"padding_id": 8, "vocabulary": 8, "positions": 4},
             "padding_id must be between 0 and vocabulary - 1 (7), was 8",
         ),
         ({"first_attention_norm": False}, "first_attention_norm needs feed_forward"),
-        ({"gated": True}, "gated needs feed_forward"),
         ({**BLOCK, "first_attention_norm": False}, "first_attention_norm must be true unless norm is 'pre'"),
         ({"layers": 1, "shared_layers": True}, "shared_layers must be false for a single layer"),
         ({"global_every": 2}, "global_every needs local_window"),
@@ -107,7 +90,6 @@ def test_a_configuration_survives_json() -> None:
         ({"local_window": 4, "global_every": 1}, "global_every must be at least 2"),
         ({"local_window": 4, "local_rotary_base": 9.0}, "local_rotary_base needs rotary_base"),
         ({"rotary_base": 1}, "rotary_base must be above 1 and finite, was 1"),
-        ({"rotary_base": float("inf")}, "rotary_base must be above 1 and finite, was inf"),
         ({"rotary_base": 9.0, "head_width": 5}, "rotary_base needs an even head width"),
         ({"rotary_frequencies": [1.0, 0.1]}, "rotary_frequencies needs rotary_base"),
         (
@@ -125,12 +107,6 @@ def test_a_configuration_survives_json() -> None:
             {"rotary_base": 9.0, "rotary_frequencies": [1.0, float("nan")]},
             "rotary_frequencies must be finite, were (1.0, nan)",
         ),
-        (
-            {"relative_buckets": 8, "relative_distance": 2**40},
-            "relative_distance must be at most 1,048,576, was 1,099,511,627,776",
-        ),
-        ({"embedding_width": 4}, "embedding_width needs vocabulary"),
-        ({"token_dropout_id": 4}, "token_dropout_id needs vocabulary"),
         (
             {"token_dropout_id": 9, "vocabulary": 8},
             "token_dropout_id must be between 0 and vocabulary - 1 (7)",
@@ -151,16 +127,11 @@ def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:
     [
         ({"d_model": "16"}, "d_model must be an integer, was '16'"),
         ({"heads": 4.0}, "heads must be an integer, was 4.0"),
-        ({"layers": True}, "layers must be an integer, was True"),
-        ({"types": None}, "types must be an integer, was None"),
-        ({"padding_id": "1"}, "padding_id must be an integer, was '1'"),
         ({"bias": 1}, "bias must be true or false, was 1"),
         ({"dropout": "0"}, "dropout must be a number, was '0'"),
         ({"dense": 3}, "dense must be a list of layers, was 3"),
         ({"dense": [3]}, "dense[0] must be an object, was 3"),
-        ({"dense": [{"width": 4, "bias": 1}]}, "dense[0]: bias must be true or false, was 1"),
         ({"dense": [{"size": 4}]}, "dense[0]: there is no field 'size', only width, activation, "),
-        ({"dense": [{"bias": True}]}, "dense[0]: width must be given"),
         ({"rotary_base": 9.0, "rotary_frequencies": 3}, "rotary_frequencies must be numbers, was 3"),
         ({"classifier": "a"}, "classifier must be an object, was 'a'"),
         ({"classifier": {"labels": "ab"}}, "classifier: labels must be strings, were 'ab'"),

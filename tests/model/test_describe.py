@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.encoders import BERT
 from tests.model.test_properties import configs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,17 +31,7 @@ from polyhead_model import (
 from polyhead_model.describe import REPLY_LIMIT
 from polyhead_server.settings import Settings
 
-TOKENS = EncoderConfig(
-    d_model=12,
-    heads=2,
-    layers=3,
-    feed_forward=20,
-    vocabulary=30,
-    positions=16,
-    types=2,
-    embedding_norm=True,
-    pooling="mean",
-)
+TOKENS = replace(BERT, d_model=12, layers=3, feed_forward=20, positions=16, pooling="mean")
 
 
 sizes = st.tuples(st.integers(2, 7), st.integers(2, 5))
@@ -170,24 +161,6 @@ def test_formulas_add_up() -> None:
         ("output projection", "2·B·T·D·H·K"),
         ("feed-forward", "4·B·T·D·F"),
     ]
-
-
-def test_separate_projections_read_their_input_three_times() -> None:
-    separate, fused = (
-        flop_counts(replace(PRESETS["teaching"], fused=fused), 1, 128)[0] for fused in (False, True)
-    )
-
-    assert separate.total == fused.total
-    assert separate.total_bytes - fused.total_bytes == 2 * 2 * 128 * 256 * 4  # x, in both layers
-    assert fused.intensity > separate.intensity
-
-
-def test_the_intensity_of_scores_is_bounded_by_the_width_of_a_head() -> None:
-    """2·K operations give one score of 4 bytes: K / 2 a byte at most."""
-    scores = flop_counts(PRESETS["bert-base"], 1, 100_000)[1]
-
-    assert scores.name == "scores"
-    assert 0.99 * 64 / 2 < scores.intensity < 64 / 2
 
 
 def test_the_limit_of_a_reply_is_the_servers() -> None:

@@ -99,16 +99,3 @@ def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch, weig
         "README.md",
     ]
     assert sum(name.endswith(".safetensors") for name in asked[1]) == (3 if weights else 0)
-
-
-def test_other_failures_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(name: str, **_: Any) -> str:
-        raise RuntimeError("401 Client Error\n\nRepository Not Found")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
-
-    with pytest.raises(
-        CheckpointError, match=r"\(RuntimeError: 401 Client Error\): check the name"
-    ) as raised:
-        local_checkpoint(Path("org/name"))
-    assert "\n" not in str(raised.value)

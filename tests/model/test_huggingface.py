@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.checkpoints import SIZES
 
 from polyhead_model import CheckpointError, Dense, read_checkpoint_info
 
-BERT = {
+BERT = SIZES | {
     "model_type": "bert",
     "vocab_size": 50,
-    "hidden_size": 16,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
     "max_position_embeddings": 20,
     "type_vocab_size": 2,
     "hidden_act": "gelu",
@@ -80,8 +78,6 @@ def test_what_a_folder_says_of_cutting_its_vectors(sentence: Path) -> None:
     assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
     (sentence / "README.md").write_text(CARD.partition("```")[0])
     assert read_checkpoint_info(sentence).encoder.matryoshka == ()
-    (sentence / "README.md").write_text(CARD.replace("        4\n", "        4, \n"))
-    assert read_checkpoint_info(sentence).encoder.matryoshka == (8, 4)
     (sentence / "README.md").write_text(CARD.replace("8,", f"{'9' * 5000}, 17, 16, 0,"))
     assert read_checkpoint_info(sentence).encoder.matryoshka == (16, 4)
     (sentence / "README.md").write_text(CARD.replace("8", "1024").replace("4", "512"))
@@ -108,20 +104,9 @@ def test_plain_folder(bert: Path) -> None:
     assert (info.tokenizer, info.max_tokens, info.folder) == (None, 20, bert)
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 20),
-        ({"tokenizer_config.json": {"model_max_length": 15}}, 15),
-        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 20),
-        ({"tokenizer_config.json": {"model_max_length": 1e30}}, 20),
-        ({"tokenizer_config.json": {"model_max_length": float("inf")}}, 20),
-        ({"tokenizer_config.json": {}}, 20),
-    ],
-)
-def test_tokenizers_own_limit_on_text(bert: Path, files: dict[str, object], expected: int) -> None:
-    for name, value in files.items():
-        write(bert / name, value)
+@pytest.mark.parametrize(("limit", "expected"), [(15, 15), (10**30, 20), (float("inf"), 20)])
+def test_tokenizers_own_limit_on_text(bert: Path, limit: float, expected: int) -> None:
+    write(bert / "tokenizer_config.json", {"model_max_length": limit})
 
     assert read_checkpoint_info(bert).max_tokens == expected
 
@@ -183,7 +168,6 @@ def test_pooling_of_old_and_new_releases(sentence: Path, config: dict[str, Any],
     ("modules", "message"),
     [
         ({}, "must be a list of modules"),
-        ([1], "must be a list of modules"),
         ([], "modules must be Transformer, then (if wanted) Pooling, and after it any of Dense, Normalize, "),
         ([], "were none"),
         ([TRANSFORMER, NORMALIZE], "were Transformer, Normalize"),
@@ -251,7 +235,6 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
             {"model_type": "t5"},
             "model_type must be one of albert, bert, camembert, distilbert, electra, esm, ",
         ),
-        ({"model_type": None}, "was None"),
         ({"model_type": ["bert"]}, "was ['bert']"),
         (
             {"hidden_act": "swish"},
@@ -268,28 +251,19 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
             "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was",
         ),
         (
-            {"pruned_heads": {"1": [4]}},
-            "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was",
-        ),
-        ({"pruned_heads": [1]}, "pruned_heads must list heads from 0 to 3 for layers from 0 to 1, was [1]"),
-        ({"pruned_heads": {"1": [0, 1, 2, 3]}}, "kept_heads[1] must be at least one head from 0 to 3"),
-        (
             {"auto_map": {"AutoModel": "modeling.Special"}},
             "auto_map must not name an AutoModel, was 'modeling.Special'",
         ),
         ({"embedding_size": 8}, "embedding_size must be 16, was 8: embeddings of another width"),
         ({"model_type": "electra"}, "embedding_size must be an integer, is missing"),
         ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
-        ({"hidden_size": 18}, "d_model (18) must be a multiple of heads (4)"),
         ({"layer_norm_eps": "tiny"}, "layer_norm_epsilon must be a number, was 'tiny'"),
         ({"model_type": "roberta"}, "pad_token_id must be an integer, is missing"),
         ({"model_type": "roberta", "pad_token_id": 19}, "positions must be at least 1, was 0"),
         (ALBERT | {"num_hidden_groups": 2}, "num_hidden_groups must be 1, was 2: all layers must be one"),
         (ALBERT | {"inner_group_num": 3}, "inner_group_num must be 1, was 3"),
-        (ALBERT | {"embedding_size": None}, "embedding_size must be an integer, was None"),
         (MPNET | {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets must be 32, was 64"),
         (ESM | {"is_folding_model": True}, "is_folding_model must be false, was true"),
-        (ESM | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
         (
             ESM | {"position_embedding_type": "relative_key"},
             "must be 'rotary' or 'absolute', was 'relative_key'",
@@ -297,12 +271,10 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         (ESM | {"token_dropout": True}, "mask_token_id must be an integer, is missing"),
         (ESM | {"token_dropout": True, "mask_token_id": 50}, "token_dropout_id must be between 0 and"),
         (ESM | {"head_dim": 8}, "head_dim must be 4, was 8"),
-        (ESM | {"num_attention_heads": 0}, "heads must be at least 1, was 0"),
         (GPT2 | {"scale_attn_weights": False}, "scale_attn_weights must be true, was false"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be false"),
         (GPT2 | {"add_cross_attention": True}, "add_cross_attention must be false, was true"),
         (GPT2 | {"n_inner": "wide"}, "n_inner must be an integer, was 'wide'"),
-        (GPT2 | {"activation_function": "swish"}, "activation_function must be one of"),
         (MODERNBERT | {"mlp_bias": True}, "mlp_bias must be false, was true: attention and feed-forward"),
         (MODERNBERT | {"norm_bias": "no"}, "norm_bias must be true or false, was 'no'"),
         (
@@ -323,9 +295,7 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
             MODERNBERT | {"rope_parameters": {"rope_theta": 7.0}},
             "rope_parameters must be given by type of layer",
         ),
-        (MODERNBERT | {"rope_parameters": [1]}, "rope_type must be 'default'"),
         (MODERNBERT | {"global_rope_theta": "x"}, "rope_theta of full_attention must be a number, was 'x'"),
-        (MODERNBERT | alternating("full", "sliding", "sliding", "full", "full"), "layer_types must be 'full"),
         (
             MODERNBERT | alternating("sliding", "full", "sliding", "full"),
             "layer_types must be 'full_attention'",
@@ -335,16 +305,7 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
             CLASSIFIER | {"id2label": {"0": "no", "2": "yes"}},
             "id2label must name the labels 0, 1, …, was {'0': 'no', ",
         ),
-        (
-            CLASSIFIER | {"id2label": ["no", "yes"]},
-            "id2label must name the labels 0, 1, …, was ['no', 'yes']",
-        ),
-        (
-            CLASSIFIER | {"id2label": {"0": "no", "1": "no"}},
-            "labels must be at least one, each once, were no, no",
-        ),
         (CLASSIFIER | {"num_labels": "3"}, "num_labels must be an integer, was '3'"),
-        (CLASSIFIER | {"num_labels": -1}, "labels must be at least one"),
     ],
 )
 def test_other_configurations_are_refused(bert: Path, changes: dict[str, Any], message: str) -> None:
@@ -386,39 +347,13 @@ def test_adapters_are_refused(bert: Path) -> None:
 
 
 def test_distilbert_has_its_own_epsilon(bert: Path) -> None:
-    names = {
-        "dim": 16,
-        "n_heads": 4,
-        "n_layers": 2,
-        "hidden_dim": 24,
-        "activation": "gelu",
-        "layer_norm_eps": 1e-5,
-    }
-    write(bert / "config.json", BERT | names | {"model_type": "distilbert"})
+    names = {"dim": 16, "n_heads": 4, "n_layers": 2, "hidden_dim": 24, "activation": "gelu"}
+    write(bert / "config.json", BERT | names | {"model_type": "distilbert", "layer_norm_eps": 1e-5})
 
     assert read_checkpoint_info(bert).encoder.layer_norm_epsilon == 1e-12
 
 
 PROMPTS = {"prompts": {"query": "query: ", "none": ""}}
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({}, ""),
-        (PROMPTS, ""),
-        (PROMPTS | {"default_prompt_name": None}, ""),
-        (PROMPTS | {"default_prompt_name": "query"}, "query: "),
-        (PROMPTS | {"default_prompt_name": "none"}, ""),
-    ],
-)
-def test_default_prompt(sentence: Path, config: dict[str, Any], expected: str) -> None:
-    write(sentence / "config_sentence_transformers.json", config)
-
-    info = read_checkpoint_info(sentence)
-    assert info.prompts.default == expected
-    assert info.prompts.texts == config.get("prompts", {})
-    assert not read_checkpoint_info(sentence, prompt_name="").prompts.default
 
 
 def test_a_prompt_may_be_chosen(sentence: Path) -> None:
@@ -477,7 +412,6 @@ def test_modules_after_pooling(sentence: Path) -> None:
     ("config", "message"),
     [
         ({"out_features": 0}, "out_features: width must be at least 1, was 0"),
-        ({"out_features": None}, "out_features must be an integer, was None"),
         ({"bias": "no"}, "bias must be true or false, was 'no'"),
         (
             {"activation_function": "torch.nn.modules.activation.Hardtanh"},
@@ -485,10 +419,8 @@ def test_modules_after_pooling(sentence: Path) -> None:
             "LeakyReLU, Mish, Softplus, was 'torch.nn.modules.activation.Hardtanh'",
         ),
         ({"activation_function": "mine.Tanh"}, "was 'mine.Tanh'"),
-        ({"activation_function": "torch.nnx.Tanh"}, "was 'torch.nnx.Tanh'"),
         ({"activation_function": 3}, "was 3"),
         ({"module_input_name": "token_embeddings"}, "only pooled vectors go through such modules"),
-        ({"module_output_name": "scores"}, "were 'sentence_embedding' and 'scores'"),
         ({"use_residual": True}, "use_residual must be false, was true"),
     ],
 )
@@ -533,7 +465,6 @@ def test_modules_say_how_to_pool(sentence: Path) -> None:
             ("LABEL_0", "LABEL_1", "LABEL_2"),
         ),
         ({"architectures": ["BertForMultipleChoice"]}, None),
-        ({"architectures": None}, None),
         ({"architectures": [3]}, None),
     ],
 )
@@ -580,21 +511,10 @@ POOLINGS = "pooling must be one of cls, max, mean, mean_sqrt_len_tokens, weighte
         ),
         (
             "sentence_bert_config.json",
-            {"transformer_task": "text-generation"},
-            "must be one of feature-extraction, sequence-classification, fill-mask, was 'text-generation'",
-        ),
-        (
-            "sentence_bert_config.json",
             {"processing_kwargs": {"text": {"padding": "max_length"}}},
             "processing_kwargs must be empty, was {'text': {'padding': 'max_length'}}",
         ),
-        (
-            "sentence_bert_config.json",
-            {"tokenizer_args": {"do_lower_case": True}},
-            "tokenizer_args must be empty, was {'do_lower_case': True}",
-        ),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length must be at least 1, was 0"),
-        ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length must be at least 1, was -5"),
         *(
             ("1_Pooling/config.json", config, f"{POOLINGS}, was {found}")
             for config, found in (
@@ -610,17 +530,6 @@ POOLINGS = "pooling must be one of cls, max, mean, mean_sqrt_len_tokens, weighte
             "default_prompt_name must be one of prompts ('query', 'none'), was 'passage'",
         ),
         (SAID_OF_PROMPTS, {"default_prompt_name": "query"}, "must be one of prompts (none), was 'query'"),
-        (
-            SAID_OF_PROMPTS,
-            PROMPTS | {"default_prompt_name": 3},
-            "must be one of prompts ('query', 'none'), was 3",
-        ),
-        (
-            SAID_OF_PROMPTS,
-            {"prompts": 3, "default_prompt_name": "query"},
-            "prompts must be texts by name, were 3",
-        ),
-        (SAID_OF_PROMPTS, {"prompts": {"a": 1}}, "prompts must be texts by name, were {'a': 1}"),
         (SAID_OF_PROMPTS, {"prompts": {"": "a"}}, "a prompt's name must not be empty"),
     ],
 )

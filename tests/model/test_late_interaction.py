@@ -1,6 +1,7 @@
 """Checkpoints of late interaction, as PyLate and sentence-transformers write them."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -43,16 +44,6 @@ def edited(folder: Path, file: str, **changes: Any) -> Path:
     return folder
 
 
-def copied(folder: Path, to: Path) -> Path:
-    """A copy whose files can be changed."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            target = to / path.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    return to
-
-
 def test_a_folder_of_pylate_says_what_queries_and_documents_are(pylate: Path) -> None:
     checkpoint = load_checkpoint(pylate)
 
@@ -82,7 +73,9 @@ def test_a_folder_of_pylate_says_what_queries_and_documents_are(pylate: Path) ->
 def test_settings_of_pylate_count(
     pylate: Path, tmp_path: Path, changes: dict[str, Any], form: tuple[Any, ...], expansion_id: int | None
 ) -> None:
-    folder = edited(copied(pylate, tmp_path), "config_sentence_transformers.json", **changes)
+    folder = edited(
+        shutil.copytree(pylate, tmp_path, dirs_exist_ok=True), "config_sentence_transformers.json", **changes
+    )
 
     checkpoint: Any = load_checkpoint(folder)
 
@@ -111,7 +104,7 @@ def test_what_cannot_be_served_is_rejected(
     pylate: Path, tmp_path: Path, file: str, changes: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(CheckpointError, match=named):
-        load_checkpoint(edited(copied(pylate, tmp_path), file, **changes))
+        load_checkpoint(edited(shutil.copytree(pylate, tmp_path, dirs_exist_ok=True), file, **changes))
 
 
 def test_a_prompt_that_texts_have_no_words_of_can_be_the_default(pylate: Path) -> None:
@@ -128,7 +121,7 @@ def test_a_prompt_that_texts_have_no_words_of_can_be_the_default(pylate: Path) -
 
 
 def test_modules_without_a_pooling_are_not_taken_for_those_of_pylate(pylate: Path, tmp_path: Path) -> None:
-    folder = copied(pylate, tmp_path)
+    folder = shutil.copytree(pylate, tmp_path, dirs_exist_ok=True)
     (folder / "config_sentence_transformers.json").write_text('{"model_type": "SentenceTransformer"}')
 
     with pytest.raises(CheckpointError, match=r"then \(if wanted\) Pooling.*were Transformer, Dense"):

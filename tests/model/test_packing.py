@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.numerics import close
 from torch import Tensor, nn
 
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.config import Classifier, Pooling
-from polyhead_model.packing import Packed, Padded
 
 TOKEN_IDS = {"vocabulary": 30, "positions": 40, "embedding_norm": True}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -136,30 +133,6 @@ def test_a_memory_is_packed_too(cross_attention: str) -> None:
         close(mine, theirs, scale=1)
 
 
-def test_layers_see_only_the_tokens_that_exist() -> None:
-    encoder = build()
-    seen = []
-    network = encoder.get_submodule("layers.0.feed_forward")
-    network.register_forward_hook(lambda _, given, __: seen.append(given[0].shape))
-
-    encoder(**inputs_of(encoder), pack=True)
-
-    # A sequence of length 0 counts as one of length 1.
-    assert seen == [(1, 7 + 1 + 3 + 1 + 9 + 1, 24)]
-
-
-def test_the_last_layer_of_pooled_tokens_alone_sees_no_others() -> None:
-    encoder = build(pooling="cls", fused=True)
-    seen = []
-    for layer in range(2):
-        network = encoder.get_submodule(f"layers.{layer}.feed_forward")
-        network.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
-
-    encoder(**inputs_of(encoder), pack=True, pooled_only=True)
-
-    assert seen == [7 + 1 + 3 + 1 + 9 + 1, len(LENGTHS)]
-
-
 def test_while_dropout_is_active_padded_tokens_are_computed() -> None:
     encoder = build(dropout=0.5).train()
     inputs = inputs_of(encoder)
@@ -177,27 +150,3 @@ def test_without_lengths_there_is_nothing_to_pack() -> None:
     x = torch.randn(2, 5, 24)
 
     assert torch.equal(encoder(x, pack=True).output, encoder(x).output)
-
-
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=5))
-def test_layouts_move_every_token_to_its_place(lengths: list[int]) -> None:
-    batch, tokens, heads = len(lengths), 6, 2
-    x = torch.arange(batch * tokens * 4).reshape(batch, tokens, 4).float()
-    packed = Packed(torch.tensor(lengths), tokens)
-
-    rows = packed.pack(x)
-
-    expected = [x[i, j] for i, length in enumerate(lengths) for j in range(max(1, length))]
-    assert torch.equal(rows[0], torch.stack(expected))
-    numbers = [[i, j] for i, length in enumerate(lengths) for j in range(max(1, length))]
-    assert packed.repeat(torch.arange(batch)[:, None])[0, :, 0].tolist() == [i for i, _ in numbers]
-    assert packed.at_positions(torch.arange(tokens)[:, None])[:, 0].tolist() == [j for _, j in numbers]
-    assert torch.equal(packed.pack(x[..., 0])[0], rows[0, :, 0])
-    last = torch.tensor(lengths).clamp(min=1)[:, None] - 1
-    assert torch.equal(packed.take(rows, last)[0], Padded().take(x, last)[:, 0])
-    by_head, plain = packed.by_head(rows, heads), Padded().by_head(x, heads)
-    for i, length in enumerate(lengths):
-        assert torch.equal(packed.pad(rows)[i, :length], x[i, :length])
-        assert torch.equal(by_head[i, :, :length], plain[i, :, :length])
-    assert torch.equal(packed.merge_heads(plain), rows)
-    assert torch.equal(Padded().merge_heads(plain), x)

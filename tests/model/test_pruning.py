@@ -83,22 +83,6 @@ def test_a_pruned_encoder_is_one_whose_heads_are_silenced(name: str) -> None:
     torch.testing.assert_close(actual.output, expected.output, atol=EXACT, rtol=0)
 
 
-def test_a_head_that_adds_nothing_is_removed_without_change() -> None:
-    encoder = build(ENCODERS["token ids"])
-    width = encoder.config.head_size
-    with torch.no_grad():
-        encoder.get_parameter("layers.1.attention.w_o.weight")[:, 2 * width :] = 0
-    inputs = inputs_of(encoder.config)
-
-    pruned = prune_heads(encoder, [(1, 2)])
-
-    before, after = run_encoder(encoder, inputs), run_encoder(pruned, inputs)
-    torch.testing.assert_close(after.output, before.output, atol=EXACT, rtol=0)
-    importance = gradient_importance(encoder, [inputs])
-    assert importance[1, 2] == 0
-    assert rank_heads(encoder.config, importance)[0] == (1, 2)
-
-
 def test_shared_layers_lose_the_same_heads() -> None:
     encoder = build(EncoderConfig(d_model=12, heads=3, layers=2, feed_forward=16, shared_layers=True))
     importance = torch.tensor([[3.0, 1.0, 2.0], [3.0, 2.5, 1.0]])

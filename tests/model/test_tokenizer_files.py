@@ -117,33 +117,30 @@ def test_a_folder_without_a_configuration_of_its_tokenizer(tmp_path: Path) -> No
         assert hold_to_transformers(folder, "bert") == lower
 
 
+ROBERTA_CLASSES = [None, "RobertaTokenizer", "RobertaTokenizerFast", "PreTrainedTokenizerFast"]
+PREFIX, LOWER = "add_prefix_space", "do_lower_case"
+
+
 @pytest.mark.parametrize(
-    "name", [None, "RobertaTokenizer", "RobertaTokenizerFast", "PreTrainedTokenizerFast"]
+    ("model_type", "name", "make", "flag"),
+    [
+        *(("roberta", name, roberta_tokenizer, PREFIX) for name in ROBERTA_CLASSES),
+        ("gpt2", "GPT2Tokenizer", gpt2_tokenizer, PREFIX),
+        ("mpnet", "MPNetTokenizer", mpnet_tokenizer, LOWER),
+        ("mpnet", "PreTrainedTokenizerFast", mpnet_tokenizer, LOWER),
+    ],
 )
 @pytest.mark.parametrize("said", [None, True, False])
 @pytest.mark.parametrize("done", [True, False])
-def test_prefix_space_of_roberta(done: bool, said: bool | None, name: str | None, tmp_path: Path) -> None:
-    config = {"tokenizer_class": name, "add_prefix_space": said}
-    write(
-        tmp_path,
-        "roberta",
-        roberta_tokenizer(add_prefix_space=done),
-        {key: value for key, value in config.items() if value is not None},
-    )
+def test_flags_of_others(
+    done: bool, said: bool | None, model_type: str, name: str | None, make: Any, flag: str, tmp_path: Path
+) -> None:
+    config = {"tokenizer_class": name, flag: said}
+    tokenizer = make(**{flag.replace(LOWER, "lowercase"): done})
+    write(tmp_path, model_type, tokenizer, {key: value for key, value in config.items() if value is not None})
 
-    agree = bool(said) == done
-    assert hold_to_transformers(tmp_path, "roberta") == (agree or name == "PreTrainedTokenizerFast")
-
-
-@pytest.mark.parametrize("name", ["MPNetTokenizer", "PreTrainedTokenizerFast"])
-@pytest.mark.parametrize("said", [None, True, False])
-@pytest.mark.parametrize("done", [True, False])
-def test_lower_case_of_mpnet(done: bool, said: bool | None, name: str, tmp_path: Path) -> None:
-    config = {"tokenizer_class": name} | ({} if said is None else {"do_lower_case": said})
-    write(tmp_path, "mpnet", mpnet_tokenizer(lowercase=done), config)
-
-    agree = (said is not False) == done
-    assert hold_to_transformers(tmp_path, "mpnet") == (agree or name == "PreTrainedTokenizerFast")
+    agree = (flag == LOWER if said is None else said) == done
+    assert hold_to_transformers(tmp_path, model_type) == (agree or name == "PreTrainedTokenizerFast")
 
 
 @pytest.mark.parametrize("pair", ["<s> $A </s> </s> $B </s>", "<s> $A </s> $B </s>"])
@@ -161,21 +158,6 @@ def test_special_tokens_of_mpnet_are_fixed(single: str, pair: str, tmp_path: Pat
     else:
         with pytest.raises(CheckpointError, match="stands for the special tokens '<s> A </s>' and"):
             check_tokenizer(tmp_path, "mpnet")
-
-
-@pytest.mark.parametrize("said", [None, True, False])
-@pytest.mark.parametrize("done", [True, False])
-def test_prefix_space_of_gpt2(done: bool, said: bool | None, tmp_path: Path) -> None:
-    # Since transformers 5, add_bos_token has no effect beside a tokenizer.json.
-    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": said, "add_bos_token": said}
-    write(
-        tmp_path,
-        "gpt2",
-        gpt2_tokenizer(add_prefix_space=done),
-        {key: value for key, value in config.items() if value is not None},
-    )
-
-    assert hold_to_transformers(tmp_path, "gpt2") == (bool(said) == done)
 
 
 @pytest.mark.parametrize(
@@ -218,26 +200,6 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
         check_tokenizer(tmp_path, "esm")
 
 
-def test_added_tokens(tmp_path: Path) -> None:
-    new = {
-        "content": "<new>",
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "single_word": False,
-        "special": True,
-    }
-    for name in ("known", "unknown"):
-        folder = tmp_path / name
-        folder.mkdir()
-        tokenizer = bert_tokenizer()
-        if name == "known":
-            tokenizer.add_special_tokens(["<new>"])
-        number = tokenizer.get_vocab_size() - (name == "known")
-        write(folder, "bert", tokenizer, {"added_tokens_decoder": {str(number): new}})
-        assert hold_to_transformers(folder, "bert") == (name == "known")
-
-
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     ("name", "content"),
@@ -271,11 +233,6 @@ def test_every_place_that_names_tokens(
     ("config", "tokenizer", "message"),
     [
         (
-            {"do_lower_case": False},
-            {},
-            "tokenizer_config.json: do_lower_case is false, but tokenizer.json does as if it were true",
-        ),
-        (
             {},
             {"normalizer": {"type": "BertNormalizer", "lowercase": False}},
             r"do_lower_case is true \(what transformers takes where it is not given\), but",
@@ -285,15 +242,8 @@ def test_every_place_that_names_tokens(
             {"normalizer": {"type": "NFC"}},
             "the normalizer must be a BertNormalizer, .* was NFC: make the two .*save_pretrained",
         ),
-        ({}, {"normalizer": None}, "the normalizer must be a BertNormalizer, .* was None"),
         ({"truncation_side": "left"}, {}, "truncation_side must be 'right', was 'left'"),
         ({}, {"truncation": {"direction": "Left"}}, "truncation_side must be 'right', was 'left'"),
-        (
-            {"added_tokens_decoder": {"99": {"content": "<new>"}}},
-            {},
-            "adds the token '<new>', which is not among the added_tokens of tokenizer.json",
-        ),
-        ({"mask_token": "<m>"}, {}, "adds the token '<m>'"),
         ({"split_special_tokens": True}, {}, "split_special_tokens must be false, was true"),
     ],
 )

@@ -24,7 +24,7 @@ REPLY = pb.ModelInferResponse(
     raw_output_contents=[bytes(range(96)), bytes(range(100, 136)), b"\x03\x00\x00\x00"],
 )
 STREAMED = pb.ModelStreamInferResponse(error_message="", infer_response=REPLY)
-RAW, INNER = 6, 2
+RAW = 6
 GROUP = b"\x3b\x3c"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.conftest import fails, procedure
+from tests.server.conftest import fails
 from tests.waiting import until
 
 from polyhead_proto import messages as pb
@@ -85,12 +85,7 @@ INVALID = {
     "no input": (build(), r"input x is missing: it must be given as FP32 or FP16 \(B, T, D\)"),
     "unknown input": (build(Tensor("y")), "input 'y' is not known to tiny, which takes x, lengths"),
     "duplicate input": (build(Tensor(), Tensor()), "input x must be given once, was given twice"),
-    "only lengths": (build(lengths()), "input x is missing"),
     "long unknown name": (build(Tensor("y" * 1_000_000)), r"input 'y{79}\\u2026' is not known"),
-    "input parameter": (
-        build(Tensor(parameters={"shared_memory_region": pb.InferParameter(string_param="r")})),
-        "parameter 'shared_memory_region' of x is not known: shared memory is not offered",
-    ),
     "one input in shared memory": (
         build(
             replace(
@@ -102,18 +97,11 @@ INVALID = {
     ),
     # ---- Datatypes ----
     "wrong datatype": (build(Tensor(datatype="INT64")), "x must have datatype FP32 or FP16, was 'INT64'"),
-    "unknown datatype": (build(Tensor(datatype="fp32")), "x must have datatype FP32 or FP16, was 'fp32'"),
-    "float ids": (
-        tokens(Tensor("input_ids", "FP32", (B, T), X[..., 0].tobytes())),
-        "input_ids must have datatype INT64, was 'FP32'",
-    ),
     # ---- Shapes ----
     "wrong rank": (build(Tensor(shape=(B * T, D))), r"x must have 3 dimensions \(B, T, D\), had 2"),
-    "rank 10,000": (build(Tensor(shape=(1,) * 10_000)), "x must have 3 dimensions .*, had 10000"),
     "wrong D": (build(Tensor(shape=(B, D, T))), r"dimension 2 \(D\) of x must be 16, was 5"),
     "negative B": (build(Tensor(shape=(-1, T, D))), r"dimension 0 \(B\) of x must be at least 1, was -1"),
     "B = 0": (build(Tensor(shape=(0, T, D), raw=b"")), r"dimension 0 \(B\) of x must be at least 1, was 0"),
-    "T = 0": (build(Tensor(shape=(B, 0, D), raw=b"")), r"dimension 1 \(T\) of x must be at least 1, was 0"),
     "product over 2**63": (
         build(Tensor(shape=(2, 2**62, D))),
         f"x must have {2 * 2**62 * D * 4} bytes for FP32 .*, had {X.nbytes}",
@@ -122,7 +110,6 @@ INVALID = {
         build(Tensor(shape=(1, 2**60 + B * T, D))),
         f"x must have .* bytes for FP32 .*, had {X.nbytes}",
     ),
-    "B = 2**31": (build(Tensor(shape=(2**31, T, D))), "must be at most 256, was 2147483648"),
     "B = 2**63 - 1": (build(Tensor(shape=(2**63 - 1, T, D))), f"must be at most 256, was {2**63 - 1}"),
     "T over the model's maximum": (
         tokens(ids(np.ones((1, 33)))),
@@ -133,8 +120,6 @@ INVALID = {
         build(Tensor(raw=X.tobytes()[:-4])),
         f"x must have {X.nbytes} bytes .*, had {X.nbytes - 4}",
     ),
-    "too many bytes": (build(Tensor(raw=X.tobytes() + b"\0")), f"had {X.nbytes + 1}"),
-    "no bytes": (build(Tensor(raw=b"")), f"x must have {X.nbytes} bytes .*, had 0"),
     "raw and typed": (
         build(Tensor(contents={"fp32_contents": X.ravel()})),
         "x must not have contents: the request has raw_input_contents",
@@ -143,16 +128,11 @@ INVALID = {
         build(Tensor(), Tensor("lengths", "INT32", (B,), None, {"int_contents": [5, 3]})),
         r"raw_input_contents must have one entry for each input \(2\), had 1",
     ),
-    "fewer raw entries than inputs": (build(Tensor(), lengths(), Tensor(raw=None)), r"\(3\), had 2"),
     "more raw entries than inputs": (
         build(Tensor(), raw_input_contents=[X.tobytes()]),
         r"one entry for each input \(1\), had 2",
     ),
     "neither raw nor typed": (build(Tensor(raw=None)), rf"x must have {X.size} values for shape .*, had 0"),
-    "too few values": (
-        build(Tensor(raw=None, contents={"fp32_contents": [1.0] * 7})),
-        f"x must have {X.size} values for shape .*, had 7",
-    ),
     "values in the wrong field": (
         build(Tensor(raw=None, contents={"fp64_contents": X.ravel()})),
         "x must have its FP32 values in contents.fp32_contents, had fp64_contents",
@@ -175,10 +155,6 @@ INVALID = {
         build(Tensor(), lengths([1, 1, 1])),
         r"dimension 0 \(B\) of lengths must be 2, was 3",
     ),
-    "lengths before x": (
-        build(lengths([1, 1, 1]), Tensor()),
-        r"dimension 0 \(B\) of lengths must be 2, was 3",
-    ),
     **{
         f"lengths of shape {list(np.shape(array))}": (
             build(Tensor(), lengths(array)),
@@ -186,38 +162,14 @@ INVALID = {
         )
         for array in ([[[1]], [[1]]], [[1, 1]], [[1, 1], [1, 1]], np.zeros((B, 0)), 1)
     },
-    "lengths [B, 1] of another B": (
-        build(Tensor(), lengths([[1]])),
-        r"dimension 0 \(B\) of lengths must be 2, was 1",
-    ),
-    "lengths [0, 1]": (
-        build(Tensor(), lengths(np.zeros((0, 1)))),
-        r"dimension 0 \(B\) of lengths must be 2, was 0",
-    ),
     "lengths [B, 1] out of range": (
         build(Tensor(), lengths([[5], [6]])),
         r"lengths\[1\] must be between 0 and T \(5\), was 6",
-    ),
-    "lengths [B, 1] with the bytes of another shape": (
-        build(Tensor(), Tensor("lengths", "INT32", (B, 1), bytes(4))),
-        r"lengths must have 8 bytes for INT32 \[2\], had 4",
-    ),
-    "lengths [B, 1] of halves": (
-        build(Tensor(), Tensor("lengths", "FP16", (B, 1), bytes(4))),
-        "lengths must have datatype INT32 or INT64, was 'FP16'",
     ),
     # ---- Masks ----
     "mask of another T": (
         build(Tensor(), Tensor("mask", "BOOL", (B, T, 4), bytes(B * T * 4)), model="tiny-masked"),
         r"dimension 2 \(T\) of mask must be 5, was 4",
-    ),
-    "mask of another batch": (
-        build(Tensor(), Tensor("mask", "BOOL", (3, T, T), bytes(3 * T * T)), model="tiny-masked"),
-        r"dimension 0 \(B\) of mask must be 2, was 3",
-    ),
-    "mask of another rank": (
-        build(Tensor(), Tensor("mask", "BOOL", (T, T), bytes(T * T)), model="tiny-masked"),
-        r"mask must have 3 dimensions \(B, T, T\), had 2",
     ),
     "mask that is no boolean": (
         build(Tensor(), Tensor("mask", "BOOL", (B, T, T), b"\2" * (B * T * T)), model="tiny-masked"),
@@ -251,34 +203,20 @@ INVALID = {
         tokens(text(b"a", b"b"), text_pair(b"a")),
         r"dimension 0 \(B\) of text_pair must be 2, was 1",
     ),
-    "more pairs than texts": (
-        tokens(text_pair(b"a", b"b"), text(b"a")),
-        r"dimension 0 \(B\) of text_pair must be 1, was 2",
-    ),
-    "a pair of invalid UTF-8": (
-        tokens(text(b"a"), text_pair(b"\xff")),
-        r"text_pair\[0\] must be valid UTF-8, was 0xff at byte 0",
-    ),
     "a pair too long": (
         tokens(text(b"cat " * 7), text_pair(b"dog " * 8)),
         r"text\[0\] and text_pair\[0\] must be at most 16 tokens, was 18: shorten it or set .* truncate",
     ),
-    "a pair for a float model": (build(text_pair(b"a")), "input 'text_pair' is not known to tiny"),
     "neither text nor ids": (tokens(lengths()), "either input text or input input_ids must be given"),
     "text for a float model": (build(text(b"a")), "input 'text' is not known to tiny"),
     "invalid UTF-8": (
         tokens(text(b"the cat", b"the \xff dog")),
         r"text\[1\] must be valid UTF-8, was 0xff at byte 4",
     ),
-    "invalid UTF-8 in typed contents": (
-        tokens(Tensor("text", "BYTES", (1,), None, {"bytes_contents": [b"\x80"]})),
-        r"text\[0\] must be valid UTF-8, was 0x80 at byte 0",
-    ),
     "text too long": (
         tokens(text(b"cat", b"cat " * 20)),
         r"text\[1\] must be at most 16 tokens, was 22: shorten it or set the parameter truncate to true",
     ),
-    "fewer texts than the shape": (tokens(text(b"a", count=2)), "text must have 2 elements for shape .*"),
     "more texts than the shape": (
         tokens(text(b"a", b"b", count=1)),
         "text must have 1 elements for shape .*",
@@ -288,25 +226,9 @@ INVALID = {
         tokens(Tensor("text", "BYTES", (1,), struct.pack("<I", 2**31) + b"abc")),
         r"text\[0\] must have 2147483648 bytes as it says, 3 follow",
     ),
-    "text length cut short": (
-        tokens(Tensor("text", "BYTES", (2,), struct.pack("<I", 3) + b"abc" + b"\0\0")),
-        "text",
-    ),
     "text of shape [2, 1, 1]": (
         tokens(Tensor("text", "BYTES", (2, 1, 1), bytes(8))),
         r"text must have shape \(B\) or \(B, 1\), was \[2, 1, 1\]",
-    ),
-    "text of shape [1, 2]": (
-        tokens(Tensor("text", "BYTES", (1, 2), bytes(8))),
-        r"text must have shape \(B\) or \(B, 1\), was \[1, 2\]",
-    ),
-    "text of shape [0, 1]": (
-        tokens(Tensor("text", "BYTES", (0, 1), b"")),
-        r"dimension 0 \(B\) of text must be at least 1, was 0",
-    ),
-    "ids of shape [B, T, 1]": (
-        tokens(Tensor("input_ids", "INT64", (B, T, 1), IDS.tobytes())),
-        r"input_ids must have 2 dimensions \(B, T\), had 3",
     ),
     "no text": (tokens(text()), r"dimension 0 \(B\) of text must be at least 1, was 0"),
     # ---- Outputs ----
@@ -326,15 +248,10 @@ INVALID = {
         build(Tensor(), outputs=[{"name": "output"}, {"name": "output"}]),
         "output output must be requested once, was requested twice",
     ),
-    "4,000 outputs": (build(Tensor(), outputs=[{"name": "output"}] * 4000), "requested twice"),
     # ---- Parameters ----
     "unknown parameter": (
         parameter("colour", string_param="red"),
         "parameter 'colour' of the request is not known; there are timeout, priority, parts, heads, queries",
-    ),
-    "misspelt priority, for text": (
-        tokens(text(b"a"), parameters={"prority": pb.InferParameter(int64_param=1)}),
-        "parameter 'prority' of the request is not known; there are truncate, prompt_name, timeout, pri",
     ),
     "unknown parameter of an output": (
         attention({"timeout": {"int64_param": 1}}),
@@ -353,24 +270,11 @@ INVALID = {
         tokens(ids(), parameters={"prompt_name": pb.InferParameter(string_param="query")}),
         "parameter prompt_name of the request goes with text: put a prompt's tokens before token ids",
     ),
-    "no prompt for token ids": (
-        tokens(ids(), parameters={"prompt_name": pb.InferParameter(string_param="")}),
-        "parameter prompt_name of the request goes with text",
-    ),
-    "a prompt for a float model": (
-        parameter("prompt_name", string_param="query"),
-        "parameter 'prompt_name' of the request is not known",
-    ),
-    "truncate for a float model": (
-        parameter("truncate", bool_param=True),
-        "parameter 'truncate' .* not known",
-    ),
     "truncate that is no boolean": (
         tokens(text(b"a"), parameters={"truncate": pb.InferParameter(int64_param=1)}),
         r"parameter truncate of the request must be a boolean, was 1 \(int64_param\)",
     ),
     "negative timeout": (parameter("timeout", int64_param=-1), "parameter timeout .* at least 0, was -1"),
-    "timeout in words": (parameter("timeout", string_param="1 s"), "parameter timeout .* was '1 s'"),
     "sequence": (
         parameter("sequence_id", int64_param=7),
         "parameter sequence_id .* must be 0, empty or false",
@@ -387,14 +291,6 @@ INVALID = {
     "binary_data_size of another size": (
         build(Tensor(parameters={"binary_data_size": pb.InferParameter(int64_param=X.nbytes - 1)})),
         f"parameter binary_data_size of x must be the {X.nbytes} bytes of its raw content, was 639",
-    ),
-    "binary_data_size of another text": (
-        tokens(replace(text(b"a"), parameters={"binary_data_size": pb.InferParameter(int64_param=4)})),
-        "parameter binary_data_size of text must be the 5 bytes of its raw content, was 4",
-    ),
-    "binary_data_size below 0": (
-        build(Tensor(parameters={"binary_data_size": pb.InferParameter(int64_param=-1)})),
-        "parameter binary_data_size of x must be a whole number of at least 0, was -1",
     ),
     "binary_data_size of typed contents": (
         build(
@@ -419,44 +315,19 @@ INVALID = {
         attention({"binary_data": {"bool_param": False}}),
         "parameter binary_data of output attention.0 must be true or left out, was False",
     ),
-    "an output that is raw in words": (
-        attention({"binary_data": {"string_param": "true"}}),
-        "parameter binary_data of output attention.0 must be a boolean, was 'true'",
-    ),
     "text in base64": (
         tokens(replace(text(b"YQ=="), parameters={"content_type": pb.InferParameter(string_param="base64")})),
         "parameter content_type of text must be np or pd or str, was 'base64'",
-    ),
-    "vectors as strings": (
-        build(Tensor(parameters={"content_type": pb.InferParameter(string_param="str")})),
-        "parameter content_type of x must be np or pd, was 'str'",
     ),
     "vectors for a request of strings": (
         parameter("content_type", string_param="str"),
         "parameter content_type of the request must be np or pd, was 'str'",
     ),
-    "an output as a date": (
-        attention({"content_type": {"string_param": "datetime"}}),
-        "parameter content_type of output attention.0 must be np or pd, was 'datetime'",
-    ),
-    "a content type of a megabyte": (
-        parameter("content_type", string_param="n" * 1_000_000),
-        "parameter content_type of the request must be np or pd, was 'n",
-    ),
     "head out of range": (
         attention({"heads": {"string_param": "0,4"}}),
         r"parameter heads of output attention.0 must be between 0 and H-1 \(3\), was 4",
     ),
-    "head out of range, for the whole request": (
-        attention({"heads": {"string_param": "9"}}, own=False),
-        "parameter heads of the request must be between 0 and H-1",
-    ),
     "head twice": (attention({"heads": {"string_param": "1,0:2"}}), "must name each index once, has 1 twice"),
-    "heads that are no indices": (
-        attention({"heads": {"string_param": "first"}}),
-        "parameter heads of output attention.0 must be indices such as '0,3' or '0:4', was 'first'",
-    ),
-    "negative head": (attention({"heads": {"int64_param": -1}}), "must be indices such as"),
     "mistyped heads": (
         attention({"heads": {"bool_param": True}}),
         r"parameter heads of output attention.0 must be a string .*, was True \(bool_param\)",
@@ -493,15 +364,7 @@ INVALID = {
         "model_version must be a number without sign or leading zeros, such as 1, or empty for the newest, "
         "was 'abc'",
     ),
-    "version with a leading zero": (
-        build(Tensor(), model_version="01"),
-        "model_version must be a number without .* leading zeros, such as 1, .* was '01'",
-    ),
     "id of a megabyte": (build(Tensor(), id="i" * 2**20), "id must have at most 1024 bytes, had 1048576"),
-    "version of a megabyte": (
-        build(Tensor(), model_version="9" * 1_000_000),
-        "model_version must be a number",
-    ),
     "no message": (
         b"\xff\xff\xff",
         "the request must be a inference.ModelInferRequest message .*, was 3 bytes",
@@ -509,10 +372,6 @@ INVALID = {
     "half a million empty raw contents": (
         build(Tensor()).SerializeToString() + b"\x3a\x00" * 500_000,
         "the request must be a .* of at most 4096 fields",
-    ),
-    "them behind an unknown field": (
-        build(Tensor()).SerializeToString() + b"\xfb\x07\xfc\x07" + b"\x3a\x00" * 600_000,
-        "the request must be a inference.ModelInferRequest",
     ),
     "model name that is no UTF-8": (b"\x0a\x01\xff", "message of .* with text in UTF-8"),
 }
@@ -522,15 +381,9 @@ NOT_FOUND = {
         build(Tensor(), model="other"),
         "model 'other' is not served here; there are tiny, tiny-masked",
     ),
-    "no model": (build(Tensor(), model=""), "model '' is not served here"),
     "path as a model": (build(Tensor(), model="../x"), r"model '\.\./x' is not served here"),
-    "absolute path as a model": (
-        build(Tensor(), model="/etc/passwd"),
-        "model '/etc/passwd' is not served here",
-    ),
     "model name of a megabyte": (build(Tensor(), model="é" * 500_000), "is not served here"),
     "unknown version": (build(Tensor(), model_version="2"), "model tiny has no version 2; it has 1"),
-    "version 0": (build(Tensor(), model_version="0"), "model tiny has no version 0"),
 }
 
 TOO_LARGE = {
@@ -544,8 +397,7 @@ TOO_LARGE = {
     ),
     "too large a reply": (
         build(Tensor(shape=(1, 3_000, D), raw=bytes(3_000 * D * 4)), model="tiny.attention"),
-        r"the reply needs 2882\d+ bytes, the limit is 67108864: ask for fewer layers, parameter heads .*, "
-        r"parameter queries .*, parameter dtype UINT8",
+        r"the reply needs 2882\d+ bytes, the limit is 67108864: ask for .*parameters layers, heads",
     ),
     "too much text in pairs": (
         tokens(text(b"cat " * 600_000), text_pair(b"cat " * 600_000)),
@@ -652,14 +504,3 @@ def test_an_unknown_procedure_is_unimplemented(server: Any, name: str, message: 
 
     with fails(grpc.StatusCode.UNIMPLEMENTED, message):
         method(b"", timeout=60)
-
-
-def test_a_stock_client_limit_is_no_business_of_the_server(server: Any) -> None:
-    """A client that takes 4 MiB refuses a larger reply itself; the server goes on."""
-    with grpc.insecure_channel(server.address) as channel:
-        request = build(Tensor(shape=(1, 700, D), raw=bytes(700 * D * 4)), model="tiny.attention")
-        with pytest.raises(grpc.RpcError, match="larger than max") as caught:
-            procedure(channel, "ModelInfer")(request, timeout=120)
-
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert server.call("ServerLive").live

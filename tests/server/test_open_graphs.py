@@ -18,8 +18,6 @@ from tests.numerics import close
 from tests.server.conftest import Running
 from tests.server.graphs import OpenGraph
 
-from polyhead_client import Client
-
 D, H, L = 6, 2, 3
 SIZES = {"D": D, "H": H, "L": L, "Top": 3}
 TYPES = {"FP32": TensorProto.FLOAT, "INT32": TensorProto.INT32}
@@ -128,18 +126,6 @@ STRONGEST = Hand(
     ],
     constants=INNER | {"three": np.array([3], np.int64)},
 )
-HEAD_MASK = {"name": "head_mask", "datatype": "FP32", "axes": ["B", "L", "H"], "fill": 1.0}
-MASKED = Hand(
-    inputs=[X, LENGTHS, HEAD_MASK],
-    outputs=[OUTPUT],
-    nodes=[
-        *PASS,
-        helper.make_node("Add", ["x", "nothing3"], ["kept"]),
-        helper.make_node("ReduceSum", ["head_mask", "inner"], ["weight"], keepdims=1),
-        helper.make_node("Mul", ["kept", "weight"], ["output"]),
-    ],
-    constants=INNER,
-)
 QUERY = {"name": "query", "datatype": "FP32", "axes": ["B", "T", "D"]}
 MEMORY = {"name": "memory", "datatype": "FP32", "axes": ["B", "S", "D"]}
 MEMORY_LENGTHS = {
@@ -204,7 +190,6 @@ def floats(*shape: int) -> Array:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("open")
     write(folder, "third", {"fast": FAST, "summary": SUMMARY, "strongest": STRONGEST})
-    write(folder, "masked", {"fast": MASKED})
     write(folder, "cross", {"fast": CROSS})
     return folder
 
@@ -232,18 +217,6 @@ def test_a_third_graph_is_batched_and_cut(models: Path, device: str) -> None:
         np.testing.assert_allclose(outputs["total"], x.sum(1), atol=1e-5)
 
 
-def test_requests_that_differ_in_what_is_asked_of_them_share_a_batch(models: Path, device: str) -> None:
-    xs, masks = [floats(2, 3, D), floats(1, 5, D)], [floats(2, L, H), floats(1, L, H)]
-    requests = [
-        {"x": x, "lengths": np.full(len(x), x.shape[1], np.int32), "head_mask": mask}
-        for x, mask in zip(xs, masks, strict=True)
-    ]
-
-    for x, mask, outputs in zip(xs, masks, together(models, "masked", "fast", requests, device), strict=True):
-        expected = x * mask.sum((1, 2), keepdims=True)
-        np.testing.assert_allclose(outputs["output"], expected, atol=1e-5)
-
-
 def test_two_lengths_are_padded_and_cut_each_by_itself(models: Path, device: str) -> None:
     sizes = [(2, 3, 5), (1, 6, 2), (3, 1, 1), (1, 3, 5)]
     queries = [floats(b, t, D) for b, t, _ in sizes]
@@ -264,11 +237,6 @@ def test_all_of_them_are_served(models: Path, serve: Any) -> None:
     assert server.infer("third", {"x": x})["output"].tolist() == x.tolist()
     summary = server.infer("third.summary", {"x": x})
     np.testing.assert_allclose(summary["norms"], np.linalg.norm(x, axis=2), atol=1e-5)
-
-    np.testing.assert_allclose(server.infer("masked", {"x": x})["output"], x * L * H, atol=1e-5)
-    mask = floats(2, L, H)
-    masked = server.infer("masked", {"x": x, "head_mask": mask})["output"]
-    np.testing.assert_allclose(masked, x * mask.sum((1, 2), keepdims=True), atol=1e-5)
 
     query, memory = floats(2, 4, D), floats(2, 9, D)
     lengths = np.array([9, 3], np.int32)
@@ -313,35 +281,6 @@ def test_what_is_wrong_is_said_in_their_own_words(models: Path, serve: Any) -> N
         ),
     ):
         assert message in server.rejected("cross", inputs)
-
-
-def test_the_client_finds_the_graph_whose_outputs_it_needs(tmp_path: Path, serve: Any) -> None:
-    maps = Hand(
-        inputs=[X, LENGTHS],
-        outputs=[OUTPUT, {**WEIGHTS, "name": "maps", "axes": ["B", "H", "T", "T"], "layer": 2}],
-        nodes=[
-            *FAST.nodes,
-            helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
-            helper.make_node("MatMul", ["x", "turned"], ["one"]),
-            helper.make_node("Unsqueeze", ["one", "first"], ["one4"]),
-            helper.make_node("Mul", ["one4", "factors"], ["scores"]),
-            helper.make_node("Softmax", ["scores"], ["maps"], axis=-1),
-        ],
-        constants=INNER
-        | {
-            "first": np.array([1], np.int64),
-            "factors": np.array([1.0, 0.5], np.float32).reshape(H, 1, 1),
-        },
-    )
-    write(tmp_path, "named", {"fast": FAST, "deep": maps})
-    x = floats(5, D)
-    with Client(serve(models=tmp_path).one.address) as client:
-        result = client.encode(x, attention=[2], heads=[1])
-
-    assert result.model == "named.deep"
-    assert result.attention is not None
-    expected = np.exp(0.5 * x @ x.T)
-    np.testing.assert_allclose(result.attention[2][0], expected / expected.sum(-1, keepdims=True), atol=1e-5)
 
 
 def test_a_graph_that_cannot_be_described_is_passed_by_with_one_line(

@@ -1,8 +1,6 @@
 """`polyhead serve` as a process: its log, its signals and its exit code."""
 
 import fcntl
-import os
-import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.conftest import Running, fails, procedure
+from tests.server.conftest import Running, procedure
 from tests.servers import COMMAND, Callers, ServerProcess
 
 from polyhead_load.sweep.server import free_port
@@ -80,29 +78,6 @@ def test_ctrl_c_ends_a_drain_and_another_sigterm_does_not(start: Any, device: st
         assert server.end() == -signal.SIGINT
 
 
-def test_a_server_that_is_stopped_for_a_moment_answers_afterwards(start: Any, device: str) -> None:
-    server = start("--device", device)
-    address = server.until(r"serving .* on (\S+) with")[1]
-    callers = Callers(address, infer, count=4)
-    callers.wait_for_answers(20)
-    with grpc.insecure_channel(address) as channel:
-        infer(channel)
-        server.process.send_signal(signal.SIGSTOP)
-        method = procedure(channel, "ServerLive")
-        with fails(grpc.StatusCode.DEADLINE_EXCEEDED):
-            method(b"", timeout=0.5)
-        waiting = [method.future(b"", timeout=60) for _ in range(3)]
-        server.process.send_signal(signal.SIGCONT)
-
-        assert all(each.result() for each in waiting)
-        callers.wait_for_answers(20)
-    server.process.send_signal(signal.SIGTERM)
-    callers.wait_until_ended()
-
-    assert server.end() == 0
-    assert "Traceback" not in server.log
-
-
 def test_a_signal_while_it_loads_ends_it_and_leaves_nothing(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,36 +88,6 @@ def test_a_signal_while_it_loads_ends_it_and_leaves_nothing(
 
     assert server.end() == 0
     assert list(tmp_path.glob("polyhead-*")) == []
-
-
-def test_a_pipe_in_a_manifest_s_place_holds_up_neither_start_nor_watching(
-    start: Any, tmp_path: Path, repository: Path
-) -> None:
-    models = tmp_path / "models"
-    (models / "broken" / "1").mkdir(parents=True)
-    os.mkfifo(models / "broken" / "1" / "manifest.json")
-    shutil.copytree(repository / "tiny", models / "tiny")
-    server = start("--repository-mode", "poll", "--poll-seconds", "0.1", models=models)
-    server.until("broken version 1 is not served: .* it must be a regular file, is a named pipe")
-    server.until(r"serving tiny v1, tiny.attention v1 on 127\.0\.0\.1:\d+ with \w+ExecutionProvider \(auto: ")
-    shutil.copytree(repository / "tiny-tokens", models / "tiny-tokens")
-    server.until("tiny-tokens version 1 is ready")
-    server.process.send_signal(signal.SIGTERM)
-
-    assert server.end() == 0
-
-
-def test_what_a_killed_load_left_is_removed_at_the_next_start(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    abandoned = tmp_path / "polyhead-copy-of-a-killed-load"
-    abandoned.mkdir()
-    (abandoned / "weights.bin").write_bytes(b"weights")
-    server = start("--device", "cpu")
-    server.until(f"removed {abandoned}, which a server left")
-    server.until("serving")
-    assert not abandoned.exists()
 
 
 def test_a_log_that_is_not_read_holds_up_neither_answers_nor_the_end(repository: Path, device: str) -> None:
@@ -178,3 +123,16 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
         assert server.end() == 1
         assert message in server.log
         assert "Traceback" not in server.log
+
+
+def test_what_a_killed_load_left_is_removed_at_the_next_start(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    abandoned = tmp_path / "polyhead-copy-of-a-killed-load"
+    abandoned.mkdir()
+    (abandoned / "weights.bin").write_bytes(b"weights")
+    server = start("--device", "cpu")
+    server.until(f"removed {abandoned}, which a server left")
+    server.until("serving")
+    assert not abandoned.exists()

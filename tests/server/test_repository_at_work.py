@@ -251,18 +251,6 @@ def test_a_load_takes_the_newest_over_and_an_unload_takes_it_away(
     np.testing.assert_allclose(managed.infer("tiny", {"x": X})["output"], answers["b"]["output"], atol=1e-5)
 
 
-def test_a_load_that_fails_leaves_what_is_served(managed: Any, models: Repository) -> None:
-    models.put(2, "b")
-    (models.folder / "tiny" / "2" / "weights.bin").unlink()
-
-    code, message = refused(lambda: order(managed, "Load", "tiny"))
-
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert "version 1 is served" in message
-    assert "version 2: weights.bin is missing" in message
-    assert managed.infer("tiny", {"x": X}).reply.model_version == "1"
-
-
 def test_sessions_that_are_out_of_service_are_let_go(
     managed: Any, models: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,15 +301,6 @@ def test_only_the_management_token_opens_this(managed: Any, name: str) -> None:
     assert refused(lambda: order(managed, name, "tiny", None))[0] is grpc.StatusCode.UNAUTHENTICATED
     assert refused(lambda: order(managed, name, "tiny", "wrong"))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert managed.infer("tiny", {"x": X})["output"].shape == X.shape
-
-
-@pytest.mark.parametrize("name", ["Load", "Unload"])
-@pytest.mark.parametrize("model", ["other", "", "../tiny", "/etc", "tiny.attention", "tiny/1"])
-def test_only_families_of_the_repository_are_known(managed: Any, name: str, model: str) -> None:
-    code, message = refused(lambda: order(managed, name, model))
-
-    assert code is grpc.StatusCode.NOT_FOUND
-    assert "no family" in message
 
 
 @pytest.mark.parametrize("parameter", ["config", "file:1/model.onnx"])

@@ -1,6 +1,5 @@
 """What a request asks of its own sequences: rows of attention, a factor for each head."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,17 +79,6 @@ def test_metadata_names_what_computes(probed: Running, device: str) -> None:
     named = {"cpu": ("onnxruntime_onnx", "onnxruntime"), "openvino": ("openvino", "openvino")}
     assert (metadata.platform, config.backend) == named[device]
     assert config.platform == metadata.platform
-
-
-def test_metadata_says_what_they_may_be(probed: Running) -> None:
-    metadata = probed.call("ModelMetadata", pb.ModelMetadataRequest(name="probed.rows"))
-    tensors = json.loads(metadata.properties["tensors"])
-
-    assert tensors["rows"] == {"axes": ["B", "R"], "role": "rows", "below": "T"}
-    head_mask = {"axes": ["B", "L", "H"], "role": "head_mask", "fill": 1.0, "range": [0.0, 1.0]}
-    assert tensors["head_mask"] == head_mask
-    axes = ["B", "L", "H", "R", "T"]
-    assert tensors["attention_rows"] == {"axes": axes, "role": "attention_rows", "layers": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -186,12 +174,6 @@ def test_selections_that_do_not_fit(probed: Running, parameters: dict[str, Any],
     assert message in probed.rejected("probed.rows", FEEDS, outputs=outputs)
 
 
-def test_rows_are_needed(probed: Running) -> None:
-    message = probed.rejected("probed.rows", {"input_ids": IDS})
-
-    assert message == "input rows is missing: it must be given as INT64 (B, R)"
-
-
 @pytest.mark.parametrize("graph", ["probed", "probed.attention", "probed.rows"])
 def test_a_factor_for_each_head(probed: Running, graph: str) -> None:
     mask = RANDOM.random((3, L, H), np.float32)
@@ -229,13 +211,6 @@ def test_a_head_mask_of_another_shape(probed: Running) -> None:
     inputs = {"input_ids": IDS[:1], "head_mask": np.ones((1, L, 3), np.float32)}
 
     assert "dimension 2 (H) of head_mask must be 2, was 3" in probed.rejected("probed", inputs)
-
-
-def test_a_family_without_one_says_what_it_takes(server: Running) -> None:
-    mask = np.ones((1, 2, 4), np.float32)
-    message = server.rejected("tiny", {"x": np.zeros((1, 2, 16), np.float32), "head_mask": mask})
-
-    assert message == "input 'head_mask' is not known to tiny, which takes x, lengths"
 
 
 def test_requests_with_other_rows_and_masks_share_a_batch(probed_models: Path, device: str) -> None:

@@ -1,6 +1,5 @@
 """What a request reads of the stream of its own sequences, and edits in it."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from tests.server.conftest import Running, fails, running
 from tests.server.graphs import OpenGraph, described
 from tests.servers import quick_settings
 
-from polyhead_proto import messages as pb
 from polyhead_server.scheduling import CostModel, Lanes, Planner, Size, Work
 from polyhead_server.scheduling.batch import asked_bytes
 from polyhead_server.scheduling.execution import run_batch
@@ -87,17 +85,6 @@ def test_places_in_texts(opened: Running) -> None:
     assert "edit_tokens[0, 0] must be between 0 and T-1 (7), was 8" in opened.rejected(
         "probed.stream", texts | edits(batch=2, tokens=8)
     )
-
-
-def test_metadata_says_what_they_may_be(opened: Running) -> None:
-    metadata = opened.call("ModelMetadata", pb.ModelMetadataRequest(name="probed.stream"))
-    tensors = json.loads(metadata.properties["tensors"])
-
-    axes = ["B", "Edits"]
-    assert tensors["edit_layers"] == {"axes": axes, "role": "edit_layers", "fill": 0, "below": L + 1}
-    assert tensors["edit_tokens"] == {"axes": axes, "role": "edit_tokens", "fill": 0, "below": "T"}
-    assert tensors["edit_modes"] == {"axes": axes, "role": "edit_modes", "fill": 0, "below": 4}
-    assert tensors["head_outputs"] == {"axes": ["B", "HeadReads", "K"], "role": "head_outputs"}
 
 
 @pytest.mark.parametrize(

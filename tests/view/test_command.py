@@ -19,24 +19,9 @@ Captured = pytest.CaptureFixture[str]
 
 def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None:
     out = tmp_path / "heads.png"
+    options = ["--model", "words", "--layer", "-1", "--out", str(out), "--address", fake.target]
 
-    assert (
-        main(
-            [
-                "view",
-                "the cat",
-                "--model",
-                "words",
-                "--layer",
-                "-1",
-                "--out",
-                str(out),
-                "--address",
-                fake.target,
-            ]
-        )
-        == 0
-    )
+    assert main(["view", "the cat", *options]) == 0
 
     height, width, _ = imread(out).shape
     assert width > height > 200
@@ -48,16 +33,8 @@ def test_the_command_draws_a_picture(fake: "FakeServer", tmp_path: Path) -> None
 def test_vectors_of_a_file_are_drawn(fake: "FakeServer", tmp_path: Path, capsys: Captured) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 5, 4), np.float32))
     np.save(tmp_path / "several.npy", np.ones((2, 5, 4), np.float32))
-    options = [
-        "--model",
-        "vectors",
-        "--layer",
-        "1",
-        "--out",
-        str(tmp_path / "x.svg"),
-        "--address",
-        fake.target,
-    ]
+    out = str(tmp_path / "x.svg")
+    options = ["--model", "vectors", "--layer", "1", "--out", out, "--address", fake.target]
 
     assert main(["view", "--input", str(tmp_path / "x.npy"), *options]) == 0
 
@@ -131,11 +108,6 @@ def test_similarity_shows_the_pairs_that_add_most(real_server: str, capsys: Capt
     assert [float(row[2]) for row in rows] == sorted((float(row[2]) for row in rows), reverse=True)
     assert len(capsys.readouterr().out.splitlines()) == len(lines) - 8
     assert out.read_text().startswith("<?xml")
-
-
-def test_similarity_is_refused_where_vectors_are_not_pooled(fake: "FakeServer", capsys: Captured) -> None:
-    assert main(["similarity", "a", "b", "--model", "words", "--address", fake.target]) == 1
-    assert "only for a family that pools by the mean; words does not pool" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_extra_is_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from polyhead_server.grpc.access import Guard
 from polyhead_server.http import cohere, oip, openai, tei
 from polyhead_server.http.caller import Service
 from polyhead_server.http.errors import COHERE, OPEN_INFERENCE, OPENAI, TEI, plain_reply
-from polyhead_server.http.families import Families
 from polyhead_server.http.routing import AnyCaller, RequestMiddleware, make_router
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.metrics import any_ready, exposition
@@ -97,7 +96,6 @@ def create_application(
         local_only=is_loopback(settings.http_host) and not protected,
         log=log,
         workers=workers,
-        families=None if runtime is None else Families(runtime.registry),
     )
     application = _Application(
         title="polyhead",
@@ -133,7 +131,7 @@ def create_application(
     application.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=1)
     if settings.http_origin:
         application.add_middleware(
-            _CrossOrigin,
+            CORSMiddleware,
             allow_origins=settings.http_origin,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
@@ -154,17 +152,6 @@ class _Application(FastAPI):
             for name in ("HTTPValidationError", "ValidationError"):
                 document["components"]["schemas"].pop(name, None)
         return super().openapi()
-
-
-class _CrossOrigin(CORSMiddleware):
-    """Tell browsers which pages may call."""
-
-    def preflight_response(self, request_headers: Any) -> Response:
-        """Return the answer to the question whether a request may be sent."""
-        response = super().preflight_response(request_headers)
-        if not self.is_allowed_origin(request_headers["origin"]):
-            response.status_code = 403
-        return response
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

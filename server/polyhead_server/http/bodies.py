@@ -2,13 +2,14 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from mmap import mmap
 from typing import Any, TypeVar
 
 import orjson
-from fastapi import HTTPException, Response
+from fastapi import HTTPException
+from fastapi.responses import StreamingResponse
 
 from polyhead_server.errors import ExpiredError, InvalidRequestError, TooLargeError, quoted
 from polyhead_server.serving.budget import Reservation
@@ -176,13 +177,12 @@ def _seen(document: str, at: int) -> str:
     return f": {quoted(document[at : at + 16])}" if at < len(document) else ""
 
 
-class Pieces(Response):
-    """A reply in pieces.
+class Pieces(StreamingResponse):
+    """A reply in pieces. Its task ends when the client leaves: see `until_left`.
 
     Args:
         content: The pieces, made as they are taken.
         run: Makes a piece.
-        size: The body's bytes; None: not known yet.
         work_bytes: What making a piece costs, in bytes.
         media_type: Its type.
         headers: Further headers.
@@ -190,31 +190,23 @@ class Pieces(Response):
 
     def __init__(
         self,
-        content: Iterable[bytes | memoryview],
+        content: Iterator[bytes | memoryview],
         run: Run,
         *,
-        size: int | None = None,
         work_bytes: int = 0,
         media_type: str = "application/json",
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(media_type=media_type, headers=headers)
-        if size is None:
-            del self.headers["content-length"]
-        else:
-            self.headers["content-length"] = str(size)
-        self._content = iter(content)
-        self._run = run
-        self._work_bytes = work_bytes
+        async def pieces() -> AsyncIterator[bytes]:
+            while (piece := await run(work_bytes, next, content, None)) is not None:
+                for start in range(0, len(piece), PIECE):
+                    yield bytes(piece[start : start + PIECE])
+
+        super().__init__(pieces(), headers=headers, media_type=media_type)
 
     async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
         """Send it."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        while (piece := await self._run(self._work_bytes, next, self._content, None)) is not None:
-            for start in range(0, len(piece), PIECE):
-                body = bytes(piece[start : start + PIECE])
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        await self.stream_response(send)
 
 
 @asynccontextmanager

@@ -18,13 +18,13 @@ from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import ExpiredError, InvalidRequestError, quoted
 from polyhead_server.grpc.access import Guard
 from polyhead_server.http.bodies import PIECE, SMALL, Pieces, read_body, read_json, until_left
-from polyhead_server.http.errors import ErrorStyle, error_reply
-from polyhead_server.http.families import Families
+from polyhead_server.http.errors import ErrorStyle, code_of, error_reply
 from polyhead_server.http.fields import invalid
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.access_log import RequestLog, request_id
 from polyhead_server.runtime import Runtime
+from polyhead_server.serving.registry import Registry
 from polyhead_server.settings import Settings
 
 BYTES_PER_NUMBER = 12
@@ -54,8 +54,6 @@ class Service:
     """Records inferences."""
     workers: Executor
     """Runs work on large bodies."""
-    families: Families | None
-    """What models can do, where there is inference."""
 
     async def run(self, size: int, function: Callable[..., T], *arguments: object) -> T:
         """Call a function that works on so many bytes: in another thread if they are many."""
@@ -102,19 +100,13 @@ class Caller:
         return self.service.runtime
 
     @property
-    def families(self) -> Families:
-        """What models can do, where there is inference."""
-        assert self.service.families is not None  # noqa: S101 - as above
-        return self.service.families
+    def registry(self) -> Registry:
+        """The models, where there is inference."""
+        return self.runtime.registry
 
     def header(self, name: str) -> str:
         """Return a header; if it comes twice, as a list with commas."""
         return ", ".join(value for key, value in self._metadata if key == name)
-
-    @property
-    def has_body(self) -> bool:
-        """Whether a body comes with it."""
-        return self.header("content-length") not in {"", "0"} or self.header("transfer-encoding") != ""
 
     # ---- Its reply ---------------------------------------------------------------------------------
 
@@ -168,14 +160,16 @@ class Caller:
         traceback.clear_frames(error.__traceback__)  # which hold what was read
         if isinstance(error, RequestValidationError):
             error = invalid(error)
-        self.count(InvalidRequestError() if isinstance(error, HTTPException) else error)
+        self.count(error)
         return error_reply(error, self.id, style)
 
     def count(self, error: BaseException) -> None:
         """Count an inference that the runtime did not have when an error ended it."""
-        if self.counts:
+        if self.counts and isinstance(error, HTTPException):
+            self.registry.unattributed.rejected(code_of(error))
+        elif self.counts:
             total_ns = time.perf_counter_ns() - self._began_ns
-            self.runtime.registry.unattributed.failed(total_ns=total_ns, error=error)
+            self.registry.unattributed.failed(total_ns=total_ns, error=error)
 
     async def json(self, content: Iterable[bytes], *, work_bytes: int = 0) -> Response:
         """Return a reply.
@@ -187,7 +181,7 @@ class Caller:
         text: bytes = await self.service.run(work_bytes, b"".join, content)
         if len(text) <= PIECE:
             return Response(text, media_type="application/json")
-        return Pieces((text,), self.service.run, size=len(text))
+        return Pieces(iter((text,)), self.service.run, headers={"content-length": str(len(text))})
 
     # ---- Its body ----------------------------------------------------------------------------------
 
@@ -209,8 +203,7 @@ class Caller:
         given = self.header("content-type").partition(";")[0].strip()
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
             raise HTTPException(415, f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
-        drops = self.runtime.registry.unattributed
-        self.held = self.until_sent.enter_context(self.runtime.budget.begin(drops))
+        self.held = self.until_sent.enter_context(self.runtime.budget.begin())
         body = await read_body(
             request.receive,
             size=self.header("content-length"),

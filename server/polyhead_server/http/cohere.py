@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.errors import COHERE
-from polyhead_server.http.fields import MOST_INPUTS, Count, Described, must, shown
+from polyhead_server.http.fields import MOST_INPUTS, Count, Described
 from polyhead_server.http.routing import INFERENCE, Inferring, make_router
 from polyhead_server.http.scoring import RankingOptions, rank
 
@@ -31,21 +31,6 @@ class Document(BaseModel):
     text: str
 
 
-def _read_documents(given: Any) -> list[str]:
-    if not isinstance(given, list):
-        raise must(f"must be an array, was {shown(given)}")
-    if not 1 <= len(given) <= MOST_INPUTS:
-        raise must(f"must be from 1 to {MOST_INPUTS} texts, were {len(given)}")
-    texts = [one.get("text", one) if isinstance(one, dict) else one for one in given]
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise must(f"must be a string, or an object with a text, was {shown(text)}", index)
-    return texts
-
-
-_Listed = Annotated[list[str | Document], Field(min_length=1, max_length=MOST_INPUTS)]
-
-
 class RankBody(RankingOptions):
     """What to rank."""
 
@@ -53,7 +38,7 @@ class RankBody(RankingOptions):
 
     model: str
     """The family"""
-    documents: Annotated[Any, PlainValidator(_read_documents, json_schema_input_type=_Listed)]
+    documents: Annotated[list[str | Document], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
     """Texts, or objects with a text"""
     top_n: Count | None = None
     """The most results: all by default"""
@@ -112,10 +97,11 @@ class RankReply(Described):
 async def _rank(version: str, body: RankBody, caller: Caller) -> Response:
     if body.truncate is None:
         body.truncate = True
-    ranks, tokens = await rank(caller, "documents", body.documents, body)
-    results = [one.described("relevance_score") for one in ranks[: body.top_n]]
+    texts = [one if isinstance(one, str) else one.text for one in body.documents]
+    ranks, tokens = await rank(caller, "documents", texts, body, "relevance_score")
+    results = ranks[: body.top_n]
     if body.return_documents:
-        results = [one | {"document": {"text": body.documents[one["index"]]}} for one in results]
+        results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
     meta = {"api_version": {"version": version}, "tokens": {"input_tokens": tokens}}
     return await caller.json([orjson.dumps({"id": str(uuid.uuid4()), "results": results, "meta": meta})])
 

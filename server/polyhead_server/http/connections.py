@@ -4,10 +4,12 @@ All of this runs on the event loop.
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -20,11 +22,7 @@ from polyhead_server.observability.logs import LOGGER
 _PROMPT_SECONDS = 0.25
 """Within this time of a connection, or of the last reply, its client is not late with its request."""
 
-_LAST_REQUESTS_SECONDS = 0.1
-"""For those that connected just before the end to send their requests."""
-
-_NO_DESCRIPTOR_PAUSE_SECONDS = 0.1
-_NO_ROOM_PAUSE_SECONDS = 0.01
+_PAUSE_SECONDS = 0.01
 _LOOK_SECONDS = 0.02
 
 
@@ -62,7 +60,6 @@ class Connections:
         self._config = uvicorn.Config(
             application,
             ws="none",
-            lifespan="off",
             log_config=None,
             log_level="critical",
             access_log=False,
@@ -72,62 +69,52 @@ class Connections:
         self._config.load()
         self._state = ServerState()
         self._open: dict[GuardedProtocol, asyncio.Future[None]] = {}
-        """What opens each connection, in the order of their last replies, or of their beginnings."""
+        """What opens each connection."""
+        self._pause: asyncio.TimerHandle | None = None
 
-    def start(self) -> asyncio.Future[None]:
-        """Start to accept connections; return what fails if that does."""
-        self._accepting = asyncio.ensure_future(self._accept())
-        return self._accepting
+    def start(self) -> None:
+        """Accept connections from now on."""
+        asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
     async def end(self, seconds: float) -> None:
-        """Accept what waits, and nothing more; finish it, unless that takes longer."""
-        asyncio.get_running_loop().remove_reader(self._listening)  # it accepts even if nobody awaits that
-        self._accepting.cancel()
-        await asyncio.wait((self._accepting,))
-        with suppress(OSError):  # there is no other one, or no descriptor for it
-            for _ in range(self._limit - len(self._open)):
-                self._begin(self._listening.accept()[0])
+        """Accept nothing more; finish what was accepted, unless that takes longer."""
+        if self._pause is not None:
+            self._pause.cancel()
+        asyncio.get_running_loop().remove_reader(self._listening)
         self._listening.close()
-        await asyncio.sleep(_LAST_REQUESTS_SECONDS)
-        for connection in list(self._open):
-            if connection.transport is None:
-                self._end(connection)
-            else:
+        for connection, opening in list(self._open.items()):
+            if opening.done():
                 connection.shutdown()
-        closing = asyncio.get_running_loop().time() + seconds
-        while self._open and asyncio.get_running_loop().time() < closing:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                self._end(connection)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._open:  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_SECONDS)
         for connection in list(self._open):
             self._end(connection)
 
-    async def _accept(self) -> None:
+    def _accept(self) -> None:
+        """Accept a connection, if there is room for it."""
+        try:
+            if len(self._open) < self._limit or self._make_room():
+                self._begin(self._listening.accept()[0])
+                return
+        except BlockingIOError:  # its client has left
+            return
+        except OSError as error:  # no descriptor for it, for example: it keeps waiting
+            LOGGER.debug("HTTP: a connection was not accepted: %s", error)
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(self._listening)
-            except OSError:  # no descriptor for it, for example: it keeps waiting
-                await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
-                continue
-            try:
-                while len(self._open) >= self._limit:
-                    # Requests that have come are read first, however long the event loop was held up: a new
-                    # connection opens within two turns, and its request is read before the end of the fourth.
-                    for _ in range(4):
-                        await asyncio.sleep(0)
-                    if len(self._open) >= self._limit and not self._make_room():
-                        await asyncio.sleep(_NO_ROOM_PAUSE_SECONDS)
-            except BaseException:
-                accepted.close()
-                raise
-            self._begin(accepted)
+        loop.remove_reader(self._listening)
+        self._pause = loop.call_later(_PAUSE_SECONDS, self.start)
 
     def _make_room(self) -> bool:
-        """End the first connection that is idle; return whether there was one."""
+        """End the connection that has been idle the longest; return whether there was one."""
         prompt = asyncio.get_running_loop().time() - _PROMPT_SECONDS
-        late = next((one for one in self._open if one.idle and one.since < prompt), None)
-        if late is not None:
-            self._end(late)
-        return late is not None
+        late = [one for one in self._open if one.idle and one.since < prompt]
+        if late:
+            self._end(min(late, key=lambda one: one.since))
+        return bool(late)
 
     def _begin(self, accepted: socket.socket) -> None:
         """Give a socket its protocol, behind TLS if there is any."""
@@ -136,31 +123,34 @@ class Connections:
             server_state=self._state,
             app_state={},
             stall_seconds=self._stall_seconds,
-            on_reply=self._replied,
             on_end=lambda one: self._open.pop(one, None),
         )
-        self._open[connection] = asyncio.ensure_future(self._open_connection(connection, accepted))
+        opening = asyncio.ensure_future(self._connect(connection, accepted))
+        opening.add_done_callback(partial(self._opened, connection, accepted))
+        self._open[connection] = opening
 
-    async def _open_connection(self, connection: GuardedProtocol, accepted: socket.socket) -> None:
-        try:
-            context = None if self._context is None else self._context()
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else guard.HEAD_SECONDS,
-            )
-        except (Exception, asyncio.CancelledError) as error:
-            log = LOGGER.debug if isinstance(error, OSError | asyncio.CancelledError) else LOGGER.exception
-            log("HTTP: a connection was not opened: %s", error)
+    async def _connect(self, connection: GuardedProtocol, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        context = None if self._context is None else self._context()
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection,
+            accepted,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else guard.HEAD_SECONDS,
+        )
+
+    def _opened(
+        self, connection: GuardedProtocol, accepted: socket.socket, opening: asyncio.Future[None]
+    ) -> None:
+        """Forget a connection that was not opened: it failed, or was ended before it began."""
+        error = None if opening.cancelled() else opening.exception()
+        if error is not None:
+            level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+            LOGGER.log(level, "HTTP: a connection was not opened: %s", error, exc_info=error)
+        if error is not None or opening.cancelled():
             self._open.pop(connection, None)
             accepted.close()
 
     def _end(self, connection: GuardedProtocol) -> None:
         self._open.pop(connection).cancel()
         connection.end()
-
-    def _replied(self, connection: GuardedProtocol) -> None:
-        """Put a connection behind those whose last reply was earlier."""
-        if connection in self._open:
-            self._open[connection] = self._open.pop(connection)

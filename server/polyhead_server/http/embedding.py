@@ -6,6 +6,7 @@ Shape letters: B inputs, T tokens, D width, n words.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto.names import (
@@ -32,9 +33,8 @@ from polyhead_server.http.calls import (
     request_of_texts,
     text_bytes,
 )
-from polyhead_server.http.families import output_of
+from polyhead_server.http.families import cheapest, named, output_of
 from polyhead_server.http.fields import Body
-from polyhead_server.http.tensors import pack
 from polyhead_server.inference.vectors import ranges_of
 from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
@@ -98,8 +98,8 @@ async def embed(
         EngineError: The engine failed.
     """
     can, does = (embeds, "embed") if roles == DENSE else (weighs_words, "weigh words")
-    named = caller.families.named(options.model, can, does)
-    signature = caller.families.cheapest(named, roles)
+    model = named(caller.registry, options.model, can, does)
+    signature = cheapest(caller.registry, model, roles)
     outputs = [output_of(signature, role) for role in roles]
     if outputs[0] is None or signature.feed(TOKENS) is None:
         gives = "pools tokens" if roles == DENSE else "weighs words (polyhead export --graphs sparse)"
@@ -127,16 +127,16 @@ async def embed(
         part = inputs[chunk.start : chunk.stop]
         if isinstance(part[0], str):
             return request_of_texts(message, {TEXT: part})
-        names = [signature.feed(role) for role in (TOKENS, LENGTHS)]
-        ids, lengths = (spec.name for spec in names if spec is not None)
         longest = max(map(len, part))
         check_total(len(part), longest, most_tokens)
-        rows = [[*row, *[0] * (longest - len(row))] for row in part]
-        message.inputs.add(name=ids, datatype="INT64", shape=[len(part), longest])
-        message.inputs.add(name=lengths, datatype="INT64", shape=[len(part)])
-        sizes = [len(row) for row in part]
-        raw = [pack(ids, "INT64", [len(part), longest], rows), pack(lengths, "INT64", [len(part)], sizes)]
-        return make_request(message, raw)
+        padded = np.zeros((len(part), longest), np.int64)
+        for row, ids in zip(padded, part, strict=True):
+            row[: len(ids)] = ids
+        arrays = (padded, np.array(list(map(len, part)), np.int64))
+        for role, array in zip((TOKENS, LENGTHS), arrays, strict=True):
+            if (spec := signature.feed(role)) is not None:
+                message.inputs.add(name=spec.name, datatype="INT64", shape=array.shape)
+        return make_request(message, [array.tobytes() for array in arrays])
 
     sizes = [
         InputSize(0, text_bytes(each)) if isinstance(each, str) else InputSize(len(each), 0)
@@ -144,4 +144,4 @@ async def embed(
     ]
     names = dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]")
     arrays, tokens = joined(await answer_list(caller, sizes, request, names))
-    return named.name, arrays, tokens
+    return model.name, arrays, tokens

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.grpc.call import logged_reply
 from polyhead_server.observability.access_log import CURRENT
+from polyhead_server.observability.logs import LOGGER
 
 STATUS: Mapping[StatusCode, int] = MappingProxyType(
     {
@@ -34,19 +36,6 @@ STATUS: Mapping[StatusCode, int] = MappingProxyType(
 """The HTTP status of each gRPC status that the server gives."""
 
 _CODES: Mapping[int, str] = {status: code.name for code, status in STATUS.items()}
-
-_MEANINGS: Mapping[int, str] = {
-    400: "Something is wrong with the request; the message names it",
-    401: "The call must carry a token",
-    403: "The token does not open this, pages of this origin may not call, or Host is not a local name",
-    404: "There is no such model or version",
-    413: "A limit would be passed",
-    415: "The type or encoding of the body is not known",
-    500: "The server failed; its log says why under the request's id",
-    503: "Loading, failed to load, draining or too busy: see Retry-After",
-    504: "The deadline passed, or the body did not come in time",
-}
-
 
 INFERENCE_ERRORS = (400, 403, 404, 413, 415, 500, 503, 504)
 """The statuses of inferences that fail."""
@@ -111,7 +100,8 @@ class ErrorStyle:
     def responses(self, *statuses: int) -> dict[int | str, dict[str, Any]]:
         """Return what the OpenAPI document says of these statuses."""
         return {
-            status: {"model": self.model, "description": _MEANINGS[status]} for status in sorted(statuses)
+            status: {"model": self.model, "description": HTTPStatus(status).phrase}
+            for status in sorted(statuses)
         }
 
 
@@ -124,11 +114,19 @@ COHERE = ErrorStyle(CohereError, lambda _, message: {"message": message})
 # ---- Replies -----------------------------------------------------------------------------------
 
 
+def code_of(error: HTTPException) -> str:
+    """Return the name of the gRPC status that stands for an error of HTTP's own."""
+    return _CODES.get(error.status_code, StatusCode.INVALID_ARGUMENT.name)
+
+
 def error_reply(error: Exception, request_id: str, style: ErrorStyle) -> Response:
     """Return the reply that ends a request with an error; log it where it is the server's fault."""
     if isinstance(error, HTTPException):
+        code = code_of(error)
         if (record := CURRENT.get()) is not None:
-            record.code, record.message = _CODES.get(error.status_code, "INVALID_ARGUMENT"), error.detail
+            record.code, record.message = code, error.detail
+        else:
+            LOGGER.debug("call rejected: %s: %s", code, error.detail, extra={"request_id": request_id})
         return plain_reply(error.status_code, error.detail, style, error.headers)
     rejected = logged_reply(error, request_id)
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)

@@ -1,16 +1,17 @@
 """Fields of bodies and headers: what they may hold, and what a caller is told who sends something else.
 
-pydantic checks bodies, and the OpenAPI document is made of what it checks. A list that may be long is read by
-a function of ours, or up to its first wrong element: an error for each would take seconds.
+pydantic checks bodies, and the OpenAPI document is made of what it checks. A list that may be long is read up
+to its first wrong element: an error for each would take seconds.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS
@@ -22,17 +23,20 @@ MOST_INPUTS = 2048
 MOST_PAIRS = MOST_INPUTS * DEFAULT_PAIRS
 """Of evidence, for all texts of a call: some 2 MiB of JSON."""
 
-_MUST = "must"
 _UNKNOWN = "unknown_field"
 _NAMES: Mapping[type, str] = {list: "an array", dict: "an object"}
 _KINDS: Mapping[str, str] = {
     "dict_type": "must be an object",
     "int_type": "must be a whole number",
+    "is_instance_of": "must be an array",
     "list_type": "must be an array",
     "model_attributes_type": "must be an object",
+    "model_type": "must be an object",
     "none_required": "must be left out, or null",
 }
 """What pydantic says in words of Python."""
+_COUNTED = " after validation, not "
+"""Between what it says of a list's length, and the length."""
 
 
 class Body(BaseModel):
@@ -54,34 +58,45 @@ class Body(BaseModel):
         return value
 
 
-def must(problem: str, *at: int | str) -> PydanticCustomError:
-    """Return an error for a validator to raise.
-
-    Args:
-        problem: What follows the name of what is wrong: what it must be, and what it was.
-        at: Where it is in what is validated.
-    """
-    return PydanticCustomError(_MUST, "must", {"problem": problem, "at": at})
-
-
 def invalid(error: RequestValidationError) -> InvalidRequestError:
     """Return an error that says where a request is wrong, what must stand there and what stood."""
-    first: Mapping[str, Any] = error.errors()[0]
-    kind, given, limits = first["type"], first["input"], first.get("ctx", {})
-    _, *path = first["loc"]
+    errors: Sequence[Mapping[str, Any]] = error.errors()
+    of_field = [one for one in errors if one["loc"][:2] == errors[0]["loc"][:2]]
+    # Several, where each member of a union says what it takes: best one that takes values of this type.
+    apt = [one for one in of_field if not one["type"].endswith("_type")] or of_field
+    path = max((_path_of(one["loc"], error.body) for one in apt), key=len)
+    first, *others = (one for one in apt if _path_of(one["loc"], error.body) == path)
+    kind, limits = first["type"], first.get("ctx", {})
     if kind == "missing":
-        name = path.pop() if path else None
-        problem = f"must have the field {name}" if name else "must have a body of JSON, had none"
+        _, *whole = first["loc"]
+        problem = f"must have the field {whole[-1]}" if whole else "must have a body of JSON, had none"
     elif kind == _UNKNOWN:
         known, name = limits["known"], quoted(limits["name"])
         return InvalidRequestError(f"field {name} of {_place(path)} is not known; there are {known}")
-    elif kind == _MUST:
-        path, problem = [*path, *limits["at"]], limits["problem"]
     else:
-        words = re.sub(r"^\w+ should", "must", first["msg"]).replace("valid ", "")
-        words, is_count, count = words.partition(" after validation, not ")
-        problem = f"{_KINDS.get(kind, words)}, {f'had {count}' if is_count else f'was {shown(given)}'}"
+        words = " or ".join(dict.fromkeys(map(_words, (first, *others)))).replace(" or must be ", " or ")
+        _, is_count, count = first["msg"].partition(_COUNTED)
+        problem = f"{words}, had {count}" if is_count else f"{words}, was {shown(first['input'])}"
     return InvalidRequestError(f"{_place(path)} {problem}")
+
+
+def _path_of(location: Sequence[int | str], body: Any) -> list[int | str]:
+    """Return the steps to a place of a body, without the names that pydantic gives to members of unions."""
+    where, *steps = location
+    if where != "body":
+        return steps
+    path = []
+    for step in steps:
+        with suppress(LookupError, TypeError):
+            body = body[step]
+            path.append(step)
+    return path
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    """Say what a place must hold."""
+    words = re.sub(r"^\w+ should", "must", error["msg"].partition(_COUNTED)[0]).replace("valid ", "")
+    return _KINDS.get(error["type"], words)
 
 
 def shown(value: object) -> str:
@@ -112,71 +127,31 @@ def _whole(given: Any) -> Any:
 
 Natural = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_whole)]
-_Ids = Annotated[list[Natural], Field(min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
 """Texts of which each is an input."""
 
 
-def _read_inputs(given: Any) -> Sequence[str] | Sequence[Sequence[int]]:
-    """Return one or many texts or lists of token ids as many."""
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, list):
-        raise must(f"must be a text, texts, token ids or lists of token ids, was {shown(given)}")
-    if not given:
-        raise must("must have at least one text or token id, had none")
-    kinds = set(map(type, given))
-    if kinds <= {int, float}:
-        return [_read_ids(given)]
-    if len(given) > MOST_INPUTS:
-        raise must(f"must be at most {MOST_INPUTS} inputs, were {len(given)}")
-    if kinds == {list}:
-        return [_read_ids(row, index) for index, row in enumerate(given)]
-    if kinds != {str}:
-        wrong = next(one for one in given if type(one) not in {str, list} or type(one) is not type(given[0]))
-        raise must(
-            f"must be a text, texts, token ids or lists of token ids, all of one kind, had {shown(wrong)}"
-        )
-    return given
+def _all_whole(given: Any) -> Any:
+    """Return token ids as whole numbers. There may be a million, of which none is looked at without need."""
+    is_mixed = isinstance(given, list) and float in set(map(type, given))
+    return [_whole(one) for one in given] if is_mixed else given
 
 
-def _read_ids(row: Sequence[Any], *at: int) -> Sequence[int]:
-    """Return a list of token ids. It may be long: all that is right is looked at together."""
-    if not row:
-        raise must("must be token ids, at least one", *at)
-    ids = row if set(map(type, row)) == {int} else [_whole(one) for one in row]
-    if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > MOST:
-        wrong = next(i for i, one in enumerate(ids) if type(one) is not int or not 0 <= one <= MOST)
-        raise must(f"must be a token id, from 0 to {MOST}, was {shown(row[wrong])}", *at, wrong)
-    return ids
+def _listed(given: Any) -> Any:
+    """Return one input as a list of one."""
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else given
 
 
-Inputs = Annotated[
-    Any,
-    PlainValidator(
-        _read_inputs,
-        json_schema_input_type=str
-        | Texts
-        | _Ids
-        | Annotated[list[_Ids], Field(min_length=1, max_length=MOST_INPUTS)],
-    ),
+_Ids = Annotated[
+    list[Annotated[int, Field(ge=0, le=MOST)]],
+    Field(fail_fast=True, min_length=1),
+    BeforeValidator(_all_whole),
 ]
+_Rows = Annotated[list[_Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
+Inputs = Annotated[str | Texts | _Ids | _Rows, AfterValidator(_listed)]
 """What is embedded: B texts, or B lists of token ids."""
 
-
-def _read_evidence(given: Any) -> bool | int | None:
-    count = _whole(given)
-    if count is None or isinstance(count, bool) or (isinstance(count, int) and 1 <= count <= MOST_PAIRS):
-        return count
-    raise must(f"must be true, false or a whole number from 1 to {MOST_PAIRS}, was {shown(given)}")
-
-
-Evidence = Annotated[
-    Any,
-    PlainValidator(
-        _read_evidence, json_schema_input_type=bool | Annotated[int, Field(ge=1, le=MOST_PAIRS)] | None
-    ),
-]
+Evidence = bool | Annotated[int, Field(ge=1, le=MOST_PAIRS), BeforeValidator(_whole)] | None
 """Whether to return evidence, or how many pairs of tokens of it."""
 
 

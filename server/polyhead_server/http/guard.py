@@ -22,10 +22,6 @@ something of it, such as a part of one header."""
 READ_BYTES = 64 * 2**10
 """What every connection may hold before it is counted: all of them may be read in one turn."""
 
-_FEW_CHUNKS = 1024
-_LEAST_CHUNK_BYTES = 256
-"""On average, of a body in more chunks than few: each takes a microsecond or two."""
-
 _MOST_WAITING = 32
 """Requests that a client may send on one connection before it has the reply to the first."""
 
@@ -35,7 +31,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
     Args:
         stall_seconds: How long a client may take to read a reply that fills the buffer.
-        on_reply: Called with the connection when a reply is complete.
         on_end: Called with the connection when it has ended.
         options: uvicorn's.
     """
@@ -44,7 +39,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self,
         *,
         stall_seconds: float,
-        on_reply: Callable[["GuardedProtocol"], object],
         on_end: Callable[["GuardedProtocol"], object],
         **options: Any,
     ) -> None:
@@ -53,12 +47,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """When it was opened, or got its last reply."""
         self.parser = _PlainParser(self)
         self._stall_seconds = stall_seconds
-        self._on_reply = on_reply
         self._on_end = on_end
-        self._head_bytes = self._body_bytes = self._chunks = 0
-        self._unused_bytes = 0
+        self._head_bytes = self._unused_bytes = 0
         self._in_head = False
-        self._refused = ""
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -101,13 +92,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject what is not HTTP, after the replies to what came before it."""
-        if not self._answering:
-            super().send_400_response(msg)
-        elif not self.cycle.more_body:
-            self._refused = msg
+        """Reject what is not HTTP, and end the connection after the replies to what came before it."""
+        if self._answering and not self.cycle.more_body:
+            self.cycle.keep_alive = False
             self.flow.pause_reading()
-        elif self.pipeline or self.cycle.response_started:
+        elif self._answering and (self.pipeline or self.cycle.response_started):
             self.transport.abort()
         else:
             super().send_400_response(msg)
@@ -115,22 +104,19 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request; a part of it may have come."""
         self.since = self.loop.time()
-        self._on_reply(self)
         if not self.flow.write_paused:
             self._forget_stall()
+        if self.expect_100_continue and self.cycle.more_body:
+            self.transport.close()  # what comes next may be the body, or not
         super().on_response_complete()
-        if self.transport.is_closing():
-            return
-        if self._refused and not self._answering:
-            super().send_400_response(self._refused)
-        elif self._in_head:
+        if self._in_head and not self.transport.is_closing():
             self._watch_head()
 
     # ---- The head of a request ---------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._in_head, self._head_bytes, self._body_bytes, self._chunks = True, 0, 0, 0
+        self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -166,18 +152,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
         self._unused_bytes = 0
-        self._body_bytes += len(body)
         super().on_body(body)
-
-    def on_chunk_header(self) -> None:
-        """Begin a chunk.
-
-        Raises:
-            ValueError: There are too many small ones.
-        """
-        self._chunks += 1
-        if self._chunks > _FEW_CHUNKS and self._body_bytes < _LEAST_CHUNK_BYTES * self._chunks:
-            raise ValueError("the chunks are too small")
 
     def on_message_complete(self) -> None:
         """End a request."""

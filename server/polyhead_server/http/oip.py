@@ -186,8 +186,8 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         if not written.raw:
             return await caller.json(written.json, work_bytes=cost)
         pieces = (await run(cost, b"".join, written.json), *written.raw)
-        headers = {JSON_BYTES: str(len(pieces[0]))}
-        return Pieces(pieces, run, size=sum(map(len, pieces)), media_type=BINARY, headers=headers)
+        headers = {JSON_BYTES: str(len(pieces[0])), "content-length": str(sum(map(len, pieces)))}
+        return Pieces(iter(pieces), run, media_type=BINARY, headers=headers)
 
     def describe(end: str, procedure: str, field: str = "") -> None:
         @router.get(
@@ -211,7 +211,7 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
     )
     async def ready(caller: AnyCaller, of: Annotated[pb.ModelReadyRequest, model]) -> Response:
         """Say whether a model is ready."""
-        caller.runtime.registry.slot(of.name, of.version)  # which knows of one that there is not
+        caller.registry.slot(of.name, of.version)  # which knows of one that there is not
         response = await caller.runtime.call("ModelReady", of.SerializeToString())
         is_ready = pb.ModelReadyResponse.FromString(response).ready
         return _json({"name": of.name, "ready": is_ready}, 200 if is_ready else 503)

@@ -10,16 +10,15 @@ from contextlib import nullcontext
 from email.utils import formatdate
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Request, Response
 from fastapi.routing import APIRoute
-from grpc import StatusCode
 from pydantic import WithJsonSchema
 
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import InvalidRequestError, quoted
 from polyhead_server.http.caller import Caller, Service
-from polyhead_server.http.errors import INFERENCE_ERRORS, STATUS, ErrorStyle, plain_reply
+from polyhead_server.http.errors import INFERENCE_ERRORS, STATUS, ErrorStyle
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import HTTP, PROTOCOL
 
@@ -61,12 +60,11 @@ def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bo
 
             async def answer(request: Request) -> Response:
                 caller: Caller = request.scope["caller"]
-                if (rejection := _rejection(caller, procedure)) is not None:
-                    return _reject(caller, style, *rejection, infers=infers)
                 caller.counts = infers
                 log = caller.service.log if infers else None
                 with nullcontext() if log is None else log.request(caller):
                     try:
+                        _check_may_call(caller, procedure)
                         return await handle(await caller.read(request, binary=binary) if reads else request)
                     except Exception as error:
                         return caller.failed(error, style)
@@ -80,29 +78,26 @@ def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bo
     return APIRouter(route_class=Guarded, responses=style.responses(*statuses))
 
 
-def _rejection(caller: Caller, procedure: str) -> tuple[StatusCode, str] | None:
-    """Return why a request is rejected unread, or None if it is not."""
+def _check_may_call(caller: Caller, procedure: str) -> None:
+    """Check who calls, before anything is read.
+
+    Raises:
+        HTTPException: The caller may not.
+    """
     service, host, origin = caller.service, caller.header("host"), caller.header("origin")
     if service.local_only and _LOCAL.fullmatch(host) is None:
-        return StatusCode.PERMISSION_DENIED, (
+        raise HTTPException(
+            403,
             f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
-            "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert"
+            "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert",
         )
     if origin and origin not in service.settings.http_origin:
-        return StatusCode.PERMISSION_DENIED, (
-            f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
+        raise HTTPException(
+            403, f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
         )
-    if not procedure:
-        return None
-    return service.guard.rejection(RPCS[procedure].path, caller.invocation_metadata())
-
-
-def _reject(caller: Caller, style: ErrorStyle, code: StatusCode, message: str, *, infers: bool) -> Response:
-    """Log and count a request that is rejected unread, and return its reply."""
-    LOGGER.debug("call rejected: %s: %s", code.name, message, extra={"request_id": caller.id})
-    if infers:
-        caller.runtime.registry.unattributed.rejected(code.name)
-    return plain_reply(STATUS[code], message, style)
+    if procedure and (found := service.guard.rejection(RPCS[procedure].path, caller.invocation_metadata())):
+        code, message = found
+        raise HTTPException(STATUS[code], message)
 
 
 async def _caller(request: Request) -> Caller:
@@ -152,32 +147,18 @@ class RequestMiddleware:
         """Answer a request."""
         PROTOCOL.set(HTTP)
         caller = Caller(self._service, scope["headers"])
-        unread = caller.has_body
-
-        async def receive_all() -> Any:
-            nonlocal unread
-            message = await receive()
-            unread = unread and message.get("more_body", False)
-            return message
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
-                own = {"date": formatdate(usegmt=True), REQUEST_ID: caller.id}
-                headers = [
-                    *message["headers"],
-                    *((name.encode(), value.encode()) for name, value in own.items()),
-                ]
-                if unread:  # the rest of it is not read
-                    headers.append((b"connection", b"close"))
-                message = {**message, "headers": headers}
+                date, request_id = formatdate(usegmt=True).encode(), caller.id.encode()
+                own = ((b"date", date), (REQUEST_ID.encode(), request_id))
+                message = {**message, "headers": [*message["headers"], *own]}
             await send(message)
 
         method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn sends no body then
         try:
             async with caller.until_sent:
-                await self._application(
-                    {**scope, "method": method, "caller": caller}, receive_all, send_with_id
-                )
+                await self._application({**scope, "method": method, "caller": caller}, receive, send_with_id)
         except asyncio.CancelledError:
             LOGGER.debug("HTTP: the caller of %s has left", caller.id)
         except Exception:  # uvicorn ends the connection

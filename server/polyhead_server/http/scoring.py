@@ -5,7 +5,6 @@ L layers, H heads.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,7 +38,7 @@ from polyhead_server.http.calls import (
     request_of_texts,
     text_bytes,
 )
-from polyhead_server.http.families import has, output_of
+from polyhead_server.http.families import cheapest, has, named, output_of
 from polyhead_server.http.fields import MOST_PAIRS, Body, Evidence
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.inference.wire import InferRequest
@@ -119,10 +118,8 @@ async def logits_of(
         EngineError: The engine failed.
     """
     _check_takes(signature, pairs)
-    parameters = caller.given({TRUNCATE: truncate})
     outputs = [output_of(signature, LOGITS)]
-    request = partial(_request, signature, outputs, texts, pairs, parameters=parameters)
-    kept = await answer_list(caller, _sizes(texts, pairs), request, names)
+    kept = await _answers(caller, signature, outputs, texts, pairs, truncate=truncate, names=names)
     (logits,), tokens = joined(kept)
     return logits, tokens
 
@@ -139,54 +136,46 @@ def _check_takes(signature: Signature, pairs: Sequence[str | None]) -> None:
         )
 
 
-def _sizes(texts: Sequence[str], pairs: Sequence[str | None]) -> list[InputSize]:
-    of_texts = {text: text_bytes(text) for text in set(texts)}  # pairs may have one text in common
-    return [
-        InputSize(0, of_texts[first] + text_bytes(second or ""), is_pair=second is not None)
-        for first, second in zip(texts, pairs, strict=True)
-    ]
-
-
-def _request(
+async def _answers(
+    caller: Caller,
     signature: Signature,
     outputs: Sequence[str | None],
     texts: Sequence[str],
     pairs: Sequence[str | None],
-    chunk: range,
     *,
-    parameters: Mapping[str, bool | str | int],
-) -> InferRequest:
-    """Return the request for a chunk, all pairs or none."""
-    inputs = {TEXT: texts[chunk.start : chunk.stop]}
-    if seconds := [text for text in pairs[chunk.start : chunk.stop] if text is not None]:
-        inputs[TEXT_PAIR] = seconds
-    return request_of_texts(message_of(signature, outputs, parameters), inputs)
+    truncate: bool | None,
+    **options: Any,
+) -> list[Kept]:
+    """Return what is kept of the replies to texts or pairs; see `answer_list`, which takes the options."""
+    parameters = caller.given({TRUNCATE: truncate})
+
+    def request(chunk: range) -> InferRequest:
+        """Return the request for a chunk, all pairs or none."""
+        inputs = {TEXT: texts[chunk.start : chunk.stop]}
+        if seconds := [text for text in pairs[chunk.start : chunk.stop] if text is not None]:
+            inputs[TEXT_PAIR] = seconds
+        return request_of_texts(message_of(signature, outputs, parameters), inputs)
+
+    of_texts = {text: text_bytes(text) for text in set(texts)}  # pairs may have one text in common
+    sizes = [
+        InputSize(0, of_texts[first] + text_bytes(second or ""), is_pair=second is not None)
+        for first, second in zip(texts, pairs, strict=True)
+    ]
+    return await answer_list(caller, sizes, request, **options)
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rank:
-    """A text's place among others."""
-
-    index: int
-    """Which text it is."""
-    score: float
-    evidence: bytes | None
-    """As JSON, where it was asked for."""
-
-    def described(self, score: str) -> dict[str, Any]:
-        """Return what a reply says of it, given what the reply calls scores."""
-        described = {"index": self.index, score: self.score}
-        return (
-            described if self.evidence is None else {**described, "evidence": orjson.Fragment(self.evidence)}
-        )
-
-
 async def rank(
-    caller: Caller, field: str, texts: Sequence[str], options: RankingOptions, *, raw_scores: bool = False
-) -> tuple[list[Rank], int]:
+    caller: Caller,
+    field: str,
+    texts: Sequence[str],
+    options: RankingOptions,
+    score: str,
+    *,
+    raw_scores: bool = False,
+) -> tuple[list[dict[str, Any]], int]:
     """Rank texts by what they have to do with a query.
 
     Args:
@@ -194,10 +183,11 @@ async def rank(
         field: What the caller calls the texts.
         texts: B texts.
         options: The query, and what else the caller says.
+        score: What the reply calls a score.
         raw_scores: Whether scores are logits.
 
     Returns:
-        All texts, the best first, of equal ones the earlier; and the number of tokens.
+        What the reply says of all texts, the best first, of equal ones the earlier; and the number of tokens.
 
     Raises:
         RequestError: The caller gets the reason.
@@ -205,8 +195,8 @@ async def rank(
     """
     count = _pairs_of_evidence(options.return_evidence, len(texts))
     roles = _WITH_EVIDENCE if count else (LOGITS,)
-    named = caller.families.named(options.model, reranks, "rerank")
-    signature = caller.families.cheapest(named, roles)
+    model = named(caller.registry, options.model, reranks, "rerank")
+    signature = cheapest(caller.registry, model, roles)
     _check_takes(signature, texts)
     if tags(signature):
         raise InvalidRequestError(f"model must be a reranker, {signature.name} classifies tokens")
@@ -215,25 +205,28 @@ async def rank(
     queries, names = [options.query] * len(texts), {TEXT: "query", TEXT_PAIR: f"{field}[]"}
     if not count:
         logits, tokens = await logits_of(caller, signature, queries, texts, names, truncate=options.truncate)
-        return _ranked(logits, raw_scores), tokens
+        return _ranked(logits, score, raw_scores), tokens
     if not has(signature, roles):
         raise InvalidRequestError(
             f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
             "repeat its export with --if-exists add"
         )
-    parameters = caller.given({TRUNCATE: options.truncate})
-    kept = await answer_list(
+    kept = await _answers(
         caller,
-        _sizes(queries, texts),
-        partial(_request, signature, _outputs_of_evidence(signature), queries, texts, parameters=parameters),
-        names,
+        signature,
+        _outputs_of_evidence(signature),
+        queries,
+        texts,
+        truncate=options.truncate,
+        names=names,
         keep=partial(_keep_evidence, count),
         written_bytes=_PAIR_BYTES * count,
         # Attention is not sent, so no message limits it.
         most_bytes_of_one=caller.service.settings.max_working_bytes,
     )
     (logits,), tokens = joined(kept)
-    return _ranked(logits, raw_scores, [one for each in kept for one in each.written]), tokens
+    evidence = [one for each in kept for one in each.written]
+    return _ranked(logits, score, raw_scores, evidence), tokens
 
 
 def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
@@ -250,13 +243,14 @@ def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
 
 
 def _ranked(
-    logits: NDArray[np.float32], raw_scores: bool, evidence: Sequence[bytes] | None = None
-) -> list[Rank]:
+    logits: NDArray[np.float32], score: str, raw_scores: bool, evidence: Sequence[bytes] = ()
+) -> list[dict[str, Any]]:
     scores = (logits if raw_scores else probabilities(logits))[:, 0]
-    return [
-        Rank(at, float(scores[at]), None if evidence is None else evidence[at])
-        for at in np.argsort(-scores, kind="stable").tolist()
-    ]
+    ranked = []
+    for at in np.argsort(-scores, kind="stable").tolist():
+        found = {"evidence": orjson.Fragment(evidence[at])} if evidence else {}
+        ranked.append({"index": at, score: float(scores[at]), **found})
+    return ranked
 
 
 # ---- Evidence ----------------------------------------------------------------------------------
@@ -337,15 +331,8 @@ async def label_tokens(
     if TEXT not in signature.inputs:
         raise InvalidRequestError(f"model must take texts, {signature.name} takes {listed(signature.inputs)}")
     outputs = [output_of(signature, role) for role in (LOGITS, SPANS)]
-    parameters = caller.given({TRUNCATE: truncate})
-    kept = await answer_list(
-        caller,
-        [InputSize(0, text_bytes(text)) for text in texts],
-        lambda chunk: request_of_texts(
-            message_of(signature, outputs, parameters), {TEXT: texts[chunk.start : chunk.stop]}
-        ),
-        {TEXT: name},
-    )
+    pairs = [None] * len(texts)
+    kept = await _answers(caller, signature, outputs, texts, pairs, truncate=truncate, names={TEXT: name})
     rows: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
     for each in kept:
         logits, spans, lengths = each.arrays

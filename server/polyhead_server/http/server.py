@@ -1,8 +1,8 @@
 """The HTTP server: metrics, probes and inference on one port, on the event loop of the runtime."""
 
 import asyncio
+import resource
 import socket
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -54,7 +54,7 @@ class HttpServer:
         self.port: int | None = None
         """The port; None where nothing is served."""
         self.failed = asyncio.Event()
-        """Set if it ends before it is stopped. The log says why."""
+        """Set if it cannot start. The log says why."""
         self._settings = settings
         self._runtime = runtime
         self._log = log
@@ -64,7 +64,7 @@ class HttpServer:
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="http")
         """One thread: the event loop competes with one alone for Python's lock, however many bodies come."""
         self._connections: Connections | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Listen on the port, and soon accept connections.
@@ -75,7 +75,7 @@ class HttpServer:
         listening = open_port(self._settings, partial(listen, reuse_port=self._reuse_port))
         if listening is not None:
             self.port = listening.getsockname()[1]
-            self._serving = asyncio.ensure_future(self._serve(listening))
+            self._starting = asyncio.create_task(self._start(listening))
 
     async def stop(self, seconds: float) -> None:
         """Accept nothing more, finish what was accepted, and close.
@@ -83,25 +83,20 @@ class HttpServer:
         Args:
             seconds: How long that may take.
         """
-        if self._serving is not None:
-            self._serving.cancel()
-            await asyncio.wait((self._serving,))
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait((self._starting,))
         if (connections := self._connections) is not None:
             self._connections = None
             await connections.end(seconds)
         self._workers.shutdown(wait=False)
 
-    async def _serve(self, listening: socket.socket) -> None:
-        """Serve until cancelled."""
+    async def _start(self, listening: socket.socket) -> None:
         try:
             # Libraries of HTTP take long to import; meanwhile models load.
             self._connections = await asyncio.to_thread(self._make, listening)
-            accepting = self._connections.start()
-            await asyncio.wait((accepting,))
-            accepting.result()
-        except asyncio.CancelledError:
-            raise
-        except BaseException:  # SystemExit, too
+            self._connections.start()
+        except (Exception, SystemExit):
             LOGGER.exception("HTTP has failed")
             self.failed.set()
         finally:
@@ -115,10 +110,12 @@ class HttpServer:
         application = create_application(
             self._settings, self._workers, guard=self._guard, runtime=self._runtime, log=self._log
         )
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = MAX_CONNECTIONS[self._runtime is not None]
         return Connections(
             listening,
             application,
-            limit=min(MAX_CONNECTIONS[self._runtime is not None], _descriptors() // 2),
+            limit=limit if descriptors == resource.RLIM_INFINITY else min(limit, descriptors // 2),
             context=self._context,
             stall_seconds=self._settings.max_request_seconds,
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
@@ -163,13 +160,3 @@ def announce(settings: Settings, port: int | None) -> None:
     LOGGER.info("metrics on %s/metrics", url)
     if settings.http:
         LOGGER.info("inference over HTTP on %s/v2 and %s/v1", url, url)
-
-
-def _descriptors() -> int:
-    """Return how many descriptors this process may have."""
-    if sys.platform == "win32":
-        return sys.maxsize
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -4,13 +4,13 @@ Shape letters: B texts, n words, C labels.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 from fastapi import Response
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, PlainValidator
+from pydantic import ConfigDict, Field
 
 from polyhead_proto.names import LOGITS, TEXT, TEXT_PAIR
 from polyhead_proto.outputs.evidence import EvidencePair
@@ -21,7 +21,8 @@ from polyhead_server.http.caller import BYTES_PER_NUMBER, Caller
 from polyhead_server.http.calls import write_array
 from polyhead_server.http.embedding import SPARSE, EmbeddingOptions, embed
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import MOST_INPUTS, Body, Count, Described, Inputs, Texts, must, shown
+from polyhead_server.http.families import cheapest, named
+from polyhead_server.http.fields import MOST_INPUTS, Body, Count, Described, Inputs, Texts
 from polyhead_server.http.routing import INFERENCE, Inferring, make_router
 from polyhead_server.http.scoring import (
     RankingOptions,
@@ -109,35 +110,8 @@ class TaggingParameters(Body):
     """The labels to leave out: O by default"""
 
 
-class ClassifiedTexts(NamedTuple):
-    """What is classified."""
-
-    texts: Sequence[Sequence[str]]
-    """For each input, one text or two."""
-    are_texts: bool
-    """None of them came in a list of its own."""
-    is_text: bool = False
-    """It is one text, which is in no list at all."""
-
-
-def _read_rows(given: Any) -> ClassifiedTexts:
-    if isinstance(given, str):
-        return ClassifiedTexts([[given]], are_texts=True, is_text=True)
-    if not isinstance(given, list):
-        raise must(f"must be a text, a pair of texts, or a list of such, was {shown(given)}")
-    if not given:
-        raise must("must have at least one text, had none")
-    if len(given) > MOST_INPUTS:
-        raise must(f"must be at most {MOST_INPUTS} inputs, were {len(given)}")
-    rows = [[row] if isinstance(row, str) else row for row in given]
-    for index, row in enumerate(rows):
-        if type(row) is not list or not 1 <= len(row) <= 2 or any(type(text) is not str for text in row):
-            raise must(f"must be a text, or a list of one or two texts, was {shown(row)}", index)
-    return ClassifiedTexts(rows, are_texts=all(isinstance(row, str) for row in given))
-
-
-_Row = Annotated[list[str], Field(min_length=1, max_length=2)]
-_Listed = Annotated[list[str | _Row], Field(min_length=1, max_length=MOST_INPUTS)]
+_Row = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2)]
+_Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
 
 
 class PredictBody(Body):
@@ -145,7 +119,7 @@ class PredictBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": "I like you."}})
 
-    inputs: Annotated[Any, PlainValidator(_read_rows, json_schema_input_type=str | _Listed)]
+    inputs: str | _Rows
     """A text, a pair of texts, or for each input a list with one text or two"""
     model: str | None = None
     """The family; without, the only one that can do it"""
@@ -165,10 +139,9 @@ class Label(Described):
     score: float
 
 
-class LabelledEntity(Described):
-    """What stands together under one label."""
+class LabelledText(Described):
+    """A part of a text that has a label."""
 
-    entity_group: str
     score: float
     word: str
     start: int
@@ -176,17 +149,18 @@ class LabelledEntity(Described):
     end: int
 
 
-class LabelledToken(Described):
+class LabelledEntity(LabelledText):
+    """What stands together under one label."""
+
+    entity_group: str
+
+
+class LabelledToken(LabelledText):
     """A token's label."""
 
     entity: str
     index: int
     """Which token it is, special ones included"""
-    score: float
-    word: str
-    start: int
-    """Its place in the text, in characters"""
-    end: int
 
 
 _Labels = list[Label | LabelledEntity | LabelledToken]
@@ -195,13 +169,12 @@ _Labels = list[Label | LabelledEntity | LabelledToken]
 @tei_router.post("/predict", response_model=_Labels | list[_Labels])
 async def predict(body: PredictBody, caller: Inferring) -> Response:
     """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
-    signature = caller.families.named(body.model, classifies, "classify")
+    signature = named(caller.registry, body.model, classifies, "classify")
     if tags(signature):
         return await _tagged(body, caller, signature)
     if body.parameters is not None:
         raise InvalidRequestError(f"parameters must be left out: {signature.name} does not classify tokens")
-    given: ClassifiedTexts = body.inputs
-    rows, is_single = given.texts, given.are_texts
+    rows, is_single = _rows_of(body), all(isinstance(row, str) for row in body.inputs)
     if is_single and len(rows) > 2:
         raise InvalidRequestError(
             f"inputs must be a text, or a list of one or two texts, as {signature.name} classifies texts, "
@@ -211,7 +184,7 @@ async def predict(body: PredictBody, caller: Inferring) -> Response:
         rows = [[row[0] for row in rows]]
     logits, _ = await logits_of(
         caller,
-        caller.families.cheapest(signature, (LOGITS,)),
+        cheapest(caller.registry, signature, (LOGITS,)),
         [row[0] for row in rows],
         [row[1] if len(row) == 2 else None for row in rows],
         dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
@@ -226,16 +199,23 @@ async def predict(body: PredictBody, caller: Inferring) -> Response:
     return await caller.json([content])
 
 
+def _rows_of(body: PredictBody) -> Sequence[Sequence[str]]:
+    """Return for each input one text or two."""
+    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    return [[row] if isinstance(row, str) else row for row in given]
+
+
 async def _tagged(body: PredictBody, caller: Caller, signature: Signature) -> Response:
     if body.raw_scores is not None:
         raise InvalidRequestError(f"raw_scores must be left out: {signature.name} classifies tokens")
-    for index, row in enumerate(body.inputs.texts):
+    rows, is_single = _rows_of(body), isinstance(body.inputs, str)
+    for index, row in enumerate(rows):
         if len(row) != 1:
             raise InvalidRequestError(
                 f"inputs[{index}] must be a text, as {signature.name} classifies tokens, was two"
             )
-    wanted, is_single = body.parameters or TaggingParameters(), body.inputs.is_text
-    texts = [row[0] for row in body.inputs.texts]
+    wanted = body.parameters or TaggingParameters()
+    texts = [row[0] for row in rows]
     found = await label_tokens(
         caller,
         signature,
@@ -280,8 +260,7 @@ class TextRank(Described):
 @tei_router.post("/rerank", response_model=list[TextRank])
 async def rerank(body: RerankBody, caller: Inferring) -> Response:
     """Rerank texts, as Text Embeddings Inference does."""
-    ranks, _ = await rank(caller, "texts", body.texts, body, raw_scores=bool(body.raw_scores))
-    results = [one.described("score") for one in ranks]
+    ranks, _ = await rank(caller, "texts", body.texts, body, "score", raw_scores=bool(body.raw_scores))
     if body.return_text:
-        results = [result | {"text": body.texts[result["index"]]} for result in results]
-    return await caller.json([orjson.dumps(results)])
+        ranks = [one | {"text": body.texts[one["index"]]} for one in ranks]
+    return await caller.json([orjson.dumps(ranks)])

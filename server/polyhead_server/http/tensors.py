@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf
+from pydantic_core import PydanticCustomError
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, quoted
-from polyhead_server.http.fields import Body, Described, Natural, must, shown
+from polyhead_server.http.fields import Body, Described, Natural, shown
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
@@ -35,7 +36,7 @@ _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
 """What the elements of an array may be, by NumPy's kind of datatype."""
 _MOST = 2**63
 _MOST_TENSORS = 4096
-_DATATYPES = (*DTYPES, "BYTES")
+_MOST_PARAMETERS = 64
 _EXAMPLE: dict[str, Any] = {
     "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
     "outputs": [{"name": "pooled"}],
@@ -49,30 +50,20 @@ IsBinary = Callable[[str], bool]
 
 # ---- Requests ----------------------------------------------------------------------------------
 
+Datatype = Annotated[str, Field(pattern=f"^({'|'.join((*DTYPES, 'BYTES'))})$")]
 
-def _check_datatype(given: str) -> str:
-    if given not in _DATATYPES:
-        raise must(f"must be one of {', '.join(_DATATYPES)}, was {quoted(given)}")
+
+def _check_few(given: Any) -> Any:
+    """Reject many parameters before each is looked at: pydantic does not end at the first that is wrong."""
+    if isinstance(given, dict) and len(given) > _MOST_PARAMETERS:
+        words = "Object should have at most {most} items after validation, not {count}"
+        raise PydanticCustomError("too_long", words, {"most": _MOST_PARAMETERS, "count": len(given)})
     return given
 
 
-def _read_data(given: Any) -> list[Any] | None:
-    """Return an array as it is: it may have a million elements, which are checked by `pack`."""
-    if given is not None and not isinstance(given, list):
-        raise must(f"must be an array, was {shown(given)}")
-    return given
-
-
-def _read_value(given: Any) -> bool | float | str:
-    is_number = isinstance(given, int | float) and -_MOST <= given < _MOST
-    if not is_number and not isinstance(given, bool | str):
-        raise must(f"must be a boolean, a string or a number of 64 bits, was {shown(given)}")
-    return given  # type: ignore[no-any-return]
-
-
-_Number = Annotated[float, Field(ge=-_MOST, lt=_MOST)]
-_Value = Annotated[Any, PlainValidator(_read_value, json_schema_input_type=bool | _Number | str)]
-_Values = Annotated[dict[str, _Value], Field(max_length=4096)]
+_IN_64_BITS = Field(ge=-_MOST, lt=_MOST)
+_Value = bool | str | Annotated[int, _IN_64_BITS] | Annotated[float, _IN_64_BITS]
+_Values = Annotated[dict[str, _Value], Field(max_length=_MOST_PARAMETERS), BeforeValidator(_check_few)]
 
 
 class InferInput(Body):
@@ -80,13 +71,11 @@ class InferInput(Body):
 
     name: str
     """The input's name"""
-    datatype: Annotated[
-        str, AfterValidator(_check_datatype), WithJsonSchema({"type": "string", "enum": list(_DATATYPES)})
-    ]
+    datatype: Datatype
     """The input's, from the metadata"""
     shape: Annotated[list[Natural], Field(fail_fast=True, max_length=8)]
     """The sizes of its axes"""
-    data: Annotated[Any, PlainValidator(_read_data, json_schema_input_type=list[Any] | None)] = None
+    data: InstanceOf[list[Any]] | None = None  # not copied, as it may be long; `pack` checks the elements
     """Its elements, flat or nested as the shape"""
     parameters: _Values | None = None
     """binary_data_size: its bytes after the JSON, in place of data"""
@@ -145,11 +134,12 @@ def read_request(
     Raises:
         InvalidRequestError: Something is wrong.
     """
-    if body.model_name not in {None, "", model}:
-        raise InvalidRequestError(f"model_name must be that of the path, was {quoted(body.model_name or '')}")
-    if version and body.model_version not in {None, "", version}:
-        wrong = quoted(body.model_version or "")
-        raise InvalidRequestError(f"model_version must be that of the path, was {wrong}")
+    for field, given_one, of_path in (
+        ("model_name", body.model_name, model),
+        ("model_version", body.model_version, version or body.model_version),
+    ):
+        if given_one and given_one != of_path:
+            raise InvalidRequestError(f"{field} must be that of the path, was {quoted(given_one)}")
     parameters = {**given, **(body.parameters or {})}
     message = pb.ModelInferRequest(
         model_name=model,
@@ -168,7 +158,7 @@ def read_request(
             parameters=write_parameters(own, but="binary_data_size"),
         )
         count = _binary_size(one, own)
-        if count is None:
+        if one.data is not None:
             raw.append(pack(one.name, one.datatype, one.shape, one.data))
             one.data.clear()  # others refer to the list, and its elements take ten times the bytes
             continue
@@ -196,13 +186,13 @@ def read_request(
     return make_request(message, raw, kept=size if end else 0), lambda output: in_binary.get(output, others)
 
 
-def _binary_size(described: InferInput, parameters: Mapping[str, Any]) -> int | None:
-    """Return how many bytes of an input follow the JSON; None where it has data in it."""
+def _binary_size(described: InferInput, parameters: Mapping[str, Any]) -> int:
+    """Return how many bytes of an input follow the JSON: 0 where it has data in it."""
     name, size = described.name, parameters.get("binary_data_size")
     if size is None and described.data is None:
         raise InvalidRequestError(f"{name} (without parameter binary_data_size) must have the field data")
     if size is None:
-        return None
+        return 0
     if type(size) is not int or size < 0:
         raise InvalidRequestError(
             f"parameter binary_data_size of {quoted(name)} must be a whole number of at least 0, "

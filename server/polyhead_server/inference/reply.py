@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import HEADS, LAYERS, QUERIES, TIMINGS
+from polyhead_proto.names import TIMINGS
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.outputs import (
@@ -127,12 +127,13 @@ def check_size(layout: ReplyLayout, request_id: str, limit: int) -> None:
     """Check a reply's size before anything is computed.
 
     Raises:
-        ReplyTooLargeError: It has more bytes than the limit. Says what would need less.
+        ReplyTooLargeError: It has more bytes than the limit.
     """
     needed = layout.size + len(write_id(request_id))
     if needed > limit:
         raise ReplyTooLargeError(
-            f"the reply needs {needed} bytes, the limit is {limit}: {_cheaper(layout.outputs)}"
+            f"the reply needs {needed} bytes, the limit is {limit}: ask for fewer outputs or less of them "
+            "(parameters layers, heads, queries, dtype FP16 or UINT8), or send fewer or shorter sequences"
         )
 
 
@@ -247,23 +248,3 @@ def _timing_prefix(name: str, digits: int) -> bytes:
     key = name.encode()
     entry = bytes((0x0A, len(key))) + key + bytes((0x12, digits + 1, 0x10))
     return _PARAMETER_TAG + write_varint(len(entry) + digits) + entry
-
-
-def _cheaper(outputs: Sequence[OutputLayout]) -> str:
-    """List the ways to a smaller reply that this request does not use yet."""
-    fractions = [output for output in outputs if output.spec.is_fraction]
-    ways = []
-    for name, way in (
-        (LAYERS, "fewer layers"),
-        (HEADS, "parameter heads (such as '0,3')"),
-        (QUERIES, "parameter queries (such as '0')"),
-    ):
-        unused = any(output.spec.selected_axis(name) not in (None, *output.selection) for output in fractions)
-        if unused or (name == LAYERS and len(fractions) > 1):
-            ways.append(way)
-    if any(output.datatype != "UINT8" for output in fractions):
-        ways.append("parameter dtype UINT8 (a quarter of the bytes)")
-    if not fractions and any(output.datatype == "FP32" for output in outputs):
-        ways.append("parameter dtype FP16")
-    ways.append("fewer or shorter sequences")
-    return f"ask for {', '.join(ways)}"

@@ -124,21 +124,12 @@ def parse_small(kind: type[M], payload: bytes) -> M:
         TooLargeError: It is not small.
         InvalidRequestError: The bytes are not such a message.
     """
-    check_small(payload)
-    return parse(kind, payload)
-
-
-def check_small(payload: bytes) -> None:
-    """Check that a message is one that may be parsed on the event loop, whatever it holds.
-
-    Raises:
-        TooLargeError: It is not.
-    """
     if len(payload) > SMALL_BYTES:
         raise TooLargeError(
             f"the request must have at most {SMALL_BYTES} bytes, had {len(payload)}: "
             "only inference takes longer ones"
         )
+    return parse(kind, payload)
 
 
 def parse(kind: type[M], payload: bytes) -> M:

@@ -6,14 +6,12 @@ copy, whose hashes are checked there. The copy is removed once they are made; it
 last session that maps it.
 """
 
-import errno
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from io import BufferedReader
 from pathlib import Path
 from threading import Lock
 
@@ -25,6 +23,7 @@ from polyhead_server.repository.manifest import Manifest
 
 _PREFIX = "polyhead-copy-"
 _REMOVE_SECONDS = 1.0
+_COPIED_AT_ONCE = 2**20
 _copies: set[Path] = set()
 _making = Lock()
 
@@ -52,7 +51,8 @@ def private_copy(folder: Path, manifest: Manifest) -> Iterator[Path]:
         for name, record in manifest.files.items():
             with open_listed(folder / name, record) as original:
                 try:
-                    _copy(original, private / name, record.bytes)
+                    with (private / name).open("xb") as copy:
+                        shutil.copyfileobj(original, copy, _COPIED_AT_ONCE)
                 except OSError as error:
                     raise RepositoryError(
                         f"{name} cannot be copied to the temporary folder (TMPDIR): {error.strerror}"
@@ -77,19 +77,3 @@ def remove_abandoned_copies() -> None:
         if copy.stat().st_uid == os.getuid():
             shutil.rmtree(copy, ignore_errors=True)
             LOGGER.info("removed %s, which a server left when it was killed", copy)
-
-
-def _copy(original: BufferedReader, target: Path, size: int) -> None:
-    """Copy a file; where the file system can, the copy shares its blocks with the original."""
-    with target.open("xb") as copy:
-        done = 0
-        try:
-            while done < size:
-                count = os.copy_file_range(original.fileno(), copy.fileno(), size - done)
-                if not count:
-                    return
-                done += count
-        except (OSError, AttributeError) as error:
-            if done or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-                raise
-            shutil.copyfileobj(original, copy)

@@ -8,6 +8,7 @@ from polyhead_server.scheduling.costs import Size
 
 _SIZES = ((1, 8), (8, 8), (1, 64), (1, 256), (8, 64))
 """Small ones first: together they show the fixed cost, that of tokens, and that of attention."""
+_SECONDS = 0.1
 _MOST_RUNS = 5
 """Runs of a size: so many that hardly all of them are disturbed."""
 
@@ -17,23 +18,22 @@ def measure_prior(
     *,
     max_tokens: int | None,
     fits: Callable[[int, int], bool],
-    budget: float = 0.1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Size, float]:
-    """Time a few runs, and so warm the session up.
+    """Time a few runs for about a tenth of a second, and so warm the session up.
+
+    The smallest size is run in any case, and twice if the first run ends in time.
 
     Args:
         run: Runs (B, T) without padding once.
         max_tokens: The largest T of the graph, if it has one.
         fits: Whether a run of (B, T) is within the limits of memory.
-        budget: About how long it may take in all, in seconds. The smallest size is run in any case, and twice
-            if the first run ends in time.
         clock: Returns the time in seconds.
 
     Returns:
         Seconds of a run of each size.
     """
-    end = clock() + budget
+    end = clock() + _SECONDS
     times: dict[Size, float] = {}
     per_token = 0.0
     for batch, most in _SIZES:
@@ -51,7 +51,7 @@ def measure_prior(
             done = clock()
             # The fastest counts: what else happens at load only slows runs down.
             times[size] = min(times.get(size, inf), max(done - begun, 1e-9))
-            if done > end or (number and done - started > budget / len(_SIZES)):
+            if done > end or (number and done - started > _SECONDS / len(_SIZES)):
                 break
         per_token = times[size] / size.tokens
     return times

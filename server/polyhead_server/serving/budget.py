@@ -6,37 +6,26 @@ decide how long all that is, so one limit bounds all of them together.
 """
 
 from collections.abc import Callable
-from threading import Lock
-from typing import Protocol
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
 from polyhead_server.observability.statistics import Drop, Statistics
 
 
-class Drops(Protocol):
-    """Count rejections."""
-
-    def on_drop(self, reason: Drop) -> None:
-        """Count one."""
-
-
 class Reservation:
-    """The bytes of one request, in any thread: none at first.
+    """The bytes of one request: none at first.
 
     The end of a `with` block releases them, unless `keep` was called.
 
     Args:
         budget: Has them.
-        drops: Counts rejections where nobody else is to.
         arriving: The request is not complete yet.
     """
 
-    __slots__ = ("_arriving", "_budget", "_drops", "_kept", "_released", "bytes")
+    __slots__ = ("_arriving", "_budget", "_kept", "_released", "bytes")
 
-    def __init__(self, budget: "Budget", drops: Drops, *, arriving: bool = False) -> None:
+    def __init__(self, budget: "Budget", *, arriving: bool = False) -> None:
         self.bytes = 0
         self._budget = budget
-        self._drops = drops
         self._arriving = arriving
         self._kept = False
         self._released = False
@@ -48,25 +37,24 @@ class Reservation:
         if not self._kept:
             self.release()
 
-    def add(self, size: int, drops: Drops | None = None) -> None:
+    def add(self, size: int, statistics: Statistics | None = None) -> None:
         """Reserve more, where there is room or no other request holds anything. After `release`, do nothing.
 
         Args:
             size: Bytes of what has come, or is about to be computed and written. Negative: of what is gone.
-            drops: Counts a rejection; None: what the reservation was made with.
+            statistics: Count a rejection; None: those of requests whose model is not known yet.
 
         Raises:
             UnavailableError: There is no room.
         """
         budget = self._budget
-        with budget.lock:
-            if self._released:
-                return
-            held = budget.bytes
-            if size <= 0 or held <= self.bytes or held + size <= budget.limit:
-                self._change(size)
-                return
-        (drops or self._drops).on_drop(Drop.MEMORY)
+        if self._released:
+            return
+        held = budget.bytes
+        if size <= 0 or held <= self.bytes or held + size <= budget.limit:
+            self._change(size)
+            return
+        (statistics or budget.statistics).on_drop(Drop.MEMORY)
         raise UnavailableError(
             f"requests and replies hold {held} bytes, {size} more would pass "
             f"the limit of {budget.limit}: try again later, ask for less, or read replies as they come",
@@ -75,10 +63,9 @@ class Reservation:
 
     def arrived(self) -> None:
         """Note that the request is complete: from now on a drain waits for it."""
-        with self._budget.lock:
-            if self._arriving:
-                self._budget.arriving -= self.bytes
-                self._arriving = False
+        if self._arriving:
+            self._budget.arriving -= self.bytes
+            self._arriving = False
 
     def keep(self, until: Callable[[Callable[..., None]], object]) -> None:
         """Keep the bytes beyond the block. `until` gets the function that releases them, to call it later."""
@@ -87,9 +74,8 @@ class Reservation:
 
     def release(self, *_: object) -> None:
         """Release the bytes, once."""
-        with self._budget.lock:
-            self._change(-self.bytes)
-            self._released = True
+        self._change(-self.bytes)
+        self._released = True
 
     def _change(self, size: int) -> None:
         self._budget.bytes += size
@@ -99,7 +85,7 @@ class Reservation:
 
 
 class Budget:
-    """Limits the bytes in memory.
+    """Limits the bytes in memory. Lives on the event loop.
 
     A request is always taken when no other holds anything: other limits bound it alone.
 
@@ -113,9 +99,7 @@ class Budget:
         self.bytes = 0
         self.arriving = 0
         """Those among them of requests that are not complete, and may never be."""
-        self.lock = Lock()
-        """For all numbers: HTTP has a thread of its own."""
-        self._statistics = statistics
+        self.statistics = statistics
 
     @property
     def answering(self) -> int:
@@ -123,23 +107,19 @@ class Budget:
         return self.bytes - self.arriving
 
     def reserve(self, size: int) -> Reservation:
-        """Reserve the bytes of a request that has arrived. Call it on the event loop.
+        """Reserve the bytes of a request that has arrived.
 
         Raises:
             UnavailableError: There is no room.
         """
-        held = Reservation(self, self._statistics)
+        held = Reservation(self)
         try:
             held.add(size)
         except UnavailableError as error:
-            self._statistics.failed(total_ns=0, error=error)
+            self.statistics.failed(total_ns=0, error=error)
             raise
         return held
 
-    def begin(self, drops: Drops) -> Reservation:
-        """Return the reservation of a request that is about to arrive, in any thread: of nothing yet.
-
-        Args:
-            drops: Counts a rejection, in that thread.
-        """
-        return Reservation(self, drops, arriving=True)
+    def begin(self) -> Reservation:
+        """Return the reservation of a request that is about to arrive: of nothing yet."""
+        return Reservation(self, arriving=True)

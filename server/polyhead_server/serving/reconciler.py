@@ -1,41 +1,17 @@
-"""Follow the model repository: at the start, periodically, and on request.
-
-Several families are handled side by side. One whose file system does not answer in time goes on alone: it is
-left as it is until that ends, and the others are still followed.
-"""
+"""Follow the model repository: at the start, periodically, and on request. Families go side by side."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
-from polyhead_server.errors import SlowError, StartError, UnknownModelError, quoted
+from polyhead_server.errors import StartError, UnknownModelError, quoted
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository.manifest import FAMILY
-from polyhead_server.repository.scanning import (
-    Broken,
-    Scan,
-    VersionFolder,
-    list_families,
-    no_models,
-    scan_family,
-)
+from polyhead_server.repository.scanning import Scan, list_families, no_models, scan_family
 from polyhead_server.serving.loading import in_thread
 from polyhead_server.serving.versions import ServedVersions
-
-LOOK_SECONDS = 10.0
-"""A file system that has not shown a folder and its manifests by then may never do so."""
-
-LOAD_SECONDS = 300.0
-"""Longer than any load that goes well: copying and hashing gigabytes from a slow disk."""
-
-_REPOSITORY = ""
-"""Stands for the list of all families where a family's name is expected."""
-
-T = TypeVar("T")
 
 
 class Reconciler:
@@ -46,8 +22,6 @@ class Reconciler:
         versions: Loads, replaces and retires what it holds.
         side_by_side: How many families are looked at and loaded at once.
         families: The only ones to serve; none is all.
-        look_seconds: How long looking at a family may hold up the others.
-        load_seconds: How long loading one may.
     """
 
     def __init__(
@@ -57,81 +31,54 @@ class Reconciler:
         *,
         side_by_side: int,
         families: Sequence[str] = (),
-        look_seconds: float = LOOK_SECONDS,
-        load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self._models = models
         self._families = families
         self._versions = versions
         self._side_by_side = side_by_side
-        self._look_seconds = look_seconds
-        self._load_seconds = load_seconds
         self._one_at_a_time = asyncio.Lock()
-        self._busy: dict[str, asyncio.Future[Any]] = {}
-        """The work in progress, by family: one, and those that take too long."""
+        self._updates: set[asyncio.Task[None]] = set()
+        """Those in progress."""
         self._closed = False
 
     async def look(self, *, may_be_empty: bool) -> Scan:
         """Read the repository's manifests, and register what will be loaded first, and what cannot be.
 
-        A family that does not answer cannot.
-
         Args:
             may_be_empty: Whether the repository may hold nothing yet.
 
         Raises:
-            StartError: There is no such folder, it does not answer, or nothing in it looks like a family.
+            StartError: There is no such folder, or nothing in it looks like a family.
         """
-        silent = f"it did not answer within {self._look_seconds:g} s"
-
-        async def read(reader: Callable[[Path | RemoteFolder], T], name: str) -> T:
-            return await asyncio.wait_for(in_thread(partial(reader, self._models / name)), self._look_seconds)
-
-        try:
-            names = await read(list_families, _REPOSITORY)
-        except TimeoutError as error:
-            raise StartError(
-                f"--models must be a folder that can be read, {self._models} is not: {silent}"
-            ) from error
-        found: list[VersionFolder | Broken] = []
-        for name in self._chosen(names):
-            try:
-                found += await read(scan_family, name)
-            except TimeoutError:
-                found.append(Broken(family=name, version=0, reason=f"its folder cannot be read: {silent}"))
+        found = [version for name in await self._names() for version in await self._scan(name)]
         if not found and not may_be_empty:
             raise no_models(self._models)
         self._versions.declare(found)
         return found
 
-    async def reconcile(self, found: Scan | None = None, *, patient: bool = True) -> None:
+    async def reconcile(self, found: Scan | None = None) -> None:
         """Serve what the repository holds now.
+
+        A version is retired only when two looks in a row miss it: one that is being replaced by hand may be
+        away for a moment.
 
         Args:
             found: What it holds; None looks.
-            patient: Retire a version only when two looks in a row miss it: one that is being replaced by
-                hand may be away for a moment.
 
         Raises:
             StartError: The repository cannot be read.
-            SlowError: It does not answer.
         """
         async with self._one_at_a_time:
-            if found is None:
-                names = self._chosen(await self._look(_REPOSITORY, list_families))
-            else:
-                names = [one.family for one in found]
-
+            names = await self._names() if found is None else [one.family for one in found]
             slots = asyncio.Semaphore(self._side_by_side)
 
             async def follow(name: str) -> None:
                 async with slots:
-                    with suppress(SlowError):  # the log says so
-                        if found is None:
-                            versions = await self._look(name, scan_family)
-                        else:
-                            versions = [one for one in found if one.family == name]
-                        await self._update(name, versions, patient=patient)
+                    if found is None:
+                        versions = await self._scan(name)
+                    else:
+                        versions = [one for one in found if one.family == name]
+                    await self._update(name, versions, patient=True)
 
             each = map(follow, sorted({*names, *self._versions.families}))
             for error in filter(None, await asyncio.gather(*each, return_exceptions=True)):
@@ -143,17 +90,10 @@ class Reconciler:
             await asyncio.sleep(seconds)
             try:
                 await self.reconcile()
-            except SlowError:
-                pass  # the log says so
             except StartError as error:
                 LOGGER.error("what is served stays as it is: %s", error)
             except Exception:
                 LOGGER.exception("looking at the repository failed; what is served stays as it is")
-
-    async def wait_for_any(self) -> None:
-        """Wait until a model is in service, or nothing is being loaded any more."""
-        while self._busy and not self._versions.registry.models():
-            await asyncio.wait(self._busy.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def load(self, name: str) -> None:
         """Serve what the repository holds of one family; try again what has failed.
@@ -161,10 +101,9 @@ class Reconciler:
         Raises:
             UnknownModelError: It holds no such family.
             NotLoadedError: A version cannot be loaded; what was served still is.
-            SlowError: It takes too long, and goes on.
         """
         async with self._one_at_a_time:
-            found = await self._look(name, scan_family) if FAMILY.fullmatch(name) else []
+            found = await self._scan(name) if FAMILY.fullmatch(name) else []
             if not found:
                 raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
             if name in self._versions.families:
@@ -178,55 +117,28 @@ class Reconciler:
 
         Raises:
             UnknownModelError: There is no such family.
-            SlowError: It is being loaded, which takes long.
         """
         async with self._one_at_a_time:
-            if name in self._busy:
-                raise SlowError(name)
             self._versions.unload(name)
 
     async def close(self) -> None:
         """End the work in progress, and close the models that are out of service."""
         self._closed = True
-        for work in self._busy.values():
-            work.cancel()
+        for update in self._updates:
+            update.cancel()
         await self._versions.close()
 
-    def _chosen(self, names: Sequence[str]) -> Sequence[str]:
+    async def _names(self) -> Sequence[str]:
+        names = await in_thread(partial(list_families, self._models))
         return [name for name in names if not self._families or name in self._families]
 
-    async def _look(self, name: str, read: Callable[[Path | RemoteFolder], T]) -> T:
-        return await self._in_time(
-            name, lambda: in_thread(partial(read, self._models / name)), self._look_seconds
-        )
+    async def _scan(self, name: str) -> Scan:
+        return await in_thread(partial(scan_family, self._models / name))
 
     async def _update(self, name: str, found: Scan, *, patient: bool) -> None:
-        await self._in_time(
-            name, lambda: self._versions.update(name, found, patient=patient), self._load_seconds
-        )
-
-    async def _in_time(self, name: str, work: Callable[[], Awaitable[T]], seconds: float) -> T:
-        """Wait for work on a family. Where it takes too long, leave it to itself, and the family as it is.
-
-        Raises:
-            SlowError: It takes longer, or earlier work on the family still goes on.
-        """
-        if name in self._busy:
-            raise SlowError(name)
-        task: asyncio.Future[T] = asyncio.ensure_future(work())
+        update = asyncio.ensure_future(self._versions.update(name, found, patient=patient))
         if self._closed:
-            task.cancel()
-        self._busy[name] = task
-        task.add_done_callback(lambda _: self._busy.pop(name))
-        await asyncio.wait((task,), timeout=seconds)
-        if not task.done():
-            slow = SlowError(name)
-            LOGGER.error("%s: after %g s the others are followed without it", slow, seconds)
-            task.add_done_callback(partial(_log_end, name))
-            raise slow
-        return task.result()
-
-
-def _log_end(name: str, work: asyncio.Future[Any]) -> None:
-    if not work.cancelled():
-        LOGGER.info("%s: the slow operation has ended", name or "the repository", exc_info=work.exception())
+            update.cancel()
+        self._updates.add(update)
+        update.add_done_callback(self._updates.discard)
+        await update

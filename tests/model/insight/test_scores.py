@@ -44,10 +44,6 @@ def both_scores_of(
     return [dict(zip(labels, scores[:, 0].unbind(2), strict=True)) for scores in both]
 
 
-def scores_of(attention: Tensor, seen: Tensor, ids: Tensor | None = None) -> dict[str, Tensor]:
-    return both_scores_of(attention, seen, ids)[0]
-
-
 @pytest.mark.parametrize("logits_are_known", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_scores_agree_with_plain_loops(is_causal: bool, logits_are_known: bool) -> None:
@@ -78,18 +74,6 @@ def test_scores_agree_with_plain_loops(is_causal: bool, logits_are_known: bool) 
                 assert list(actual) == list(expected)
                 for name, value in expected.items():  # shares of 1, entropies up to ln 9, distances up to 8
                     close(actual[name], value, scale=max(abs(value), 1))
-
-
-def test_padding_may_hold_any_attention() -> None:
-    attention = torch.zeros(1, 1, 4, 4)
-    attention[0, 0, :2, :2] = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
-    clean = scores_of(attention, visible([2], 4), torch.tensor([[5, 5, 5, 5]]))
-
-    attention[0, 0, 2:] = 7
-    dirty = scores_of(attention, visible([2], 4), torch.tensor([[5, 5, 3, 4]]))
-
-    for name, value in clean.items():
-        torch.testing.assert_close(dirty[name], value, equal_nan=True)
 
 
 def test_a_head_that_moves_nothing_has_no_weighted_attention() -> None:

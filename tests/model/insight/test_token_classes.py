@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from tests.checkpoints import bert_template
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from polyhead_model.insight.token_classes import token_classes
@@ -26,11 +27,7 @@ def word_piece(*words: str) -> Tokenizer:
 
 def test_a_template() -> None:
     tokenizer = word_piece("cat", ".", "##.", "...", "##s", "#", "##", "a.", "$", "—", "日", "1")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    tokenizer.post_processor = bert_template()
 
     assert classes_of(tokenizer) == {
         "separator": {"[SEP]"},

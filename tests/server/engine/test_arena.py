@@ -68,13 +68,6 @@ def test_what_came_before_a_long_silence_is_given_back(arena: Arena, clock: Cloc
     assert one_by_one(arena, [20, 20]) == [True, False]
 
 
-def test_little_is_kept(arena: Arena, clock: Clock) -> None:
-    one_by_one(arena, [3])
-    clock.now = 1000
-
-    assert one_by_one(arena, [1]) == [False]
-
-
 def test_runs_at_once_count_together(arena: Arena, clock: Clock) -> None:
     for second in range(0, 600, 5):
         clock.now = second

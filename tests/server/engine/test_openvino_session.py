@@ -94,16 +94,6 @@ def test_after_a_failed_run_the_graph_is_compiled_anew(repository: Path, open_gr
     close(value, expected)
 
 
-def test_shrinking_drops_the_tensors_of_earlier_runs(repository: Path, open_graph: Open) -> None:
-    _, signature = open_graph("tiny", "fast")
-    session, feeds = opened(repository), ragged(signature, 1, 3, seed=0)
-    session.prepare()(feeds, ["output"], shrink=False)
-    kept = len(session.requests().idle)
-    session.prepare()(feeds, ["output"], shrink=True)
-
-    assert (kept, len(session.requests().idle)) == (1, 0)
-
-
 def test_shrinking_waits_for_runs_beside_it(repository: Path, open_graph: Open) -> None:
     _, signature = open_graph("tiny", "fast")
     session, feeds = opened(repository, lanes=2), ragged(signature, 8, 100, seed=0)

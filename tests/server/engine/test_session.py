@@ -8,7 +8,7 @@ from tests.server.conftest import everything_on, pretend
 
 from polyhead_server.engine.device import CPU, CUDA
 from polyhead_server.engine.devices import on_cpu, on_cuda
-from polyhead_server.engine.session import examine, open_session, slow_on_cpu, spell
+from polyhead_server.engine.session import examine, open_session, slow_on_cpu
 from polyhead_server.errors import DeviceError, RepositoryError
 
 
@@ -41,7 +41,3 @@ def test_what_is_not_known_to_be_about_shapes_is_large_work() -> None:
     operators = {CUDA: {"MatMul": 70}, CPU: work | {"Range": 1, "Squeeze": 4}}
 
     assert slow_on_cpu(operators, on_cuda("")) == work
-
-
-def test_operators_in_words() -> None:
-    assert spell({"MatMul": 2, "Softmax": 1}) == "2 MatMul, 1 Softmax"

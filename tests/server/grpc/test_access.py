@@ -8,13 +8,11 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests.server.conftest import fails
+from grpc_reflection.v1alpha import reflection_pb2
 
 from polyhead_proto import FILE, SERVICE
-from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.access import MANAGEMENT, guard_of, read_tokens
+from polyhead_server.grpc.access import MANAGEMENT, read_tokens
 
 X = np.ones((1, 3, 16), np.float32)
 TOKEN, SECOND, ADMIN = (secrets.token_hex(16) for _ in range(3))
@@ -116,21 +114,6 @@ def test_a_management_token_alone_closes_nothing_else(serve: Any, tmp_path: Path
 
     assert server.call("ServerLive").live
     assert all(code_of(server, path) is grpc.StatusCode.UNAUTHENTICATED for path in MANAGEMENT)
-
-
-def test_reflection_is_closed_without_a_token(locked: Any) -> None:
-    ask = reflection_pb2_grpc.ServerReflectionStub(locked.channel).ServerReflectionInfo
-    request = reflection_pb2.ServerReflectionRequest(list_services="")
-    with fails(grpc.StatusCode.UNAUTHENTICATED):
-        list(ask(iter([request]), timeout=120))
-
-    assert list(ask(iter([request]), timeout=120, metadata=bearer(TOKEN)))
-
-
-def test_without_tokens_nothing_stands_in_the_way() -> None:
-    guard = guard_of(Settings(models=Path("models")))
-
-    assert not any(guard.rejection(method, ()) for method in every_method())
 
 
 @pytest.mark.parametrize(

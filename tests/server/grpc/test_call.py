@@ -3,8 +3,8 @@
 import asyncio
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tests.server import h2
 from tests.server.conftest import fails
-from tests.waiting import reached, until
+from tests.waiting import until
 
-from polyhead_proto import RPCS, SERVICE
+from polyhead_proto import RPCS
 from polyhead_server.errors import ErrorReply, InvalidRequestError
-from polyhead_server.grpc.call import INFERENCE, Call, deadline_of, end, one_reply, read, unary
+from polyhead_server.grpc.call import end
 from polyhead_server.grpc.service import InferenceService
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
@@ -26,117 +26,6 @@ INFER, STREAM = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 UNARY = [INFER, RPCS["ServerLive"].path, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"]
 X = {"x": np.ones((1, 3, 16), np.float32)}
 MIB = 2**20
-
-
-class Echo:
-    """A server whose methods echo, answer never, or fail, as a request asks."""
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.cancelled = 0
-        self.ended = 0
-        self.call: Any = None
-        self.timed: Any = None
-
-    async def answer(self, request: bytes) -> bytes:
-        if request == b"fail":
-            raise ValueError("secret")
-        if request == b"invalid":
-            raise InvalidRequestError("name must be one, was none")
-        if request == b"surrogate":
-            raise InvalidRequestError("\ud800")
-        if request == b"wait":
-            self.waiting += 1
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-        return request
-
-    async def time(self, _requests: object, call: Call) -> bytes:
-        call.add_done_callback(self._end)  # type: ignore[arg-type]
-        await read(call)
-        return str(deadline_of(call) - asyncio.get_running_loop().time()).encode()
-
-    def _end(self, _call: object) -> None:
-        self.ended += 1
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        handlers = {"Echo": unary(self.answer), "Time": one_reply(self.time)}
-        server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler("test", handlers)])
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            self.call, self.timed = channel.unary_unary("/test/Echo"), channel.unary_unary("/test/Time")
-            try:
-                yield
-            finally:
-                await server.stop(1)
-
-
-@asynccontextmanager
-async def served() -> AsyncIterator[Echo]:
-    """Runs a server for a block."""
-    echo = Echo()
-    async with echo.serving():
-        yield echo
-
-
-async def test_every_call_has_one_end() -> None:
-    async with served() as echo:
-        for _ in range(10):
-            calls = [echo.call(b"%d" % number, timeout=120) for number in range(200)]
-            assert [await call for call in calls] == [b"%d" % number for number in range(200)]
-            times = [echo.timed(b"", timeout=120) for number in range(20)]
-            assert all([await call for call in times])
-        await reached(lambda: echo.ended == 200)
-
-
-async def test_a_handler_knows_how_long_its_caller_waits() -> None:
-    async with served() as echo:
-        assert float(await echo.timed(b"")) > 1e9
-        assert 300 < float(await echo.timed(b"", timeout=600)) < 601
-
-
-async def test_who_leaves_ends_the_work_for_them() -> None:
-    async with served() as echo:
-        leaving = [echo.call(b"wait", timeout=120) for _ in range(20)]
-        await reached(lambda: echo.waiting == 20)
-        for call in leaving:
-            call.cancel()
-        await reached(lambda: echo.cancelled == 20)
-        for seconds in (1, 10, 100):  # on a busy machine, calls may end before the server has them
-            late = [echo.call(b"wait", timeout=seconds) for _ in range(20)]
-            for call in late:
-                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await reached(lambda: echo.cancelled == echo.waiting)
-            if echo.cancelled > 20:
-                break
-        assert echo.cancelled > 20
-
-
-@pytest.mark.parametrize(
-    ("request_", "code", "details"),
-    [
-        (b"fail", grpc.StatusCode.INTERNAL, "the server failed on this request"),
-        (b"invalid", grpc.StatusCode.INVALID_ARGUMENT, "name must be one, was none"),
-        (b"surrogate", grpc.StatusCode.INVALID_ARGUMENT, "?"),
-    ],
-)
-async def test_a_call_that_fails_is_answered_with_its_status(
-    request_: bytes, code: Any, details: str
-) -> None:
-    async with served() as echo:
-        for _ in range(3):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await echo.call(request_, metadata=(("x-request-id", "mine"),), timeout=120)
-            assert caught.value.code() is code
-            assert details in str(caught.value.details())
-            assert "secret" not in str(caught.value.details())
-            assert ("x-request-id", "mine") in [*map(tuple, caught.value.trailing_metadata() or ())]
-        assert await echo.call(b"good", timeout=120) == b"good"
 
 
 class Lost:
@@ -166,26 +55,21 @@ class Lost:
     def add_done_callback(self, _callback: object) -> None: ...
 
 
-@pytest.mark.parametrize("path", [INFER, STREAM, "/test/Echo"])
+@pytest.mark.parametrize("path", [INFER, STREAM])
 async def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(path: str) -> None:
     call, statistics = Lost(MemoryError()), Mock()
     runtime: Any = Mock()
     runtime.registry.unattributed = statistics
     runtime.lifecycle.draining = asyncio.Event()
-    handlers: dict[str, Any] = {
-        **{
-            f"/{SERVICE}/{name}": one
-            for name, one in InferenceService(runtime, RequestLog()).handlers().items()
-        },
-        "/test/Echo": unary(Echo().answer),
-    }
-    handler = handlers[path].stream_stream or handlers[path].stream_unary
+    handlers: Any = InferenceService(runtime, RequestLog()).handlers()
+    handler = handlers[path.rpartition("/")[2]]
+    handle = handler.stream_stream or handler.stream_unary
 
     with pytest.raises(grpc.aio.AbortError):
-        await handler(None, call)
+        await handle(None, call)
 
     assert call.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert statistics.failed.call_count == (path in INFERENCE)
+    assert statistics.failed.call_count == 1
 
 
 async def test_who_has_left_before_the_status_gets_none() -> None:
@@ -202,6 +86,17 @@ async def test_who_has_left_before_the_status_gets_none() -> None:
 def debug(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level("DEBUG", logger=LOGGER.name)
     return caplog
+
+
+def test_a_message_that_is_no_utf_8_is_answered(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any, **__: Any) -> bytes:
+        raise InvalidRequestError("\ud800")
+
+    server = serve()
+    monkeypatch.setattr(server.runtime, "infer", fail)
+
+    with fails(grpc.StatusCode.INVALID_ARGUMENT, r"\?"):
+        server.call("ModelInfer")
 
 
 @pytest.mark.parametrize("path", UNARY)

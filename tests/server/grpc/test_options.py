@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.server.conftest import Gate, fails, procedure
+from tests.server.conftest import fails, procedure
 from tests.waiting import PATIENCE
 
 from polyhead_server import Settings
@@ -146,33 +146,3 @@ def test_an_old_connection_is_replaced_without_a_failed_call(serve: Any, peers: 
     while len(peers) < 3:
         assert time.monotonic() < end
         assert server.infer("tiny", {"x": X})["output"].shape == X.shape
-
-
-@pytest.mark.parametrize("streams", [2, 3])
-def test_a_call_beyond_the_limit_waits_in_the_client_and_is_answered(
-    serve: Any, gate: Gate, streams: int
-) -> None:
-    server = serve(grpc_option=[f"grpc.max_concurrent_streams={streams}"])
-    request = server.request("tiny", {"x": X})
-    with (
-        grpc.insecure_channel(server.address, ALONE) as full,
-        grpc.insecure_channel(server.address, ALONE) as other,
-    ):
-        live, elsewhere = procedure(full, "ServerLive"), procedure(other, "ServerLive")
-        infer = procedure(full, "ModelInfer")
-        live(b"", timeout=120)
-        with gate.closed():
-            held = [infer.future(request, timeout=60) for _ in range(2)]
-            while server.runtime.lifecycle.accepted < 2:
-                elsewhere(b"", timeout=120)
-            third = live.future(b"", timeout=60)
-            if streams > 2:
-                third.result()
-            else:
-                for _ in range(50):
-                    elsewhere(b"", timeout=120)
-                assert not third.done()
-            assert not any(call.done() for call in held)
-
-        assert third.code() is grpc.StatusCode.OK
-        assert [call.code() for call in held] == [grpc.StatusCode.OK] * 2

@@ -153,18 +153,6 @@ def test_a_slow_reader_holds_up_its_own_stream_only(serve: Any) -> None:
     assert sum(1 for _ in slow) == 40
 
 
-def test_who_leaves_a_stream_ends_the_work_for_it(serve: Any, gate: Gate) -> None:
-    server = serve()
-    request = server.request("tiny", {"x": X})
-    with gate.closed():
-        streams = [server.stream(iter([request] * 5), timeout=60) for _ in range(10)]
-        until(lambda: server.runtime.lifecycle.accepted == 50)
-        for replies in streams:
-            replies.cancel()
-        until(lambda: not server.runtime.lifecycle.accepted)
-    assert server.infer("tiny", {"x": X})["output"].shape == X.shape
-
-
 def test_a_stop_ends_streams_whatever_they_wait_for(
     serve: Any, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:

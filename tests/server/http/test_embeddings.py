@@ -93,18 +93,14 @@ def test_many_inputs_take_several_requests(serve_over_http: StartHttp, repositor
         ({"model": 3}, 400, "model must be a string, was 3"),
         ({"model": "tiny"}, 400, "pools tokens"),
         ({"input": None}, 400, "input"),
-        ({"input": []}, 400, "at least one"),
+        ({"input": []}, 400, "input must have at least 1 item, had 0"),
         ({"input": [[]]}, 400, r"input[0]"),
-        ({"input": [1, "a"]}, 400, "all of one kind"),
-        ({"input": [["a"]]}, 400, "input[0][0] must be a token id, from 0 to 9007199254740992, was 'a'"),
+        ({"input": [1, "a"]}, 400, "input[0] must be a string or an array, was 1"),
+        ({"input": ["a", 5]}, 400, "input[1] must be a string, was 5"),
+        ({"input": [["a"]]}, 400, "input[0][0] must be a whole number, was 'a'"),
         ({"input": [99]}, 400, "input[0] must be between 0 and 31, was 99"),
-        ({"input": [-1]}, 400, "input[0] must be a token id, from 0 to 9007199254740992, was -1"),
-        (
-            {"input": [2**63]},
-            400,
-            "input[0] must be a token id, from 0 to 9007199254740992, was 9223372036854775808",
-        ),
-        ({"input": ["a"] * 2049}, 400, "input must be at most 2048 inputs, were 2049"),
+        ({"input": [-1]}, 400, "input[0] must be greater than or equal to 0, was -1"),
+        ({"input": ["a"] * 2049}, 400, "input must have at most 2048 items, had 2049"),
         (
             {"input": [*["a"] * 300, "the cat sat on the mat " * 5]},
             400,
@@ -157,8 +153,6 @@ def test_models_that_embed_are_listed(web: OverHttp) -> None:
     (model,) = web.get("/v1/models").json["data"]
 
     assert (model["id"], model["object"]) == ("tiny-tokens", "model")
-    assert web.get("/v1/models/tiny-tokens").json == model
-    assert web.get("/v1/models/none").status == 404
 
 
 def test_teis_call(web: OverHttp) -> None:

@@ -10,8 +10,6 @@ import pytest
 from tests.server.conftest import split_strings
 from tests.server.http.conftest import Answered, OverHttp, with_tensor
 
-from polyhead_proto import messages as pb
-
 INFER = "/v2/models/tiny/infer"
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((2, 3, 16), np.float32)
@@ -68,26 +66,16 @@ def test_json_gives_what_grpc_gives(web: OverHttp, flat: bool) -> None:
     assert set(answered.json["parameters"]) == set(expected.timings)
 
 
-def test_binary_tensors_go_both_ways(web: OverHttp) -> None:
+@pytest.mark.parametrize("own", [{}, {"binary_data": False}])
+def test_binary_tensors_go_both_ways(web: OverHttp, own: dict[str, bool]) -> None:
     expected = web.running.infer("tiny.attention", {"x": X}, outputs=["output", "attention.1"])
-    outputs = [{"name": name} for name in ("output", "attention.1")]
+    outputs = [{"name": "output", "parameters": own}, {"name": "attention.1"}]
 
     body, headers = binary(parameters={"binary_data_output": True}, outputs=outputs)
     answered = web.post("/v2/models/tiny.attention/infer", body, headers)
 
     assert answered.headers["content-type"] == "application/octet-stream"
     assert int(answered.headers["content-length"]) == len(answered.body)
-    for name, array in tensors(answered).items():
-        np.testing.assert_array_equal(array, expected[name])
-
-
-def test_each_output_says_whether_it_is_binary(web: OverHttp) -> None:
-    outputs = [{"name": "output", "parameters": {"binary_data": False}}, {"name": "attention.0"}]
-    request = {"inputs": [json_input()], "outputs": outputs, "parameters": {"binary_data_output": True}}
-
-    answered = web.post("/v2/models/tiny.attention/infer", request)
-
-    expected = web.running.infer("tiny.attention", {"x": X}, outputs=["output", "attention.0"])
     for name, array in tensors(answered).items():
         np.testing.assert_array_equal(array, expected[name])
 
@@ -186,19 +174,3 @@ def test_metadata_configuration_statistics_and_index(web: OverHttp) -> None:
         index = web.post("/v2/repository/index", body).json
         assert {"name": "tiny", "version": "1", "state": "READY", "reason": ""} in index
     assert web.get("/v2/models/none").status == 404
-
-
-@pytest.mark.parametrize("accepted", ["text/plain;version=x", "application/openmetrics-text;version=1.0.x"])
-def test_metrics_are_plain_for_a_version_that_is_none(web: OverHttp, accepted: str) -> None:
-    answered = web.get("/metrics", Accept=accepted)
-
-    assert answered.status == 200
-    assert answered.headers["content-type"].startswith("text/plain")
-
-
-def test_shapes_are_numbers_in_json(web: OverHttp) -> None:
-    over_grpc = web.running.call("ModelMetadata", pb.ModelMetadataRequest(name="tiny-tokens"))
-
-    shapes = [tensor["shape"] for tensor in web.get("/v2/models/tiny-tokens").json["inputs"]]
-
-    assert shapes == [list(tensor.shape) for tensor in over_grpc.inputs]

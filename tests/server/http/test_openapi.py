@@ -43,8 +43,7 @@ def body_of(path: str) -> dict[str, Any] | None:
 
 def filled(path: str, name: str = "", version: str = "1") -> str:
     """A path with a model that it knows, or this one."""
-    known = "tiny-tokens" if path.startswith("/v1") else "tiny"
-    return path.replace("{name}", name or known).replace("{version}", version)
+    return path.replace("{name}", name or "tiny").replace("{version}", version)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,7 @@ def test_the_document_is_valid(document: Any) -> None:
 def test_operations_have_names_of_their_own(document: Any) -> None:
     names = [operation["operationId"] for _, _, operation in operations(document)]
 
-    assert len(set(names)) == len(names) == 28
+    assert len(set(names)) == len(names) == 27
     assert {"create_embeddings", "infer", "infer_of_version", "rerank"} <= set(names)
 
 
@@ -121,17 +120,6 @@ def test_every_path_answers_as_described(web: OverHttp, document: Any) -> None:
             assert web.post(filled(path), {**body, "unknown": 1}).status == 400
 
 
-def test_headers_are_described_as_they_are_checked(web: OverHttp, document: Any) -> None:
-    seen = set()
-    for path, _, operation in operations(document):
-        for header in operation["parameters"]:
-            if header["in"] == "header" and "pattern" in header["schema"]:
-                assert re.search(header["schema"]["pattern"], "nonsense") is None
-                assert web.post(filled(path), body_of(path), {header["name"]: "nonsense"}).status == 400
-                seen.add(header["name"])
-    assert seen == {"x-request-timeout", "x-request-priority", "inference-header-content-length"}
-
-
 def test_every_field_and_parameter_is_explained(document: Any) -> None:
     bodies = set()
     for path, _, operation in operations(document):
@@ -143,22 +131,6 @@ def test_every_field_and_parameter_is_explained(document: Any) -> None:
     for name in bodies:
         fields = document["components"]["schemas"][name]["properties"]
         assert all("description" in field or "$ref" in json.dumps(field) for field in fields.values()), name
-
-
-def test_every_example_can_be_sent(web: OverHttp, document: Any) -> None:
-    sent = 0
-    for path, _, operation in operations(document):
-        if "requestBody" in operation:
-            schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            (name, *_) = re.findall(r"schemas/(\w+)", json.dumps(schema))
-            example = document["components"]["schemas"][name]["example"]
-            valid(document, schema).validate(example)
-            if "model" in example:
-                example["model"] = (body_of(path) or {})["model"]
-            answered = web.post(path.format(name="tiny-tokens", version=1), example)
-            assert answered.status == 200, answered.body
-            sent += 1
-    assert sent == len(BODIES) + 1
 
 
 @pytest.fixture

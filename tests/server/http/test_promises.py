@@ -110,7 +110,7 @@ def test_pages_of_named_origins_may_call(serve_over_http: StartHttp) -> None:
         asks["Access-Control-Request-Headers"],
     )
     assert answered.headers["access-control-expose-headers"] == "*"
-    assert web.ask("OPTIONS", INFER, headers={**asks, "Origin": other}).status == 403
+    assert web.ask("OPTIONS", INFER, headers={**asks, "Origin": other}).status == 400
 
 
 LOCAL = ["localhost", "LocalHost:80", "127.0.0.1:8002", "10.1.2.3", "[::1]:8002", "a.localhost", "a.internal"]
@@ -139,17 +139,6 @@ def test_other_servers_have_any_name(serve_over_http: StartHttp, locked: OverHtt
     assert statuses(locked, FOREIGN) == {401, 200}
 
 
-def test_metrics_without_inference_have_no_other_name_though_it_needs_a_token(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(TOKEN)
-    settings = Settings(models=Path("models"), http_port=0, token_file=tokens)
-    with serving_metrics(settings) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        connection.request("GET", "/metrics", headers={"Host": "example.org"})
-        assert connection.getresponse().status == 403
-        connection.close()
-
-
 def test_what_is_rejected_unread_is_counted_and_logged_once(
     locked: OverHttp, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,10 +149,8 @@ def test_what_is_rejected_unread_is_counted_and_logged_once(
         assert locked.get("/v2", Origin="https://example.org").status == 403  # no inference
         assert locked.post(INFER, GOOD, bearer).status == 200  # after all have been counted
 
-    lines = [
-        record.getMessage() for record in caplog.records if getattr(record, "request_id", None) == "mine"
-    ]
-    assert [line.split(":")[1].strip() for line in lines] == [
+    logged = [record for record in caplog.records if getattr(record, "request_id", None) == "mine"]
+    assert [getattr(record, "code", None) for record in logged] == [
         "UNAUTHENTICATED",
         "PERMISSION_DENIED",
         "PERMISSION_DENIED",
@@ -323,18 +310,6 @@ def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> 
     assert web.running.runtime.budget.bytes == 0
 
 
-def test_both_answer_health_checks_while_http_is_loaded(web: OverHttp, gate: Gate) -> None:
-    with gate.closed():
-        asked = [Asking(web) for _ in range(4)]
-        wait_for(web, 4)
-        assert web.get("/v2/health/ready").status == web.get("/healthz").status == 200
-        until(lambda: b"polyhead_requests_in_flight 4.0" in web.get("/metrics").body)
-        assert web.running.call("ServerReady").ready
-
-    assert {one.answer().status for one in asked} == {200}
-    until(lambda: not web.running.held)
-
-
 def test_too_much_work_is_rejected_with_the_time_to_try_again(serve_over_http: StartHttp, gate: Gate) -> None:
     web = serve_over_http(max_queued_tokens=4096)
     with gate.closed():
@@ -358,7 +333,7 @@ def test_limits_are_said_before_anything_is_computed(serve_over_http: StartHttp)
     answered = web.post(INFER, body, headers)
 
     assert answered.status == 413
-    assert "ask for parameter dtype FP16" in answered.error
+    assert "dtype FP16 or UINT8" in answered.error
     assert answered.headers["polyhead-limit"] == "max_reply_bytes"
     assert web.counted("polyhead_batch_sequences_count", "tiny") == 0
 

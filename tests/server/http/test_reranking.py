@@ -17,7 +17,6 @@ from tests.server.http.test_scoring import LONG, QUERY, TEXTS, logits
 from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Classifier, Encoder
-from polyhead_proto import messages as pb
 from polyhead_server.serving.budget import Reservation
 
 
@@ -55,15 +54,6 @@ def test_coheres_call(scoring: OverHttp, version: str) -> None:
     assert reply["meta"]["api_version"] == {"version": version}
 
 
-def test_long_texts_are_cut_where_that_is_asked_for(scoring: OverHttp) -> None:
-    rejected = scoring.post("/rerank", {"query": QUERY, "texts": [*TEXTS, LONG]})
-    cut = scoring.post("/rerank", {"query": QUERY, "texts": [*TEXTS, LONG], "truncate": True})
-
-    assert rejected.status == 400
-    assert rejected.error.startswith("query and texts[4] must be at most 16 tokens")
-    assert len(cut.json) == 5
-
-
 def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
     """Its clients cannot ask for that."""
     call = {"query": QUERY, "model": "reranker"}
@@ -93,39 +83,23 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
         ),
         (
             "/v1/rerank",
-            {"query": QUERY, "documents": ["a"], "top_n": 0},
-            "top_n must be greater than or equal to 1, was 0",
+            {"query": QUERY, "documents": [{"title": "a"}]},
+            "documents[0] must have the field text",
         ),
-        ("/v1/rerank", {"query": QUERY, "documents": [{"title": "a"}]}, "documents[0] must be a string"),
         (
             "/v2/rerank",
             {"query": QUERY, "documents": ["a"], "max_tokens_per_doc": 8},
             "max_tokens_per_doc must be left out, or null, was 8",
         ),
         (
-            "/v2/rerank",
-            {"query": QUERY, "documents": ["a"], "priority": 1},
-            "field 'priority' of the request is not known",
-        ),
-        (
             "/rerank",
             {"query": QUERY, "texts": ["a"], "return_evidence": 0},
-            "return_evidence must be true, false or a whole number from 1 to 16384, was 0",
+            "return_evidence must be greater than or equal to 1, was 0",
         ),
         (
             "/v2/rerank",
             {"query": QUERY, "documents": ["a"] * 2048, "return_evidence": 9},
             "or from 1 to 8 pairs for each of 2048 texts, was 9",
-        ),
-        (
-            "/rerank",
-            {"query": QUERY, "texts": ["a"], "return_evidence": "yes"},
-            "return_evidence must be true, false or a whole number from 1 to 16384, was 'yes'",
-        ),
-        (
-            "/rerank",
-            {"query": QUERY, "texts": ["a"], "model": "sentiment", "return_evidence": True},
-            "must be a reranker",
         ),
     ],
 )
@@ -136,10 +110,6 @@ def test_what_cannot_be_ranked_is_refused_by_name(
 
     assert answered.status == 400
     assert named in answered.error
-
-
-def test_without_a_reranker_there_are_no_ranks(web: OverHttp) -> None:
-    assert "none" in web.post("/rerank", {"query": "a", "texts": ["b"]}).error
 
 
 def test_a_long_query_comes_with_few_texts(scorers: Path) -> None:
@@ -217,12 +187,6 @@ def test_evidence_has_as_many_pairs_as_asked_for(scoring: OverHttp) -> None:
     assert all(one.keys() == {"index", "score"} for one in none)
 
 
-def test_an_empty_text_has_no_evidence_over_http(scoring: OverHttp) -> None:
-    (one,) = scoring.post("/rerank", {"query": QUERY, "texts": [""], "return_evidence": True}).json
-
-    assert one["evidence"] == []
-
-
 @pytest.fixture(scope="module")
 def narrow(scorers: Path) -> Iterator[OverHttp]:
     """A server whose messages are too small for attention."""
@@ -262,19 +226,6 @@ def test_memory_for_attention_is_released_with_each_request(
         )
 
     assert most[1] < 10 * most[0]
-
-
-def test_a_size_that_did_not_fit_is_not_tried_again(narrow: OverHttp) -> None:
-    def failed() -> int:
-        name = pb.ModelStatisticsRequest(name="reranker.attention")
-        response = narrow.running.call("ModelStatistics", name)
-        return int(response.model_stats[0].inference_stats.fail.count)
-
-    before, texts = failed(), TEXTS[:1] * 64
-    found = narrow.post("/rerank", {"query": QUERY, "texts": texts, "return_evidence": 1}).json
-
-    assert len(found) == len(texts)
-    assert 1 <= failed() - before <= 6  # 64, 32, …, 2
 
 
 def test_what_takes_too_much_memory_is_refused(scorers: Path) -> None:

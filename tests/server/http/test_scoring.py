@@ -73,8 +73,8 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "named"),
     [
-        ("/predict", {"inputs": []}, 400, "inputs must have at least one text"),
-        ("/predict", {"inputs": 5}, 400, "inputs must be a text, a pair of texts, or a list of such, was 5"),
+        ("/predict", {"inputs": []}, 400, "inputs must have at least 1 item, had 0"),
+        ("/predict", {"inputs": 5}, 400, "inputs must be a string or an array, was 5"),
         (
             "/predict",
             {"inputs": ["a", "b", "c"]},
@@ -82,10 +82,8 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
             "inputs must be a text, or a list of one or two texts",
         ),
         ("/predict", {"inputs": [["a"], ["b", "mat " * 20]]}, 400, "inputs[1] must be at most 16 tokens"),
-        ("/predict", {"inputs": [["a"], [5]]}, 400, "inputs[1] must be a text"),
-        ("/predict", {"inputs": [["a"], 5]}, 400, "inputs[1] must be a text"),
+        ("/predict", {"inputs": [["a"], [5]]}, 400, "inputs[1][0] must be a string, was 5"),
         ("/predict", {"inputs": [["a"], ["mat " * 20]]}, 400, "inputs[1] must be at most 16 tokens"),
-        ("/predict", {"inputs": [["a"], ["\ud800"]]}, 400, "must be JSON, in UTF-8"),
         ("/predict", {"inputs": "a", "model": "none"}, 404, "none"),
         (
             "/predict",
@@ -99,12 +97,6 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
             400,
             "must have the field model, one of those that classify",
         ),
-        (
-            "/predict",
-            {"inputs": "a", "truncation_direction": "Left"},
-            400,
-            "truncation_direction must be 'Right', was 'Left'",
-        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
@@ -114,10 +106,3 @@ def test_what_cannot_be_done_is_refused_by_name(
 
     assert answered.status == status
     assert named in answered.error
-
-
-def test_a_model_that_gives_no_logits_is_refused(web: OverHttp) -> None:
-    answered = web.post("/predict", {"inputs": "the cat", "model": "tiny-tokens"})
-
-    assert answered.status == 400
-    assert "model must be a classifier or reranker" in answered.error

@@ -32,22 +32,6 @@ async def test_a_failure_at_the_start_ends_the_process(
     assert "a fault" in caplog.text
 
 
-async def test_a_later_failure_drains_the_process(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    served = Served(repository, monkeypatch, http=True, http_port=0)
-    await served.until_ready()
-    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", fail)
-    connect(served).close()  # it is accepted by the call that waits already; the next one fails
-
-    assert await asyncio.wait_for(served.process, 240) == 1
-    assert served.server.runtime.serving() is False
-    assert "HTTP has failed" in caplog.text
-
-
 async def test_a_request_in_progress_is_answered_while_http_stops(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

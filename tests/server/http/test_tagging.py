@@ -89,20 +89,15 @@ def test_long_texts_are_cut_where_that_is_asked_for(web: OverHttp) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "named"),
     [
-        ("/predict", {"inputs": []}, "inputs must have at least one text, had none"),
+        ("/predict", {"inputs": []}, "inputs must have at least 1 item, had 0"),
         ("/predict", {"inputs": [["a", "b"]]}, "inputs[0] must be a text, as tagger classifies tokens, was"),
-        ("/predict", {"inputs": ["a", 5]}, "inputs[1] must be a text, or a list of one or two texts, was 5"),
+        ("/predict", {"inputs": ["a", 5]}, "inputs[1] must be a string or an array, was 5"),
         ("/predict", {"raw_scores": True}, "raw_scores must be left out: tagger classifies tokens"),
         ("/predict", {"parameters": {"stride": 1}}, "field 'stride' of parameters is not known"),
         (
             "/predict",
             {"parameters": {"aggregation_strategy": "last"}},
             "aggregation_strategy must be 'none', 'simple', 'first', 'average' or 'max', was 'last'",
-        ),
-        (
-            "/predict",
-            {"parameters": {"ignore_labels": [1]}},
-            "parameters.ignore_labels[0] must be a string, was 1",
         ),
         ("/predict", {"truncation_direction": "left"}, "truncation_direction must be 'Right', was 'left'"),
         (

@@ -1,36 +1,18 @@
 """Numbers over the wire, against the same graphs run in this process; and what runs on the event loop."""
 
-import asyncio
 import struct
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.numerics import close
-from tests.server.conftest import Gate, Result, Running, fails
-from tests.server.counting import Counts
-from tests.server.graphs import described
+from tests.server.conftest import Gate, Result, fails
 from tokenizers import Tokenizer
 
 from polyhead_proto import messages as pb
-from polyhead_server import Settings
-from polyhead_server.engine.devices import on_cpu
-from polyhead_server.errors import UnavailableError
-from polyhead_server.inference.inference import Inference
-from polyhead_server.inference.reply import write_reply
-from polyhead_server.inference.wire import InferRequest, split_infer
-from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository.manifest import GraphName
-from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling.work import Done, Work
-from polyhead_server.serving.budget import Budget
-from polyhead_server.serving.registry import Model, Registry
 
 CHANCE = np.random.default_rng(2026)
 X = CHANCE.standard_normal((3, 7, 16), np.float32)
@@ -85,15 +67,6 @@ def test_lengths_of_64_bits_and_of_0_are_taken(server: Any, repository: Path) ->
 
     close(result["output"], expected["output"])
     assert not result["output"][1].any()
-
-
-@pytest.mark.parametrize("datatype", [np.int32, np.int64])
-def test_lengths_may_have_the_dimension_that_triton_asks_for(
-    server: Any, tiny: dict[str, Any], datatype: Any
-) -> None:
-    lengths = LENGTHS.astype(datatype).reshape(3, 1)
-
-    close(server.infer("tiny", {"x": X, "lengths": lengths})["output"], tiny["output"])
 
 
 def test_half_precision_input_is_taken(server: Any, repository: Path) -> None:
@@ -340,181 +313,6 @@ def test_the_reply_echoes_and_times(server: Any) -> None:
 
 
 # ---- The event loop ----------------------------------------------------------------------------
-
-
-class Threads(Executor):
-    """Counts what leaves the event loop, and runs it at once; `before` is called first."""
-
-    def __init__(self) -> None:
-        self.hops = 0
-        self.before: Callable[[], None] = lambda: None
-
-    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-        self.hops += 1
-        self.before()
-        done: Future[Any] = Future()
-        try:
-            done.set_result(function(*arguments, **options))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-
-class Constant:
-    """A scheduler whose outputs are all the same number."""
-
-    def __init__(self, signature: Signature, number: float) -> None:
-        self._signature = signature
-        self._number = number
-
-    def submit(self, work: Work) -> asyncio.Future[Done]:
-        batch, tokens, _ = work.size
-        outputs = {
-            name: np.full(self._signature.outputs[name].at({"B": batch, "T": tokens}), self._number, "f4")
-            for name in work.outputs
-        }
-        answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        answer.set_result(Done(outputs=outputs, queue_ns=0, compute_ns=0, batch=batch))
-        return answer
-
-
-class Local:
-    """Inference over `tiny`, with a scheduler that computes nothing."""
-
-    def __init__(self, repository: Path) -> None:
-        self._repository = repository
-        self.registry, self.threads = Registry(), Threads()
-        self.inference = Inference(self.registry, Settings(models=repository), self.threads)
-        self.serve("fast", 0)
-        self.serve("attention", 0)
-
-    def serve(self, graph: GraphName, number: float) -> None:
-        """Puts a model into service, or in the place of the one that is."""
-        signature = described(self._repository, "tiny", graph)
-        scheduler = cast(Any, Constant(signature, number))
-        self.registry.declare(signature.name, 1)
-        self.registry.ready(
-            Model(
-                signature=signature,
-                scheduler=scheduler,
-                tokeniser=None,
-                device=on_cpu(""),
-                statistics=Statistics(signature.name, 1),
-            )
-        )
-
-    def hops(self, model: str, size: tuple[int, int], **options: Any) -> int:
-        """The hops of one request of B x T tokens."""
-        return self.answer(model, size, **options)[0]
-
-    def answer(
-        self, model: str, size: tuple[int, int], *, streamed: bool = False, **options: Any
-    ) -> tuple[int, list[Any]]:
-        """The hops of one request of B x T tokens, and its messages."""
-        request = Running.request(model, {"x": np.zeros((*size, 16), np.float32)}, **options)
-        payload = request.SerializeToString()
-        budget = Budget(2**30, self.registry.unattributed)
-
-        async def ask() -> list[Any]:
-            deadline = asyncio.get_running_loop().time() + 60
-            with budget.reserve(len(payload)) as held:
-                split: InferRequest = split_infer(payload)
-                rest: Any = {"deadline": deadline, "held": held}
-                if not streamed:
-                    reply = await self.inference.answer(split, write_reply, **rest)
-                    return [pb.ModelInferResponse.FromString(reply)]
-                messages: list[bytes] = []
-
-                async def send(message: bytes) -> None:
-                    messages.append(message)
-
-                write = partial(write_reply, streamed=True)
-                await send(await self.inference.answer(split, write, send=send, **rest))
-                return [pb.ModelStreamInferResponse.FromString(one).infer_response for one in messages]
-
-        before = self.threads.hops
-        replies = asyncio.run(ask())
-        assert budget.bytes == 0
-        return self.threads.hops - before, replies
-
-
-@pytest.fixture
-def local(repository: Path) -> Local:
-    return Local(repository)
-
-
-SMALL = (1, 3)
-MANY = (128, 128)
-"""A MiB of input, and as much output."""
-LONG = (1, 400)
-"""25 KiB of input, and 2.5 MiB of attention for each layer."""
-
-
-def test_a_request_leaves_the_event_loop_at_most_twice(local: Local) -> None:
-    for model, size, first, then in (
-        ("tiny", SMALL, 1, 0),  # a header that is new is checked off the loop
-        ("tiny", MANY, 2, 2),  # read, and written
-        ("tiny.attention", SMALL, 1, 0),
-        ("tiny.attention", LONG, 2, 1),  # written
-    ):
-        assert [local.hops(model, size) for _ in range(3)] == [first, then, then]
-
-
-def test_so_does_one_of_which_little_is_asked(local: Local) -> None:
-    asked: dict[str, Any] = {"outputs": ["attention.0"], "parameters": {"queries": "0"}}
-
-    assert [local.hops("tiny.attention", LONG, **asked) for _ in range(2)] == [1, 0]
-
-
-def test_each_large_part_of_a_stream_is_written_off_the_event_loop(local: Local) -> None:
-    parts: dict[str, Any] = {"streamed": True, "parameters": {"parts": True}}
-    parts["outputs"] = ["attention.0", "output", "attention.1"]
-
-    hops, replies = local.answer("tiny.attention", LONG, **parts)
-
-    assert hops == 1 + 2
-    assert [reply.outputs[0].name for reply in replies] == parts["outputs"]
-    assert local.hops("tiny.attention", LONG, **parts) == 2
-    assert [local.hops("tiny.attention", SMALL, **parts) for _ in range(2)] == [1, 0]
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_a_model_that_is_replaced_while_a_request_is_read_answers_it_and_no_other(
-    local: Local, known: bool
-) -> None:
-    if known:
-        local.hops("tiny", MANY)
-
-    def replace() -> None:
-        local.threads.before = lambda: None
-        local.serve("fast", 7)
-
-    local.threads.before = replace
-    answers = [local.answer("tiny", MANY) for _ in range(3)]
-
-    assert [hops for hops, _ in answers] == [2, 2, 2]
-    numbers = [set(np.frombuffer(reply.raw_output_contents[0], np.float32)) for _, (reply,) in answers]
-    assert numbers == [{0}, {7}, {7}]
-
-
-def test_a_model_that_leaves_while_a_request_is_read_answers_it_and_no_other(local: Local) -> None:
-    local.hops("tiny", MANY)
-    model, counted = local.registry.find("tiny"), Counts(local.registry.metrics)
-    ends: list[int] = []
-
-    def leave() -> None:
-        local.threads.before = lambda: None
-        local.registry.fail("tiny", 1, "it was unloaded")
-        model.lease.end(lambda: ends.append(local.threads.hops))
-
-    local.threads.before = leave
-    before = local.threads.hops
-    assert local.hops("tiny", MANY) == 2
-    assert ends == [before + 1]  # when it had been computed
-    with pytest.raises(UnavailableError, match="it was unloaded"):
-        local.hops("tiny", MANY)
-
-    assert counted.codes() == {"UNAVAILABLE": 1}
 
 
 # ---- Memory of typed contents ----------------------------------------------------------------------

@@ -54,12 +54,6 @@ def test_full_precision_is_not_copied() -> None:
     assert convert(WEIGHTS, "FP32") is WEIGHTS
 
 
-def test_what_has_its_datatype_already_is_not_converted() -> None:
-    for values in (np.array([3, 7], np.int32), np.array([3, 7], np.uint8), np.array([True, False])):
-        datatype = {"int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}[values.dtype.name]
-        np.testing.assert_array_equal(convert(values, datatype), values)
-
-
 def requested(
     repository: Path, own: dict[str, dict[str, str | int]], **default: Any
 ) -> dict[str, RequestedOutput]:

@@ -38,13 +38,11 @@ TIMINGS = {
 }
 
 
-def laid_out(
-    repository: Path, graph: GraphName, names: Sequence[str], default: OutputParameters | None = None
-) -> ReplyLayout:
+def laid_out(repository: Path, graph: GraphName, names: Sequence[str]) -> ReplyLayout:
     signature = described(repository, "tiny", graph)
     outputs = requested_outputs(
         [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names],
-        default or OutputParameters(),
+        OutputParameters(),
         signature,
     )
     return layout_of_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature, text_bytes={})
@@ -73,29 +71,6 @@ def test_the_size_is_known_before(repository: Path) -> None:
         TooLargeError, match=f"the reply needs {needed} bytes, the limit is {needed - 1}: ask for"
     ):
         check_size(layout, "", needed - 1)
-
-
-@pytest.mark.parametrize(
-    ("graph", "names", "dtype", "ways"),
-    [
-        ("fast", [], None, "parameter dtype FP16, fewer or shorter sequences"),
-        ("fast", [], "FP16", "fewer or shorter sequences"),
-        (
-            "attention",
-            ["attention.0"],
-            "UINT8",
-            r"parameter heads \(such as '0,3'\), parameter queries \(such as '0'\), fewer or shorter",
-        ),
-        ("attention", [], None, "fewer layers, parameter heads"),
-    ],
-)
-def test_a_reply_that_is_too_large_says_what_would_need_less(
-    repository: Path, graph: GraphName, names: list[str], dtype: str | None, ways: str
-) -> None:
-    layout = laid_out(repository, graph, names, OutputParameters(dtype=dtype))
-
-    with pytest.raises(TooLargeError, match=f"ask for {ways}"):
-        check_size(layout, "", 10)
 
 
 def test_a_reply_that_is_kept_holds_its_own_memory_and_no_other(repository: Path) -> None:

@@ -13,7 +13,6 @@ from polyhead_server.engine.devices import on_cpu
 from polyhead_server.inference.templates import (
     RequestTemplate,
     RequestTemplates,
-    layout_at,
     make_template,
 )
 from polyhead_server.inference.wire import InferRequest, parse, split_infer
@@ -103,18 +102,3 @@ def test_only_so_many_are_remembered(templates: RequestTemplates, registry: Regi
 
     assert templates.find(request(1)) is None
     assert templates.find(request(1099)) is not None
-
-
-def test_what_follows_from_a_length_is_worked_out_once_and_forgotten_with_the_templates(
-    templates: RequestTemplates, registry: Registry
-) -> None:
-    template = learn(templates, registry, request())
-    first = templates.layout_at(template, 1)
-
-    assert templates.layout_at(template, 1) is first
-    assert templates.layout_at(template, 2) == layout_at(template, 2, settings=SETTINGS)
-    for tokens in range(3, 4096):
-        templates.layout_at(template, tokens)
-    assert templates.layout_at.cache_info().currsize < 4000
-    templates.forget()
-    assert templates.layout_at.cache_info().currsize == 0

@@ -145,30 +145,6 @@ def test_what_waits_shows(serve: Any, gate: Gate) -> None:
     until(lambda: Metrics()("polyhead_requests_in_flight", None) == 0)
 
 
-def test_sizes_of_batches_are_for_statistics_alone(serve: Any) -> None:
-    serve().infer("tiny", {"x": np.ones((7, 2, 16), np.float32)})
-
-    families = Metrics().families
-
-    assert not {"polyhead_runs", "polyhead_run_seconds"} & {*families}
-    assert not [
-        sample for family in families.values() for sample in family.samples if "_created" in sample.name
-    ]
-
-
-def test_drops_show_with_their_reason(serve: Any) -> None:
-    server = serve()
-    before = Metrics()
-    server.runtime.lifecycle.draining.set()
-    with pytest.raises(grpc.RpcError):
-        server.infer("tiny", {"x": np.ones((1, 2, 16), np.float32)})
-
-    counted = Metrics(before)
-
-    assert counted("polyhead_drops_total", "", reason="draining") == 1
-    assert counted("polyhead_requests_total", "", protocol="grpc", code="UNAVAILABLE") == 1
-
-
 def test_the_documentation_describes_what_is_exported(serve: Any) -> None:
     server = serve()
     server.runtime.lifecycle.draining.set()

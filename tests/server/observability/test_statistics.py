@@ -1,6 +1,5 @@
 """What is counted of one version of a model."""
 
-import random
 from typing import Any
 
 import pytest
@@ -36,28 +35,6 @@ def answered(statistics: Statistics, **others: Any) -> None:
         "serialise_ns": 0,
     }
     statistics.succeeded(**(values | others))
-
-
-def test_times_fall_into_the_bucket_whose_bound_they_do_not_pass(
-    metrics: Metrics, statistics: Statistics, counted: Counts
-) -> None:
-    drawn = random.Random(5)
-    samples = metrics.totals()["counted", "1"].samples["polyhead_queue_seconds_bucket"]
-    bounds = [float(sample.labels["le"]) for sample in samples]
-    nanoseconds = [round(bound * 1e9) for bound in bounds[:-1]]
-    times = [*nanoseconds, *(bound + 1 for bound in nanoseconds), 0]
-    times += [drawn.randrange(40 * 10**9) for _ in range(200)]
-    for time in times:
-        answered(statistics, queue_ns=time)
-
-    assert bounds[-1] == float("inf")
-    for sample, bound in zip(samples, bounds, strict=True):
-        number = counted("polyhead_queue_seconds_bucket", "counted", le=sample.labels["le"])
-        assert number == sum(time <= bound * 1e9 for time in times)
-    assert counted("polyhead_queue_seconds_count", "counted") == len(times)
-    assert counted("polyhead_queue_seconds_sum", "counted") == pytest.approx(sum(times) / 1e9)
-    assert counted("polyhead_tokenise_seconds_count", "counted") == 0
-    assert counted.codes("counted") == {"OK": len(times)}
 
 
 def test_runs_are_counted_by_their_size(statistics: Statistics, counted: Counts) -> None:

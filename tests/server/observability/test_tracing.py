@@ -10,7 +10,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import polyhead_server.grpc.server
 import polyhead_server.observability.tracing
-from polyhead_proto.names import WANTS_STATUS
 from polyhead_server.errors import StartError
 from polyhead_server.observability.tracing import open_tracer
 
@@ -80,17 +79,6 @@ def test_every_request_of_a_stream_has_a_span(serve: Any, exporter: InMemorySpan
     assert len(list(server.stream(iter([request, request])))) == 2
 
     assert [span.name for span in spans(server, exporter)].count("ModelInfer") == 2
-
-
-def test_a_request_that_ends_its_stream_says_how(serve: Any, exporter: InMemorySpanExporter) -> None:
-    server = serve()
-
-    with pytest.raises(grpc.RpcError):
-        list(server.stream(iter([server.request("tiny", {"y": X})]), metadata=(WANTS_STATUS,)))
-
-    (request,) = spans(server, exporter)
-    assert request.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    assert not request.status.is_ok
 
 
 @pytest.mark.parametrize("caller", [(("traceparent", f"00-{TRACE}-{PARENT}-00"),), ()])

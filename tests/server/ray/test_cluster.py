@@ -14,14 +14,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.interop.test_tritonclient import PYTHON
 from tests.server.conftest import Running, fails, procedure
 from tests.server.ray.conftest import RayCluster
 
 from polyhead_client import Client
 from polyhead_proto import messages as pb
-from polyhead_proto.names import REQUEST_ID
 
 pytestmark = pytest.mark.timeout(1800)  # beside other tests, on two cores
 
@@ -148,63 +146,12 @@ def test_an_unmodified_tritonclient_makes_every_call(cluster: RayCluster) -> Non
     assert done.stdout == "all calls worked\n"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code", "message"),
-    [
-        (request("nothing"), "NOT_FOUND", "families are tiny, tiny-tokens"),
-        (request("tiny.nothing"), "NOT_FOUND", "there are tiny, tiny.attention"),
-        (request(x=X[:, :, :3]), "INVALID_ARGUMENT", "dimension 2 (D) of x must be 16, was 3"),
-    ],
-)
-def test_errors_have_their_status_message_and_id(
-    channel: grpc.Channel, wrong: Any, code: str, message: str
-) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        call(channel, "ModelInfer", wrong, metadata=[(REQUEST_ID, "mine")])
-
-    assert caught.value.code().name == code
-    assert message in str(caught.value.details())
-    assert trailers(caught.value)[REQUEST_ID] == "mine"
-
-
-def test_what_is_not_served_on_ray_is_unimplemented(channel: grpc.Channel) -> None:
-    with fails(grpc.StatusCode.UNIMPLEMENTED, "RepositoryModelLoad is not served on Ray"):
-        call(channel, "RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="tiny"))
-    with pytest.raises(grpc.RpcError, match="Method not found"):
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=120)
-
-
 def test_a_deadline_is_kept(channel: grpc.Channel) -> None:
     with fails(grpc.StatusCode.DEADLINE_EXCEEDED):
         call(channel, "ModelInfer", request(), timeout=0.001)
 
 
 # ---- What changes, and what breaks -------------------------------------------------------------
-
-
-def test_a_replica_that_cannot_load_its_family_gets_no_calls(
-    cluster: RayCluster, channel: grpc.Channel
-) -> None:
-    """The one that takes the place of another: the files are read at its start only."""
-    weights = cluster.models / "tiny" / "1" / "weights.bin"
-    content = weights.read_bytes()
-    load = Load(cluster.address)
-    weights.write_bytes(b"bad")
-    try:
-        with load.running():
-            seen = {*cluster.replicas("tiny")}
-            next(iter(seen)).kill()
-            until = time.monotonic() + 240
-            while len(seen) < 4:  # then a second one is tried in its place
-                assert time.monotonic() < until, cluster.log
-                seen |= {*cluster.replicas("tiny")}
-                load.wait_for_answers(10)
-    finally:
-        weights.write_bytes(content)
-
-    load.check()
-    assert load.codes["UNAVAILABLE"] < 10  # those that the killed one had
-    assert call(channel, "ModelReady", pb.ModelReadyRequest(name="tiny")).ready
 
 
 def test_a_version_is_replaced_without_a_lost_answer(cluster: RayCluster, channel: grpc.Channel) -> None:

@@ -77,11 +77,6 @@ def test_arguments_that_cannot_be_used_are_rejected_by_name(
         build({"models": str(repository), **wrong})
 
 
-def test_an_empty_repository_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="must hold at least one model"):
-        build({"models": str(tmp_path)})
-
-
 def test_the_shipped_config_says_how_a_token_is_required(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,35 +112,6 @@ def test_a_port_that_is_taken_is_said(repository: Path) -> None:
             StartError, match=rf"^Ray cannot start, with port {port}: .*ddress already in use"
         ):
             run(quick_settings(repository, host="0.0.0.0", port=port))
-
-
-def test_a_ray_that_cannot_start_is_said(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(**_: Any) -> None:
-        raise Exception("The current node timed out during startup.")
-
-    monkeypatch.setattr("ray.init", fail)
-
-    with pytest.raises(StartError, match=r"^Ray cannot start, with port 0: The current node timed out"):
-        run(quick_settings(repository, host="0.0.0.0", port=0))
-
-    assert "listening on 0.0.0.0, beyond this machine, without a token (--token-file)" in caplog.text
-
-
-def test_a_serve_that_is_not_there_in_time_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: Any) -> None:
-        raise TimeoutError("HTTP proxies not available after 60s.")
-
-    monkeypatch.setattr("ray.init", lambda **_: None)
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr("ray.serve.start", fail)
-    monkeypatch.setattr("ray.serve.shutdown", lambda: None)
-    monkeypatch.setattr("ray.shutdown", lambda: None)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-
-    with pytest.raises(StartError, match=r"^Ray cannot start, with port 0: HTTP proxies not available"):
-        run(quick_settings(repository, host="0.0.0.0"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

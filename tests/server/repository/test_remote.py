@@ -12,7 +12,7 @@ from tests.waiting import reached
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.remote import RemoteFolder, location
-from polyhead_server.repository.scanning import Broken, VersionFolder, list_families, scan_family
+from polyhead_server.repository.scanning import VersionFolder, list_families, scan_family
 
 
 @pytest.fixture(autouse=True)
@@ -151,11 +151,6 @@ async def test_storage_that_is_away_takes_nothing_out_of_service(
         assert output_of(await runtime.infer(infer_request())).size == 48
 
 
-async def test_storage_that_is_away_at_the_start_is_an_error(remote: RemoteFolder) -> None:
-    with pytest.raises(StartError, match="--models must be a folder that can be read"):
-        await answer(remote / "none")
-
-
 def test_what_a_driver_says_is_logged_without_secrets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,15 +165,6 @@ def test_what_a_driver_says_is_logged_without_secrets(
 
     assert "403, url='https://…@host/models?…' of https://host/models" in caplog.text
     assert "secret" not in caplog.text
-
-
-def test_a_manifest_that_cannot_be_read_is_shown(models: Path, remote: RemoteFolder) -> None:
-    (models / "tiny" / "1" / "manifest.json").unlink()
-
-    (broken,) = scan_family(remote / "tiny")
-
-    assert isinstance(broken, Broken)
-    assert broken.reason == "manifest.json cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,6 @@ from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.signature import Signature, signature_of
 
 
-def test_a_float_family_takes_and_gives_its_graph_s_tensors(repository: Path) -> None:
-    fast, attention = described(repository, "tiny"), described(repository, "tiny", "attention")
-
-    assert {name: spec.optional for name, spec in fast.inputs.items()} == {"x": False, "lengths": True}
-    assert list(fast.outputs) == ["output"]
-    assert list(attention.outputs) == ["output", "attention.0", "attention.1", "value_norms"]
-    assert (fast.name, attention.name) == ("tiny", "tiny.attention")
-    assert fast.inputs["x"].also == ("FP16",)
-
-
-def test_a_token_family_also_takes_text_and_gives_tokens_and_lengths(repository: Path) -> None:
-    tokens = described(repository, "tiny-tokens")
-
-    assert list(tokens.inputs) == ["input_ids", "token_type_ids", "lengths", "text", "text_pair"]
-    assert all(spec.optional for spec in tokens.inputs.values())
-    assert list(tokens.outputs) == ["output", "pooled", "tokens", "spans", "lengths"]
-    assert tokens.outputs["tokens"].shape == (-1, -1)
-
-
 def test_a_token_family_without_a_tokeniser_needs_ids(repository: Path) -> None:
     manifest = manifest_of(repository, "tiny-tokens")
     bare = signature_of(manifest.model_copy(update={"tokenizer": None}), "fast")
@@ -45,12 +26,6 @@ def test_text_pairs_are_for_tokenisers_that_take_them(repository: Path) -> None:
 
     assert "text" in signature.inputs
     assert "text_pair" not in signature.inputs
-
-
-def test_a_masked_family_takes_a_mask(repository: Path) -> None:
-    mask = described(repository, "tiny-masked").inputs["mask"]
-
-    assert (mask.datatype, mask.shape, mask.optional) == ("BOOL", (-1, -1, -1), True)
 
 
 def test_a_bound_by_a_fixed_axis_is_a_number(repository: Path) -> None:

@@ -1,17 +1,13 @@
 """Requests are put together and taken apart again."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pytest
-from tests.server.graphs import described
 
 from polyhead_server.scheduling import DynamicAxes, Size, Work
 from polyhead_server.scheduling.batch import (
     assemble,
     computed_tokens,
-    dynamic_axes_of,
     measure,
     outputs_of,
     split,
@@ -61,13 +57,6 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"].dtype == np.bool_
     assert computed_tokens(works, DYNAMIC.sizes(works), DYNAMIC) == 16
     assert sum(one.real_tokens for one in works) == 11
-
-
-def test_equal_lengths_are_only_put_together() -> None:
-    works = [work(1, 4), work(3, 4)]
-    feeds = assemble(works, DYNAMIC.sizes(works), DYNAMIC)
-
-    np.testing.assert_array_equal(feeds["x"], np.concatenate([one.feeds["x"] for one in works]))
 
 
 def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
@@ -130,36 +119,3 @@ def test_without_lengths_all_tokens_count() -> None:
     dynamic = DynamicAxes(inputs={"x": T}, outputs={}, measures=(("x", 1),))
 
     assert measure({"x": np.zeros((2, 3))}, dynamic) == (Size(2, 3, 6), 6)
-
-
-@pytest.mark.parametrize(
-    ("family", "graph", "inputs", "outputs"),
-    [
-        (
-            "tiny",
-            "attention",
-            {"x": T, "lengths": ()},
-            {"output": T, "attention.0": TT, "attention.1": TT, "value_norms": ((3, 0),)},
-        ),
-        (
-            "tiny-tokens",
-            "fast",
-            {"input_ids": T, "token_type_ids": T, "lengths": ()},
-            {"output": T, "pooled": ()},
-        ),
-        ("tiny-masked", "fast", {"x": T, "lengths": (), "mask": ((1, 0), (2, 0))}, {"output": T}),
-    ],
-)
-def test_the_layout_follows_the_manifest(
-    repository: Path,
-    family: str,
-    graph: str,
-    inputs: dict[str, tuple[tuple[int, int], ...]],
-    outputs: dict[str, tuple[tuple[int, int], ...]],
-) -> None:
-    dynamic = dynamic_axes_of(described(repository, family, graph))
-
-    assert dynamic.inputs == inputs
-    assert dynamic.outputs == outputs
-    assert dynamic.measures == ((next(iter(inputs)), 1),)
-    assert dynamic.lengths == (("lengths", 0),)

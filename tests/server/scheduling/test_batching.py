@@ -28,15 +28,6 @@ async def test_what_gathers_during_a_run_is_the_next_batch() -> None:
     assert [execution.padded_tokens for execution in one.counter.executions] == [1, 12]
 
 
-async def test_nothing_waits_for_company() -> None:
-    one = Bench(FLAT)
-    loop = asyncio.get_running_loop()
-    before = loop.time()
-    await one.submit()
-
-    assert loop.time() - before == pytest.approx(0.1)
-
-
 async def test_a_lane_takes_what_waits_when_it_is_free() -> None:
     one = Bench(FLAT, lanes=2)
     first = one.submit(1)
@@ -50,28 +41,6 @@ async def test_a_lane_takes_what_waits_when_it_is_free() -> None:
     begun = [time for time, _ in one.taken]
     assert begun[1] == pytest.approx(begun[0] + 0.01)
     assert begun[2] == pytest.approx(begun[0] + 0.1, abs=0.001)
-
-
-async def test_free_lanes_divide_what_waits() -> None:
-    one = Bench(FLAT, lanes=4)
-    await asyncio.gather(*(one.submit(number) for number in range(8)))
-
-    assert sorted(map(len, one.engine.runs)) == [2, 2, 2, 2]
-    assert len({time for time, _ in one.taken}) == 1
-
-
-async def test_a_lone_request_gets_all_threads_after_what_runs_if_that_is_sooner() -> None:
-    lane, wide = Prices(0.01, token=0.01), Prices(0.01, token=0.002)
-    one = Bench(lane, lanes=8, wide=wide)
-    answers = [one.submit(1, length=100)]  # 0.21 s with all threads, 1.01 s with one
-    await asyncio.sleep(0.01)
-    answers.append(one.submit(2, length=100))
-    await asyncio.sleep(0.01)
-    answers.append(one.submit(3, length=1))  # 0.02 s with one
-    await asyncio.gather(*answers)
-
-    begun = {int(entries[0].work.feeds["x"][0, 0]): time for time, entries in one.taken}
-    assert begun[2] == pytest.approx(begun[1] + 0.21)
 
 
 async def test_what_a_free_run_can_take_is_not_refused() -> None:
@@ -162,13 +131,6 @@ async def test_in_packed_graphs_nobody_overtakes_within_a_priority(
 # ---- Time ---------------------------------------------------------------------------------------
 
 
-async def test_a_timeout_is_only_for_the_queue() -> None:
-    one = Bench(FLAT)
-    await one.submit(timeout=0.02)
-
-    assert one.counter.drops == []
-
-
 async def test_so_it_is_on_a_free_lane_and_not_behind_others() -> None:
     one = Bench(FLAT, lanes=2, inline=False)
     running = one.submit(0)
@@ -231,14 +193,6 @@ async def test_what_could_start_at_once_is_tried() -> None:
     assert one.counter.drops == [Drop.EXPIRED]
 
 
-async def test_a_passed_deadline_is_refused() -> None:
-    one = Bench(BY_TOKENS)
-    with pytest.raises(ExpiredError, match="deadline passed before the request was read"):
-        await one.submit(deadline=asyncio.get_running_loop().time())
-
-    assert one.engine.runs == []
-
-
 # ---- Failures ------------------------------------------------------------------------------------
 
 
@@ -286,21 +240,6 @@ async def test_without_a_device_nothing_is_tried_again() -> None:
     lost = sum(isinstance(result, DeviceLostError) for result in results)
     assert lost >= 1
     assert len(one.engine.runs) - ran <= 1
-
-
-async def test_who_has_left_meanwhile_is_not_run_again() -> None:
-    one = Bench(FLAT)
-    one.engine.guilty = {1}
-    first = one.submit(0)
-    await asyncio.sleep(0.01)
-    rest = [one.submit(number) for number in (1, 2, 3, 4)]
-    await first
-    await asyncio.sleep(0.01)
-    rest[2].cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-
-    assert sum(3 in numbers for numbers in one.engine.runs) == 1
-    assert one.counter.drops == [Drop.CANCELLED]
 
 
 # ---- The end ------------------------------------------------------------------------------------

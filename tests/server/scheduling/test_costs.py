@@ -1,7 +1,6 @@
 """Prices are learned from runs, follow the machine, and are not led astray by odd runs."""
 
 import random
-import threading
 from collections.abc import Iterable
 
 import pytest
@@ -105,15 +104,6 @@ def test_one_odd_run_moves_prices_by_little(factor: float, runs: int) -> None:
         assert all(abs(costs.price(size) / before[size] - 1) < 0.11 for size in SIZES)
 
 
-def test_many_odd_runs_are_a_slow_machine() -> None:
-    costs = model()
-    before = costs.price(Size.full(4, 64))
-    for _ in range(10):
-        costs.observe(Size.full(4, 64), 100 * seconds(Size.full(4, 64)))
-
-    assert costs.price(Size.full(4, 64)) > 2 * before
-
-
 def test_runs_of_one_size_keep_the_shape() -> None:
     costs = model()
     learn(costs, [Size.full(4, 64)], 10_000)
@@ -155,18 +145,3 @@ def test_prices_are_positive_and_grow_whatever_was_seen(extreme: float) -> None:
 def test_a_prior_without_runs_is_refused(prior: dict[Size, float]) -> None:
     with pytest.raises(ValueError, match="at least one run"):
         CostModel(prior)
-
-
-def test_several_threads_may_report_runs() -> None:
-    costs = model()
-
-    def report(number: int) -> None:
-        learn(costs, SIZES[number::4], 500)
-
-    threads = [threading.Thread(target=report, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert largest_error(costs) < 0.1

@@ -130,9 +130,3 @@ def test_an_overdue_run_is_not_waited_for() -> None:
         decision = eight.next([Size.full(1, 10)], 1, 0.0)
         assert decision is not None
         assert decision[1].engine is LANE
-
-
-def test_the_estimates_of_a_request() -> None:
-    assert dispatch().price(Size.full(1, 10)) == pytest.approx(10 * SECONDS / 1.6, rel=0.01)
-    assert dispatch().share(Size.full(1, 10)) == pytest.approx(10 * SECONDS / 2)
-    assert dispatch(4, wide=False).share(Size.full(2, 10)) == pytest.approx(20 * SECONDS / 4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.server.scheduling.conftest import TINY, Bench, Prices, VirtualLoop
 
-from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
+from polyhead_server.errors import EngineError, ExpiredError
 from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Iterations
 
@@ -168,43 +168,6 @@ async def test_a_fault_after_a_run_does_not_stop_other_models(
     assert caplog.text.count("a batch of tiny failed outside its engine") == 2
 
 
-async def test_where_the_loop_must_not_wait_all_goes_to_the_thread() -> None:
-    one = Bench(TINY, inline=False)
-    done = await one.submit(3)
-
-    assert done.outputs["y"].item() == 6
-    assert one.scheduler._started
-
-
-async def test_a_turn_is_bounded() -> None:
-    one = Bench(TINY)
-    turns = 0
-
-    def turn() -> None:
-        nonlocal turns
-        turns += 1
-        asyncio.get_running_loop().call_soon(turn)
-
-    answers = [one.submit(number) for number in range(1000)]
-    assert one.scheduler.queued_tokens == 1000
-    turn()
-    await asyncio.gather(*answers)
-
-    assert turns >= 10
-    assert max(len(numbers) for numbers in one.engine.runs) <= 100
-    assert one.scheduler.queued_tokens == 0
-
-
-async def test_the_queues_limit_counts_small_work_too() -> None:
-    one = Bench(TINY, most=3)
-    answers = [one.submit(number) for number in range(3)]
-    with pytest.raises(UnavailableError, match="queue is full"):
-        await one.submit(4)
-    await asyncio.gather(*answers)
-
-    assert one.counter.drops == [Drop.QUEUE_FULL]
-
-
 async def test_who_left_or_is_late_is_not_run() -> None:
     one = Bench(TINY)
     answers = [one.submit(number) for number in range(3)]
@@ -216,16 +179,3 @@ async def test_who_left_or_is_late_is_not_run() -> None:
     assert isinstance(results[1], asyncio.CancelledError)
     assert isinstance(results[3], ExpiredError)
     assert sorted(one.counter.drops) == [Drop.CANCELLED, Drop.EXPIRED]
-
-
-async def test_a_timeout_counts_from_when_others_go_first() -> None:
-    one = Bench(TINY)
-    first = [one.submit(number, timeout=1e-9) for number in range(3)]
-    rest = [one.submit(number) for number in range(3, 300)]
-    impatient = one.submit(300, timeout=1e-9)
-    results = await asyncio.gather(*first, *rest, impatient, return_exceptions=True)
-
-    assert len(one.engine.runs) > 1
-    assert sorted(itertools.chain(*one.engine.runs)) == list(range(300))
-    assert isinstance(results[-1], UnavailableError)
-    assert one.counter.drops == [Drop.TIMEOUT]

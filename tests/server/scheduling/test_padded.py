@@ -118,27 +118,6 @@ def test_every_free_lane_gets_its_share(lanes: int, costs: CostModel, requests: 
     assert max(work) <= sum(work) / lanes + largest
 
 
-def test_equal_requests_are_divided_evenly() -> None:
-    batches = cut([(1, 8)] * 9, FLAT, lanes=2)
-
-    assert sorted(map(len, batches)) == [4, 5]
-    assert sorted(map(len, cut([(1, 8)] * 12, FLAT, most_rows=lambda _tokens: 5))) == [4, 4, 4]
-
-
-@pytest.mark.parametrize("costs", [FLAT, BY_TOKENS, BETWEEN])
-@pytest.mark.parametrize("most", [1, 3, 1000])
-def test_equal_lengths_are_cut_as_well_as_any(costs: CostModel, most: int) -> None:
-    for count in range(1, 13):
-        requests = [(1, 9)] * count
-        batches = cut(requests, costs, most_rows=lambda _tokens: most)
-        assert [position for batch in batches for position in batch] == list(range(count))
-        found = price(
-            [[requests[position] for position in batch] for batch in batches], costs, lambda _: most
-        )
-        cheapest = min(price(each, costs, lambda _: most) for each in contiguous(requests))
-        assert found == pytest.approx(cheapest)
-
-
 requests_of_several = st.lists(
     st.tuples(st.sampled_from([1, 1, 1, 2, 5]), st.integers(1, 40)), min_size=1, max_size=30
 )
@@ -171,7 +150,7 @@ def test_batches_are_of_neighbours_within_the_limits_and_cost_no_more_than_each_
 
 
 def test_hardly_any_cut_is_cheaper() -> None:
-    """That the rule looks no further ahead costs little; `test_regret` has what it costs on recorded runs."""
+    """That the rule looks no further ahead costs little."""
     chance = random.Random(0)
     regrets = []
     for number in range(60):

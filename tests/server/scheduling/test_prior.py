@@ -52,13 +52,6 @@ def test_a_fast_machine_shows_all_parts_of_its_costs() -> None:
     assert len({size.longest for size in prior}) > 2
 
 
-def test_a_slow_machine_runs_once() -> None:
-    machine = Machine(1.0, 0.0)
-
-    assert machine.prior() == {Size.full(1, 8): pytest.approx(1.0)}
-    assert len(machine.runs) == 1
-
-
 def test_what_disturbs_a_run_does_not_count() -> None:
     prior = Machine(1e-4, 1e-6, first=5e-3).prior()
 
@@ -82,11 +75,3 @@ def test_a_clock_that_stands_still_is_no_error() -> None:
     )
 
     assert CostModel(prior).price(Size.full(1, 8)) > 0
-
-
-def test_what_a_run_raises_is_raised() -> None:
-    def run(_batch: int, _tokens: int) -> None:
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        measure_prior(run, max_tokens=None, fits=lambda _batch, _tokens: True)

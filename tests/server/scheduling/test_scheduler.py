@@ -1,7 +1,6 @@
 """Every caller gets exactly one answer."""
 
 import asyncio
-import random
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from tests.clock import SkippingLoop
 from tests.server.scheduling.conftest import Counter, Prices
 
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.errors import EngineError, ServingError
+from polyhead_server.errors import EngineError
 from polyhead_server.scheduling import (
     CostModel,
     Dispatch,
@@ -193,42 +192,6 @@ async def test_one_request_larger_than_the_queue_is_admitted_when_none_waits(eng
     engine.let(1)
     await scheduler.submit(work(tokens=1000))
     await scheduler.close()
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_every_caller_gets_exactly_one_answer(engine: FakeEngine, seed: int) -> None:
-    """Random arrivals, failures, cancellations, deadlines and, half the time, an early end."""
-    chance = random.Random(seed)
-
-    async def caller(scheduler: Scheduler, value: int, deadline: float | None) -> str:
-        try:
-            done = await scheduler.submit(work(value, tokens=chance.randrange(1, 9), deadline=deadline))
-        except ServingError as error:
-            return type(error).__name__
-        assert int(done.outputs["y"][0]) == 2 * value
-        return "Done"
-
-    scheduler = schedule(engine, limit=40)
-    tasks = []
-    for value in range(1, 41):
-        signed = -value if chance.random() < 0.2 else value
-        now = asyncio.get_running_loop().time()
-        deadline = now + chance.uniform(0, 0.02) if chance.random() < 0.3 else None
-        tasks.append(asyncio.create_task(caller(scheduler, signed, deadline)))
-        if chance.random() < 0.3:
-            chance.choice(tasks).cancel()
-        if chance.random() < 0.5:
-            engine.let(1)
-        await asyncio.sleep(chance.choice([0, 0, 0.002]))
-    if chance.random() < 0.5:
-        await scheduler.close()
-    engine.let(100)
-    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
-    await scheduler.close()
-
-    expected = {"Done", "EngineError", "UnavailableError", "ExpiredError"}
-    assert all(result in expected or isinstance(result, asyncio.CancelledError) for result in results)
-    assert len(engine.ran) == len(set(engine.ran))
 
 
 class Threads:

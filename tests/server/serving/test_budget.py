@@ -1,7 +1,5 @@
 """Bytes that are held for callers: none is forgotten, none is let go twice."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from tests.server.counting import Counts
 
@@ -57,8 +55,8 @@ def test_who_is_alone_is_always_taken(statistics: Statistics, counted: Counts) -
 def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(
     statistics: Statistics, counted: Counts
 ) -> None:
-    budget = Budget(100, Statistics())
-    with budget.reserve(30), budget.begin(statistics) as coming:
+    budget = Budget(100, statistics)
+    with budget.reserve(30), budget.begin() as coming:
         coming.add(40)
         assert (budget.bytes, budget.answering) == (70, 30)
         with pytest.raises(UnavailableError, match="hold 70 bytes, 31 more"):
@@ -74,28 +72,12 @@ def test_what_arrives_is_counted_as_it_comes_and_apart_until_it_is_complete(
 
 def test_what_is_released_takes_nothing_more(statistics: Statistics) -> None:
     budget = Budget(100, statistics)
-    one = budget.begin(statistics)
+    one = budget.begin()
     one.add(60)
     one.release()
 
     one.add(500)
     one.arrived()
     one.release()
-
-    assert budget.bytes == budget.answering == 0
-
-
-def test_threads_share_it(statistics: Statistics) -> None:
-    budget = Budget(10**9, statistics)
-
-    def hold(_: int) -> None:
-        for _ in range(2000):
-            with budget.begin(statistics) as held:
-                held.add(7)
-                held.arrived()
-                held.add(5)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(hold, range(4)))
 
     assert budget.bytes == budget.answering == 0

@@ -1,6 +1,5 @@
 """What the server says about itself and its models."""
 
-import asyncio
 import json
 import shutil
 from contextlib import closing
@@ -13,14 +12,13 @@ import pytest
 from google.protobuf import text_format
 from tests.conftest import PROMPTS
 from tests.server import h2
-from tests.server.conftest import Gate, fails
+from tests.server.conftest import Gate
 from tests.waiting import until
 
 from polyhead_client import Client
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.names import Property
-from polyhead_server.inference import reply
 
 TEXTS = {"text", "text_pair"}
 
@@ -146,18 +144,6 @@ MODELS = ["tiny", "tiny.attention", "tiny-tokens", "tiny-tokens.attention", "tin
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_configuration_agrees_with_the_metadata(server: Any, name: str) -> None:
-    metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name=name))
-    config = server.call("ModelConfig", pb.ModelConfigRequest(name=name)).config
-
-    assert (config.name, config.max_batch_size) == (name, 256)
-    for configured, described in ((config.input, metadata.inputs), (config.output, metadata.outputs)):
-        assert [(one.name, DATATYPES[one.data_type], [-1, *one.dims]) for one in configured] == [
-            (one.name, one.datatype, list(one.shape)) for one in described
-        ]
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_every_input_has_a_dimension_beside_the_batch(server: Any, name: str) -> None:
     """Triton's clients cannot say the shape of one that has none; it takes the 1 away again."""
     config = server.call("ModelConfig", pb.ModelConfigRequest(name=name)).config
@@ -186,12 +172,6 @@ def test_both_agree_with_the_exported_configuration(server: Any, repository: Pat
         shapes = {one.name: (one.datatype, list(one.shape)) for one in described}
         for tensor in tensors:
             assert shapes[tensor.name] == (DATATYPES[tensor.data_type], [-1, *tensor.dims])
-
-
-def test_optional_inputs_are_marked(server: Any) -> None:
-    config = server.call("ModelConfig", pb.ModelConfigRequest(name="tiny")).config
-
-    assert {one.name: one.optional for one in config.input} == {"x": False, "lengths": True}
 
 
 def test_the_configuration_says_how_requests_are_batched(serve: Any) -> None:
@@ -255,31 +235,6 @@ def test_answers_failures_and_batches_are_counted(serve: Any) -> None:
     assert all(batch.compute_input.ns > 0 and batch.compute_output.ns > 0 for batch in one.batch_stats)
 
 
-def test_a_request_for_no_model_counts_nowhere(serve: Any) -> None:
-    server = serve()
-    with fails(grpc.StatusCode.NOT_FOUND):
-        server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)}, model_version="9")
-
-    assert statistics(server).inference_stats.fail.count == 0
-
-
-def test_a_request_for_a_model_that_has_gone_counts_for_no_model(serve: Any) -> None:
-    server = serve()
-    registry = server.runtime.registry
-    x = np.zeros((1, 2, 16), np.float32)
-    server.infer("tiny", {"x": x})
-
-    async def take_away() -> None:
-        registry.fail("tiny", 1, "it was unloaded")
-
-    asyncio.run_coroutine_threadsafe(take_away(), server.loop).result(120)
-    for _ in range(2):  # a request that is known by its header, and one that is not any more
-        with fails(grpc.StatusCode.UNAVAILABLE):
-            server.infer("tiny", {"x": x})
-
-    assert server.counted.codes() == {"UNAVAILABLE": 2}
-
-
 def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: Gate) -> None:
     server = serve()
     request = server.request("tiny.attention", {"x": np.zeros((1, 2, 16), np.float32)}, outputs=["output"])
@@ -297,20 +252,6 @@ def test_a_deadline_that_passes_is_no_caller_who_left(serve: Any, gate: Gate) ->
             late = server.counted.codes("tiny.attention").get("DEADLINE_EXCEEDED", 0)
 
     assert set(server.counted.codes("tiny.attention")) == {"DEADLINE_EXCEEDED"}
-
-
-def test_the_copy_that_a_reply_is_made_with_is_part_of_its_time(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_pieces: Any, **_: Any) -> bytes:
-        raise MemoryError
-
-    server = serve()
-    monkeypatch.setattr(reply, "join", fail)
-    with fails(grpc.StatusCode.RESOURCE_EXHAUSTED):
-        server.infer("tiny", {"x": np.zeros((1, 2, 16), np.float32)})
-
-    assert server.counted.codes("tiny") == {"RESOURCE_EXHAUSTED": 1}
 
 
 def test_without_a_name_every_model_is_listed(server: Any) -> None:

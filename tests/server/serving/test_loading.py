@@ -1,11 +1,8 @@
 """One bad family does not stop the good ones."""
 
 import json
-import os
 import shutil
-import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import RepositoryError
 from polyhead_server.repository.scanning import VersionFolder, scan
 from polyhead_server.scheduling import Size
-from polyhead_server.serving.loading import Failed, Loaded, Loader, start
+from polyhead_server.serving.loading import Failed, Loaded, Loader
 
 
 @pytest.fixture
@@ -84,26 +81,6 @@ def test_weights_are_held_twice_only_where_they_are_few_or_shared_or_lanes_are_w
     assert lanes(on_cpu(""), 2) == [(2, True)] * 2
 
 
-def test_sessions_are_opened_side_by_side_but_no_more_than_there_are_threads(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together, inside = threading.Barrier(2), threading.Semaphore(2)
-
-    class Counted(Engine):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            assert inside.acquire(blocking=False)
-            together.wait(120)
-            super().__init__(*arguments, **options)
-            inside.release()
-
-    monkeypatch.setattr("polyhead_server.serving.loading.Engine", Counted)
-    loader = Loader(device=on_cpu(""), threads=2)
-    families = [one for one in scan(models) if isinstance(one, VersionFolder)]
-    loading = [start(partial(list[Loaded | Failed], loader.load(one))) for one in families]
-
-    assert all(isinstance(graph, Loaded) for one in loading for graph in one.result(240))
-
-
 def test_a_session_that_fails_takes_the_other_of_its_graph_along(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,17 +132,6 @@ def test_a_wrong_tokeniser_fails_its_family(models: Path) -> None:
     assert "3 special tokens to each pair" in failed[0].reason
 
 
-def test_sixteen_bits_are_not_for_the_cpu(models: Path) -> None:
-    folder = models / "tiny" / "1"
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"precision": "bf16"}))
-
-    failed = {name: one.reason for name, one in results(models).items() if isinstance(one, Failed)}
-
-    assert set(failed) == {"tiny", "tiny.attention"}
-    assert all("it is bf16, which runs on CUDA only" in reason for reason in failed.values())
-
-
 def test_an_unforeseen_error_fails_its_family_and_tells_no_secrets(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,26 +143,6 @@ def test_an_unforeseen_error_fails_its_family_and_tells_no_secrets(
     loaded = results(models).values()
 
     assert all(isinstance(one, Failed) and "secret" not in one.reason for one in loaded)
-
-
-def test_what_is_loaded_stays_when_there_are_no_threads_for_the_rest(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = iter([start])
-
-    def start_one(function: Any) -> Any:
-        for one in threads:
-            return one(function)
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("polyhead_server.serving.loading.start", start_one)
-    family = scan(models)[0]
-    assert isinstance(family, VersionFolder)
-    fast, attention = Loader(device=on_cpu(""), threads=1).load(family)
-
-    assert isinstance(fast, Loaded)
-    assert isinstance(attention, Failed)
-    assert (fast.signature.name, attention.name, attention.may_pass) == ("tiny", "tiny.attention", True)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +169,9 @@ def test_memory_that_is_short_is_distinguished_from_files_that_are_wrong(
 def test_a_full_disk_may_pass_and_is_not_logged_at_each_try(
     models: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> int:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     assert all(isinstance(one, Failed) and one.may_pass for one in results(models).values())
     assert not caplog.records

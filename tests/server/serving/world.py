@@ -17,9 +17,6 @@ from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.versions import Policy, ServedVersions
 
-PATIENCE = 60.0
-"""How long a reconciler waits for one family."""
-
 
 class FakeScheduler:
     """Remembers which manifest it came from, and that it was closed."""
@@ -57,8 +54,6 @@ class World:
         self.error: Exception | None = None
         """What has broken them."""
         self.retired: list[Model] = []
-        self.bug: str | None = None
-        """A family whose load raises."""
         self.held: dict[str, threading.Event] = {}
         """Graphs whose load waits."""
         self.hold = threading.Event()
@@ -74,8 +69,6 @@ class World:
                 retired=self.retired.append,
             ),
             side_by_side=2,
-            look_seconds=PATIENCE,
-            load_seconds=PATIENCE,
         )
 
     def write(self, version: int, parameters: int = 1) -> None:
@@ -103,8 +96,6 @@ class World:
     def _load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
         self.begun.release()
         assert self.hold.wait(240)
-        if version.family == self.bug:
-            raise RuntimeError("a bug")
         self.loads.append(version.version)
         for graph in version.manifest.graphs:
             signature = signature_of(version.manifest, graph)

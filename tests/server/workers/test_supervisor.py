@@ -10,7 +10,6 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.clock import skip
-from tests.server.conftest import Running, fails, procedure
+from tests.server.conftest import Running, procedure
 from tests.server.workers.conftest import Start, Workers
 from tests.servers import Callers, quick_settings
 from tests.waiting import until
@@ -32,7 +31,7 @@ from polyhead_server import Settings
 from polyhead_server.address import reserve_port
 from polyhead_server.workers.metric_files import metric_files
 from polyhead_server.workers.supervisor import Supervisor, settings_of
-from polyhead_server.workers.worker import LOADING, READY, Assignment
+from polyhead_server.workers.worker import LOADING, READY
 
 X = np.ones((2, 3, 16), np.float32)
 # A connection of its own, so that the system can give it to another worker.
@@ -143,17 +142,6 @@ def test_a_worker_that_is_killed_under_load_is_hidden_by_the_clients_retries(sta
     until(lambda: workers.metric("polyhead_requests_in_flight") == 0)
 
 
-def channel_to(workers: Workers, worker: int) -> grpc.Channel:
-    """A connection that the system has given to this worker."""
-    for number in range(200):
-        channel = grpc.insecure_channel(workers.address, ALONE)
-        infer(channel, metadata=(("x-request-id", f"to-{worker}-{number}"),))
-        if workers.until(rf"\[(\d)\] request to-{worker}-{number} ")[1] == str(worker):
-            return channel
-        channel.close()
-    raise AssertionError(f"no connection reached worker {worker}")
-
-
 def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: Start) -> None:
     workers = start()
     address = workers.address
@@ -175,30 +163,6 @@ def test_calls_in_flight_in_a_killed_worker_end_with_unavailable(start: Start) -
     workers.until(r"\[1\] serving", times=2)
 
 
-def test_a_worker_that_is_stopped_for_a_moment_answers_afterwards_and_the_other_goes_on(
-    start: Start,
-) -> None:
-    workers = start()
-    with channel_to(workers, 0) as stopped, channel_to(workers, 1) as other:
-        os.kill(workers.pids(0)[0], signal.SIGSTOP)
-        with fails(grpc.StatusCode.DEADLINE_EXCEEDED):
-            infer(stopped, timeout=0.5)
-        with ThreadPoolExecutor(4) as threads:
-            waiting = [threads.submit(infer, stopped, timeout=60) for _ in range(4)]
-            for _ in range(20):
-                infer(other)
-            assert not any(each.done() for each in waiting)
-            os.kill(workers.pids(0)[0], signal.SIGCONT)
-
-            assert all(each.result() for each in waiting)
-        infer(stopped)
-        until(lambda: workers.metric("polyhead_requests_in_flight") == 0)
-
-    assert len(workers.pids(0)) == 1
-    workers.process.send_signal(signal.SIGTERM)
-    assert workers.end() == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_all_workers(start: Start, number: signal.Signals) -> None:
     workers = start()
@@ -213,14 +177,6 @@ def test_a_signal_drains_all_workers(start: Start, number: signal.Signals) -> No
     for worker in (0, 1):
         assert any(f"[{worker}] stopped" in line for line in workers.lines)
     assert "Traceback" not in workers.log
-
-
-def test_a_signal_while_they_load_ends_them(start: Start) -> None:
-    workers = start()
-    workers.until("worker 1 is process")
-    workers.process.send_signal(signal.SIGTERM)
-
-    assert workers.end() == 0
 
 
 def test_workers_do_not_outlive_the_process_above(start: Start) -> None:
@@ -325,41 +281,17 @@ def one_worker(models: Path) -> Iterator[Supervisor]:
 
 
 class FakeWorkers:
-    """Takes the place of processes; before some of them, the system has none."""
+    """Takes the place of processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: asyncio.Queue[FakeWorker] = asyncio.Queue()
-        self.refusals = 0
         monkeypatch.setattr(asyncio, "create_subprocess_exec", self._create)
         monkeypatch.setattr("polyhead_server.workers.supervisor._FIRST_PAUSE_SECONDS", 0.01)
         monkeypatch.setattr("polyhead_server.workers.supervisor.REPORT_SECONDS", REPORT_SECONDS)
 
     async def _create(self, *_: object, **__: object) -> FakeWorker:
-        if self.refusals:
-            self.refusals -= 1
-            raise BlockingIOError("no more processes")
         self.started.put_nowait(worker := FakeWorker())
         return worker
-
-
-async def test_when_the_system_gives_no_process_it_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    workers = FakeWorkers(monkeypatch)
-    with one_worker(Path("models")) as supervisor:
-        running = asyncio.create_task(supervisor.run())
-        first = await workers.started.get()
-        await let_all_run()
-        await first.report()
-        workers.refusals = 2
-        first.send_signal(signal.SIGKILL)
-        second = await workers.started.get()
-        await let_all_run()
-        await second.report()
-        assert supervisor.restarts == [3]
-        supervisor.stop()
-        assert await running == 1  # a fake does not drain
-    assert caplog.text.count("it cannot be started: no more processes") == 2
 
 
 async def test_a_worker_is_killed_after_thirty_missed_reports(
@@ -418,11 +350,3 @@ def test_every_gpu_has_as_many_workers() -> None:
 
 def test_without_gpus_each_worker_decides() -> None:
     assert settings_of(1, SETTINGS, ()) == SETTINGS
-
-
-def test_nothing_else_changes_on_the_way_to_a_worker() -> None:
-    mine = settings_of(1, SETTINGS, (4, 5))
-    assert mine == replace(SETTINGS, device="cuda:5", workers=3)  # that share this GPU
-    assignment = Assignment(settings=mine, worker=1, restarts=0)
-
-    assert Assignment.from_line(assignment.to_line()).settings == mine

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -37,11 +36,6 @@ def test_the_page_is_served_until_it_is_stopped() -> None:
             process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=240)
     assert errors == ""
-
-
-def test_a_port_in_use_is_an_error_of_the_system() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        app(["--port", str(taken.getsockname()[1])], result_action="return_value")
 
 
 def test_access_is_checked_before_anything_starts(tmp_path: Path) -> None:

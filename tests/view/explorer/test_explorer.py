@@ -1,11 +1,7 @@
 """What is asked of the server for each part of the page, and what the page is given of it."""
 
-import asyncio
 import json
-import re
 import shlex
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +12,8 @@ from tests.numerics import close
 from tests.view.explorer.fake import NAMES, FakeClient
 from tests.view.explorer.test_frames import unpack
 
-from polyhead_client import Encoding
-from polyhead_view.explorer.answers import map_of
 from polyhead_view.explorer.explorer import Explorer, cosine
 from polyhead_view.explorer.page import create_page
-from polyhead_view.explorer.saved import SavedPage
 from polyhead_view.inputs import SequenceFiles
 
 ASKED = {"model": "words", "text": "the cat sat"}
@@ -37,20 +30,6 @@ def test_families_are_described_with_what_is_missing(page: TestClient, words: Fa
     served = page.get("/api/server").json()
 
     assert served["address"] == "host:1"
-    first, second = sorted(served["families"], key=lambda one: str(one["name"]))
-    assert first["name"] == "vectors"
-    assert not first["text"]
-    assert second == {
-        "name": "words",
-        "text": True,
-        "layers": 2,
-        "heads": 3,
-        "cross": False,
-        "whole": ["rollout"],
-        "stream": False,
-        "head_mask": True,
-        "missing": [],
-    }
 
     words.graphs["words"] = ["attention"]
     words.graphs["vectors"] = ["rows"]
@@ -115,31 +94,11 @@ def test_only_the_open_head_is_fetched(page: TestClient, words: FakeClient, weig
     assert not any(call[name] for name in ("output", "pooled"))
 
 
-@pytest.mark.parametrize("whole", ["rollout", "contacts"])
-def test_what_all_heads_give_together_is_one_map(page: TestClient, words: FakeClient, whole: str) -> None:
-    words.graphs["words"] = ["attention", "insight", "contacts"]
-
-    header, arrays = ask(page, "map", whole=whole)
-
-    assert arrays["map"].shape == (5, 5)
-    assert header["columns"] == TOKENS
-    assert words.calls[0][whole] is True
-    assert f"{whole}=True" in ask(page, "code", whole=whole)[0]["python"]
-
-
 def test_a_map_that_the_family_does_not_have_is_refused(page: TestClient) -> None:
     for whole, message in (("contacts", "--graphs contacts"), ("all", "one of rollout, contacts, was 'all'")):
         refused = page.post("/api/map", json=ASKED | {"whole": whole})
         assert refused.status_code == 400
         assert message in refused.json()["message"]
-
-
-@pytest.mark.parametrize("path", ["overview", "map", "similarity"])
-def test_silenced_heads_are_zeros_of_the_mask(page: TestClient, words: FakeClient, path: str) -> None:
-    ask(page, path, silenced=[[0, 1], [1, 2]], other="a dog")
-
-    for call in words.calls:
-        np.testing.assert_array_equal(call["head_mask"], [[1, 0, 1], [1, 1, 0]])
 
 
 def test_a_change_compares_with_and_without_the_silenced_heads(page: TestClient, words: FakeClient) -> None:
@@ -160,48 +119,6 @@ def test_a_family_without_a_head_mask_refuses_silenced_heads(page: TestClient, w
 
     assert answer.status_code == 400
     assert "takes no head mask" in answer.json()["message"]
-
-
-def test_the_split_of_a_similarity_sums_to_the_cosine(page: TestClient) -> None:
-    header, arrays = ask(page, "similarity", other="a small dog ran")
-
-    assert header["tokens"] == TOKENS
-    assert header["columns"] == ["[CLS]", "a", "small", "dog", "ran", "[SEP]"]
-    assert arrays["map"].shape == (5, 6)
-    assert (arrays["map"] * header["scale"]).sum() == pytest.approx(header["cosine"], abs=1e-3)
-
-
-def test_a_trace_is_what_each_place_recovers(page: TestClient, words: FakeClient) -> None:
-    words.graphs["words"].append("stream")
-
-    header, arrays = ask(page, "trace", other="the dog sat", truncate=True)
-
-    np.testing.assert_allclose(
-        arrays["map"] * header["scale"], np.outer([1, 0.375, -0.25], [0, 0, 1, 0, 0]), atol=1e-4
-    )
-    assert header["tokens"] == ["before layer 0", "before layer 1", "after the last"]
-    assert header["columns"] == ["[CLS]", "the", "cat ← dog", "sat", "[SEP]"]
-    assert (header["clean"], header["corrupted"]) == (1.0, 0.75)
-    assert words.calls == [
-        {"clean": "the cat sat", "corrupted": "the dog sat", "model": "words", "truncate": True}
-    ]
-
-
-def test_a_patch_puts_one_place_of_the_first_sentence_into_the_second(
-    page: TestClient, words: FakeClient
-) -> None:
-    words.graphs["words"].append("stream")
-
-    header, arrays = ask(page, "patch", other="the tiger sat", layer=1, token=2)
-
-    assert header["tokens"] == ["[CLS]", "the", "tiger", "sat", "[SEP]"]
-    np.testing.assert_allclose(arrays["cosines"][[0, 1, 3, 4]], 1, atol=1e-6)
-    assert arrays["cosines"][2] < 1
-    assert header["cosine"] < 1
-    (edit,) = words.calls[-1]["edits"]
-    assert (edit.layer, edit.token, edit.mode) == (1, 2, "replace")
-    np.testing.assert_array_equal(edit.vector, len("cat") + np.arange(8))
-    assert words.calls[-1]["inputs"] == "the tiger sat"
 
 
 @pytest.mark.parametrize("path", ["trace", "patch"])
@@ -229,47 +146,6 @@ def test_a_text_without_tokens_is_refused(page: TestClient, path: str) -> None:
     assert "must have tokens" in answer.json()["message"]
 
 
-def test_what_is_too_long_is_refused_or_truncated(page: TestClient, words: FakeClient) -> None:
-    words.max_tokens = 4
-
-    answer = page.post("/api/overview", json=ASKED)
-
-    assert answer.status_code == 400
-    assert answer.json()["message"] == (
-        "the sentence has 5 tokens, 1 more than the 4 tokens that words takes: shorten it, or truncate it"
-    )
-    header, _ = ask(page, "overview", truncate=True)
-    assert (header["tokens"], header["left_out"]) == (TOKENS[:4], 1)
-    assert ask(page, "overview", text="the", truncate=True)[0]["left_out"] == 0
-    assert [call.get("truncate", False) for call in words.calls] == [False, False, True, False]
-
-
-def test_families_of_vectors_are_shown_what_is_made_up(page: TestClient, words: FakeClient) -> None:
-    header, arrays = ask(page, "overview", model="vectors", text="", length=5)
-    again, weights = ask(page, "map", model="vectors", text="", length=5, layer=1, head=2)
-
-    assert header["tokens"] == again["columns"] == list("01234")
-    assert (header["scores"], header["shape"]) == ([], [5, 5])
-    assert arrays["thumbnails"].shape == (2, 3, 32, 32)
-    assert weights["map"].shape == (5, 5)
-    first, second = (call["inputs"] for call in words.calls)
-    assert first.shape == (5, 8)
-    np.testing.assert_array_equal(first, second)
-    assert page.post("/api/overview", json=ASKED | {"length": 0}).status_code == 400
-    words.graphs["vectors"] = ["attention", "insight"]
-    header, _ = ask(page, "overview", model="vectors", text="", length=5)
-    assert (len(header["scores"]), header["shape"]) == (len(NAMES), [5, 5])
-
-
-def test_maps_of_chosen_queries_have_their_tokens(words: FakeClient) -> None:
-    encoding = asyncio.run(words.encode("the cat", model="words", attention=[0]))
-
-    header, _ = unpack(map_of(replace(encoding, queries=(2, 1)), np.ones((2, 4))))
-
-    assert header["tokens"] == ["cat", "the"]
-    assert header["columns"] == ["[CLS]", "the", "cat", "[SEP]"]
-
-
 def test_attention_to_a_memory_is_shown_apart(words: FakeClient, tmp_path: Path) -> None:
     words.memory = True
     np.save(tmp_path / "x.npy", np.ones((4, 8), np.float32))
@@ -290,18 +166,6 @@ def test_attention_to_a_memory_is_shown_apart(words: FakeClient, tmp_path: Path)
     assert (header["tokens"], header["columns"]) == (list("0123"), list("012"))
     assert arrays["map"].shape == (4, 3)
     assert ask(page, "map", **asked)[1]["map"].shape == (4, 4)
-
-
-def test_what_is_shown_is_saved_for_the_client(page: TestClient, tmp_path: Path) -> None:
-    for asked in ({"layer": 1, "head": 2, "weighted": True}, {"whole": "rollout"}):
-        (tmp_path / "one.npz").write_bytes(page.post("/api/npz", json=ASKED | asked).content)
-
-        encoding = Encoding.load(tmp_path / "one.npz")
-
-        assert encoding.tokens == TOKENS
-        found: Any = encoding.rollout if "whole" in asked else encoding.attention[1][0]  # type: ignore[index]
-        header, arrays = ask(page, "map", **asked)
-        np.testing.assert_allclose(found, arrays["map"] * header["scale"], atol=1e-4)
 
 
 def test_requests_as_code(page: TestClient, words: FakeClient) -> None:
@@ -339,12 +203,3 @@ def test_a_page_of_too_many_weights_is_refused(words: FakeClient, monkeypatch: p
 
     assert answer.status_code == 400
     assert "at most 2 MiB of weights, was 4 MiB: shorten the sentence" in answer.json()["message"]
-
-
-def test_the_modules_of_a_saved_page_share_a_scope() -> None:
-    """A browser refuses the whole script if a name is declared twice."""
-    page = SavedPage(server={}, frames={}, state={}).html()
-
-    declared = re.findall(r"^(?:async )?(?:const|let|function|class) (\w+)", page, re.MULTILINE)
-    assert len(declared) > 100
-    assert [name for name, times in Counter(declared).items() if times > 1] == []

@@ -20,27 +20,11 @@ from polyhead_client import (
     Unavailable,
 )
 from polyhead_view.explorer.explorer import Explorer
-from polyhead_view.explorer.page import LOOPBACK, MAX_QUESTION_BYTES, create_page
+from polyhead_view.explorer.page import MAX_QUESTION_BYTES, create_page
 from polyhead_view.explorer.saved import STATIC
 
 ASKED = {"model": "words", "text": "the cat sat"}
 PATHS = ("overview", "map", "change", "similarity", "npz", "page")
-
-
-def test_the_page_and_all_that_it_names_are_served(page: TestClient) -> None:
-    index = page.get("/")
-
-    assert index.headers["content-type"].startswith("text/html")
-    for name in ("explorer.js", "explorer.css", "icon.svg"):
-        assert f'"{name}"' in index.text
-    scripts, seen = ["explorer.js"], set[str]()
-    while scripts:
-        script = page.get(f"/{(name := scripts.pop())}")
-        assert "javascript" in script.headers["content-type"]
-        seen.add(name)
-        scripts += {found for found in re.findall(r'from "\./(\w+\.js)"', script.text) if found not in seen}
-    assert len(seen) == 7
-    assert page.get("/explorer.css").headers["content-type"].startswith("text/css")
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_text_becomes_markup(page: TestClient) -> None:
@@ -81,12 +65,6 @@ def test_names_of_loopback_are_answered(page: TestClient, host: str) -> None:
     assert page.get("/", headers={"host": host}).status_code == 200
 
 
-def test_further_names_can_be_allowed(words: FakeClient) -> None:
-    page = create_page(Explorer(words.as_client, address="host:1"), allowed_hosts=(*LOOPBACK, "lab"))
-
-    assert TestClient(page, base_url="http://lab:8003").get("/").status_code == 200
-
-
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
 def test_other_sites_cannot_ask(page: TestClient, words: FakeClient, content_type: str | None) -> None:
     """Without a preflight, browsers send no other content types for them; the preflight is refused."""
@@ -107,7 +85,6 @@ def test_other_sites_cannot_ask(page: TestClient, words: FakeClient, content_typ
         (b"\xff", "must be JSON"),
         (b"[" * 100_000, "must be JSON"),
         (b"[]", "an object of model, text"),
-        (b"null", "an object of model, text"),
         (b'{"model": "words", "text": "a", "colour": 1}', "an object of model, text"),
         (b'{"model": "words"}', "have a text"),
         (b'{"text": "a"}', "name a model"),
@@ -115,14 +92,8 @@ def test_other_sites_cannot_ask(page: TestClient, words: FakeClient, content_typ
         (b'{"model": "words", "text": "a", "layer": "0"}', "layer must be of type int, was str"),
         (b'{"model": "words", "text": "a", "head": true}', "head must be of type int, was bool"),
         (b'{"model": "words", "text": "a", "truncate": 1}', "truncate must be of type bool, was int"),
-        (b'{"model": "words", "text": "a", "silenced": 5}', "silenced must be a list of"),
         (b'{"model": "words", "text": "a", "silenced": [[0]]}', "silenced must be a list of"),
-        (b'{"model": "words", "text": "a", "silenced": [[0, 1.5]]}', "silenced must be a list of"),
         (b'{"model": "words", "text": "a", "silenced": [[0, 3]]}', "within 2 layers of 3 heads, was [0, 3]"),
-        (
-            b'{"model": "words", "text": "a", "silenced": [[-1, 0]]}',
-            "within 2 layers of 3 heads, was [-1, 0]",
-        ),
     ],
 )
 def test_bad_questions_are_refused_with_a_sentence(page: TestClient, body: bytes, said: str) -> None:

@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import trustme
 from starlette.testclient import TestClient
 from tests.servers import quick_settings, serving
 from tests.view.explorer.test_frames import unpack
 
 from polyhead_client import AsyncClient
-from polyhead_client.options import Access
-from polyhead_load.sweep.server import free_port
 from polyhead_view.explorer.explorer import Explorer
 from polyhead_view.explorer.page import create_page
 
@@ -28,12 +25,8 @@ def open_page() -> Iterator[Open]:
     """Opens the page of a server. One event loop lives as long as the page, as in uvicorn."""
     opened = []
 
-    def page(address: str, access: Access | None = None) -> TestClient:
-        access = access or Access()
-        credentials, token = access.credentials(), access.token()
-        explorer = Explorer(
-            lambda: AsyncClient(address, credentials=credentials, token=token, timeout=60), address=address
-        )
+    def page(address: str) -> TestClient:
+        explorer = Explorer(lambda: AsyncClient(address, timeout=60), address=address)
         opened.append(TestClient(create_page(explorer), base_url="http://127.0.0.1"))
         return opened[-1].__enter__()
 
@@ -97,43 +90,3 @@ def test_texts_that_no_server_can_take_are_refused(open_page: Open, repository: 
         for place in ({"layer": 7}, {"head": 9}, {"layer": -3}, {"head": -1}, {"layer": 2**70}):
             answer = page.post("/api/map", json=ASKED | place)
             assert answer.status_code == 400, answer.text
-
-
-def test_a_server_that_is_away_is_met_again(open_page: Open, repository: Path) -> None:
-    settings = quick_settings(repository, port=free_port())
-    with serving(settings) as server:
-        address = server.address
-        page = open_page(address)
-        ask(page, "map")
-    gone = page.get("/api/server")
-    assert gone.status_code == 503
-    assert address in gone.json()["message"]
-
-    with serving(settings):
-        page.get("/api/server").raise_for_status()
-        ask(page, "map")
-
-
-def test_a_locked_server_is_opened_with_a_token_and_tls(
-    open_page: Open, repository: Path, tmp_path: Path
-) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost")
-    paths = {name: tmp_path / name for name in ("ca", "cert", "key", "token")}
-    authority.cert_pem.write_to_path(paths["ca"])
-    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
-    certificate.private_key_pem.write_to_path(paths["key"])
-    paths["token"].write_text("a-secret-token-of-the-test\n")
-    paths["token"].chmod(0o600)
-    settings = quick_settings(
-        repository, tls_cert=paths["cert"], tls_key=paths["key"], token_file=paths["token"]
-    )
-    with serving(settings) as server:
-        address = server.address.replace("127.0.0.1", "localhost")
-        assert open_page(address).get("/api/server").status_code == 503
-        refused = open_page(address, Access(tls_ca=paths["ca"])).get("/api/server")
-        assert refused.status_code == 403
-        assert "secret" not in refused.text
-        opened = open_page(address, Access(tls_ca=paths["ca"], token_file=paths["token"]))
-        assert opened.get("/api/server").status_code == 200
-        ask(opened, "map")

@@ -2,14 +2,18 @@
 
 import csv
 import json
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.view.heads.surveys import InsightClient
+from tests.view.heads.surveys import survey
 
+from polyhead_client import InvalidRequest
 from polyhead_client.command import main
 from polyhead_client.options import ConnectionOptions
+from polyhead_view.heads.survey import HeadSurvey
 
 if TYPE_CHECKING:
     from tests.client.conftest import FakeServer
@@ -17,19 +21,15 @@ if TYPE_CHECKING:
 Captured = pytest.CaptureFixture[str]
 
 
-class Opened(InsightClient):
-    """The stand-in as a context."""
-
-    def __enter__(self) -> "Opened":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(ConnectionOptions, "open", lambda _: Opened())
+    def of_made_up_heads(_: object, texts: Sequence[str], *, truncate: bool, **__: object) -> HeadSurvey:
+        if len(texts) > 1 and not truncate and len(texts[1]) > 50:
+            raise InvalidRequest("text[1] must be at most 40 tokens, was 52")
+        return survey(texts)
+
+    monkeypatch.setattr(ConnectionOptions, "open", nullcontext)
+    monkeypatch.setattr("polyhead_view.heads.survey.survey_heads", of_made_up_heads)
     path = tmp_path / "corpus <b>.txt"
     path.write_text("a b\n\na b c d e\na b c\na\n")
     return path

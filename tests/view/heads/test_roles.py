@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead_view.heads.roles import ROLES, nearest_role, roles_of
+from polyhead_view.heads.roles import nearest_role, roles_of
 
 SCORES = ("previous", "first", "normalised_entropy", "induction", "unknown")
 
@@ -35,7 +35,3 @@ def test_the_nearest_role_is_one_of_which_at_least_half_of_the_threshold_is_reac
     role = nearest_role(SCORES, np.array(means))
 
     assert (role and role.name) == nearest
-
-
-def test_names_are_distinct() -> None:
-    assert len({role.name for role in ROLES}) == len({role.score for role in ROLES}) == len(ROLES)

@@ -48,32 +48,6 @@ def test_nothing_cannot_be_summarised() -> None:
     assert RunningCorrelation().redundancy() is None
 
 
-def test_the_correlation_is_the_mean_of_those_of_each_text() -> None:
-    random = np.random.default_rng(0)
-    texts = [random.random((2, 3, length, length)) for length in (3, 8, 5)]
-    running = RunningCorrelation()
-
-    for maps in texts:
-        running.add(maps, causal=False)
-
-    redundancy: Any = running.redundancy()
-    expected = np.mean([np.corrcoef(maps.reshape(6, -1)) for maps in texts], 0)
-    np.testing.assert_allclose(redundancy.correlation, expected, atol=1e-12)
-    assert redundancy.texts == 3
-
-
-def test_the_scale_of_a_map_does_not_matter() -> None:
-    maps = np.random.default_rng(0).random((1, 3, 5, 5))
-    maps[0, 1] = 40 * maps[0, 0]
-    running = RunningCorrelation()
-
-    running.add(maps, causal=False)
-
-    redundancy: Any = running.redundancy()
-    assert redundancy.correlation[0, 1] == pytest.approx(1)
-    assert redundancy.correlation[0, 2] < 0.9
-
-
 def test_cells_that_a_causal_encoder_cannot_fill_are_left_out() -> None:
     previous, first = np.eye(6, k=-1), np.zeros((6, 6))
     first[:, 0] = 1
