@@ -12,7 +12,7 @@ from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.server import GrpcServer, create_server
+from polyhead_server.grpc.server import GrpcServer
 from polyhead_server.http.server import HttpServer, announce
 from polyhead_server.observability import metrics
 from polyhead_server.observability.logs import LOGGER, flush
@@ -60,7 +60,7 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
     stopped = asyncio.Event()
     async with AsyncExitStack() as stack:
         replaces = worker is not None and worker.restarts > 0
-        server, _ = await create_server(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
+        server = GrpcServer(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
             metrics.start()
             warn_if_exposed(settings)

@@ -38,22 +38,24 @@ class Front(Protocol):
 
 
 class GrpcServer:
-    """Serve a runtime over gRPC. `create_server` makes both.
+    """Serve a runtime over gRPC: its own, which it starts and closes. Create it on the event loop.
+
+    It is bound to `port`, which the system chooses if the settings say 0, and neither listens nor loads yet.
 
     Args:
-        runtime: Answers requests. The server starts and closes it.
+        settings: How the server runs.
         reuse_port: Share the port with other processes; each gets some of the connections.
         listen_when_loaded: Listen only when the models are loaded, since others answer on the port meanwhile.
 
     Raises:
         StartError: The port is taken, or the settings of TLS or tokens cannot be used.
+        DeviceError: The requested device does not work.
     """
 
     def __init__(
-        self, runtime: Runtime, *, reuse_port: bool = False, listen_when_loaded: bool = False
+        self, settings: Settings, *, reuse_port: bool = False, listen_when_loaded: bool = False
     ) -> None:
-        settings = runtime.settings
-        self.runtime = runtime
+        self.runtime = runtime = Runtime(settings)
         self.port = settings.port
         self._host = settings.host
         self._credentials = server_credentials(settings)
@@ -152,28 +154,3 @@ class GrpcServer:
             self.runtime.device.provider,
             self.runtime.device.reason,
         )
-
-
-async def create_server(
-    settings: Settings,
-    *,
-    reuse_port: bool = False,
-    listen_when_loaded: bool = False,
-) -> tuple[GrpcServer, int]:
-    """Create a server that is bound to its port, and neither listens nor loads yet.
-
-    Args:
-        settings: How the server runs.
-        reuse_port: Share the port with other processes.
-        listen_when_loaded: Bind the port only when the models are loaded.
-
-    Returns:
-        The server and its port, which the system chooses if the settings say 0.
-
-    Raises:
-        StartError: The port is taken, or settings contradict each other.
-        DeviceError: The requested device does not work.
-    """
-    runtime = Runtime(settings)
-    server = GrpcServer(runtime, reuse_port=reuse_port, listen_when_loaded=listen_when_loaded)
-    return server, server.port

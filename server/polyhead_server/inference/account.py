@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from polyhead_proto.names import TIMINGS
 from polyhead_server.errors import ExpiredError
+from polyhead_server.inference.reply import SERIALISE
 from polyhead_server.observability.access_log import CURRENT
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.registry import Model
@@ -52,15 +53,8 @@ class RequestAccount:
         if error is not None:
             self._count_failure(error, model, total_ns)
         elif model is not None:
-            model.statistics.succeeded(
-                batch=self.batch,
-                total_ns=total_ns,
-                parse_ns=self.parse_ns,
-                tokenise_ns=self.tokenise_ns,
-                queue_ns=self.queue_ns,
-                compute_ns=self.compute_ns,
-                serialise_ns=self.write_ns,
-            )
+            times = self.timings | {SERIALISE: self.write_ns, "request_ns": total_ns}
+            model.statistics.succeeded(self.batch, times)
         if model is None or (record := CURRENT.get()) is None:
             return
         record.model, record.version = model.signature.name, model.signature.version
