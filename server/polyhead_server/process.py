@@ -142,10 +142,10 @@ async def _end(server: GrpcServer, http: HttpServer, drain_seconds: float) -> in
     lifecycle = server.runtime.lifecycle
     if lifecycle.lost.is_set():
         LOGGER.error("the device failed for good; this process ends, and is to be started again")
-        await asyncio.wait((asyncio.ensure_future(server.drain(0, http)),), timeout=_LONGEST_END_SECONDS)
+        await asyncio.wait((asyncio.ensure_future(server.drain(0, http.stop)),), timeout=_LONGEST_END_SECONDS)
         return LOST
     LOGGER.info("draining: %d requests to finish", lifecycle.accepted)
-    finished = await server.drain(drain_seconds, http)
+    finished = await server.drain(drain_seconds, http.stop)
     LOGGER.info("stopped")
     return 0 if finished else 1
 

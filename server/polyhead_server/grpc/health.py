@@ -1,4 +1,4 @@
-"""gRPC's own health service, `grpc.health.v1`: Check, List and Watch.
+"""gRPC's own health service, `grpc.health.v1`: Check and Watch.
 
 The empty name and the inference service's stand for the whole server; every model has its own.
 """
@@ -26,7 +26,7 @@ class Health:
     """Answer health checks, with the messages of grpcio-health-checking.
 
     Its servicer is not used: it keeps watchers until they are cut off, which would hold up the end of a
-    drain, cannot forget a model that is unloaded, and has no List.
+    drain, and cannot forget a model that is unloaded.
 
     Args:
         runtime: Knows what is ready.
@@ -37,14 +37,9 @@ class Health:
 
     def handlers(self) -> dict[str, MethodHandler]:
         """Return the handler of each method, by its name."""
-        handlers: dict[str, MethodHandler] = {
-            "Check": unary(self._check),
-            "List": unary(self._list),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
-        }
-        # Releases of grpcio-health-checking before 1.85 have no List.
         return {
-            name: handlers[name] for name in health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name
+            "Check": unary(self._check),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
         }
 
     async def _check(self, payload: bytes) -> bytes:
@@ -53,12 +48,6 @@ class Health:
         if serving is None:
             raise UnknownModelError(f"no service {quoted(service)} is known here")
         return bytes(_response(serving).SerializeToString())
-
-    async def _list(self, payload: bytes) -> bytes:
-        parse_small(health_pb2.HealthListRequest, payload)
-        services = ["", SERVICE, *self._runtime.registry.names()]
-        statuses = {service: _response(self._runtime.serving(_name(service))) for service in services}
-        return bytes(health_pb2.HealthListResponse(statuses=statuses).SerializeToString())
 
     async def _watch(self, _requests: object, call: Call) -> None:
         try:

@@ -1,8 +1,8 @@
 """A gRPC server in front of a runtime."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from threading import Thread
-from typing import Protocol
 
 import grpc
 from grpc_reflection.v1alpha import reflection
@@ -28,13 +28,6 @@ _FAREWELL_SECONDS = 0.25
 _LOOK_SECONDS = 0.05
 _LAST_REPLIES_SECONDS = 1.0
 _LAST_TRACES_SECONDS = 1.0
-
-
-class Front(Protocol):
-    """What answers requests to a runtime."""
-
-    async def stop(self, seconds: float) -> None:
-        """Finish what is in progress within so many seconds, then end."""
 
 
 class GrpcServer:
@@ -107,12 +100,12 @@ class GrpcServer:
             raise RuntimeError("a server must be started before its models can be loaded")
         await asyncio.shield(self._serving)
 
-    async def drain(self, seconds: float, *others: Front) -> bool:
+    async def drain(self, seconds: float, *stops: Callable[[float], Awaitable[None]]) -> bool:
         """Reject new requests, finish the accepted ones, and stop. What is not done in time is rejected.
 
         Args:
             seconds: How long accepted requests may take.
-            others: Answer requests to the same runtime, and are to stop with this server.
+            stops: Stop others that answer requests to the same runtime, each within so many seconds.
 
         Returns:
             Whether every accepted request was finished.
@@ -125,7 +118,7 @@ class GrpcServer:
         while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         # So may small ones. Unused streams are not waited for.
-        await asyncio.gather(*(front.stop(_LAST_REPLIES_SECONDS) for front in (self._grpc, *others)))
+        await asyncio.gather(*(stop(_LAST_REPLIES_SECONDS) for stop in (self._grpc.stop, *stops)))
         await self.runtime.close()
         if self._tracer is not None:  # whose collector may be gone
             sending = Thread(target=self._tracer.close, name="traces", daemon=True)

@@ -2,7 +2,8 @@
 
 An ONNX file may name other files for its weights, and every loader has had its path traversals: `..`, then
 absolute paths, then symbolic links, then hard links. So only regular files of the version's own folder are
-opened, which the manifest lists with their size and SHA-256.
+opened, which the manifest lists with their size and SHA-256. A server does so in a copy of its own
+(`private`), where no file has another name.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
     for name, record in manifest.files.items():
         check_file(folder / name, record)
     for graph in manifest.graphs.values():
-        _check_graph(folder, graph, manifest)
+        _check_graph(folder / graph.file, graph, manifest)
 
 
 def open_listed(path: Path, record: FileRecord) -> BufferedReader:
@@ -74,10 +75,10 @@ def check_file(path: Path, record: FileRecord) -> None:
         )
 
 
-def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
+def _check_graph(path: Path, graph: Graph, manifest: Manifest) -> None:
     file = graph.file
     try:
-        model = onnx.load(str(folder / file), load_external_data=False)
+        model = onnx.load(str(path), load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
         raise RepositoryError(f"{file} is not an ONNX model that can be read") from error
     if not model.graph.node:
@@ -89,7 +90,7 @@ def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
             if inner.sparse_initializer:
                 raise RepositoryError(f"{file} must not hold sparse initialisers")
             for tensor in inner.initializer:
-                _check_tensor(tensor, file, folder, manifest)
+                _check_tensor(tensor, file, manifest)
         for node in inner.node:
             if node.domain not in _DOMAINS or (node.domain, node.op_type) == _FORBIDDEN:
                 raise RepositoryError(
@@ -100,7 +101,7 @@ def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
                 if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
                     raise RepositoryError(f"{file} must not hold sparse tensors")
                 for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
-                    _check_tensor(tensor, file, folder, manifest)
+                    _check_tensor(tensor, file, manifest)
     initialised = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initialised]
     _check_signature(file, "inputs", inputs, graph.inputs, manifest.sizes, strict=True)
@@ -118,7 +119,7 @@ def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionP
                 pending += attribute.graphs
 
 
-def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manifest) -> None:
+def _check_tensor(tensor: TensorProto, file: str, manifest: Manifest) -> None:
     """Check where a tensor's values lie, if they lie outside the ONNX file."""
     what = f"{file}: tensor {quoted(tensor.name)}"
     if tensor.data_location != TensorProto.EXTERNAL:
@@ -133,11 +134,6 @@ def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manife
         raise RepositoryError(
             f"{what} must have its data in a file of the version's own folder that the manifest lists, "
             f"names {quoted(location)}"
-        )
-    # Another name of the file may lie where others write: they could change it after this check.
-    if (folder / location).lstat().st_nlink > 1:
-        raise RepositoryError(
-            f"{location} must not be hard-linked to another file: put a copy of its own there"
         )
     try:
         offset, length = int(fields.get("offset", "0")), int(fields.get("length", "-1"))

@@ -1,6 +1,5 @@
 """Files are what the manifest says, and graphs point nowhere else."""
 
-import os
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -94,15 +93,8 @@ def test_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
 
     with pytest.raises(
-        RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file, is a symbolic link"
+        RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file, is lrwx"
     ):
-        check(folder)
-
-
-def test_weights_with_a_second_name_are_refused(folder: Path, tmp_path: Path) -> None:
-    os.link(folder / "weights.bin", tmp_path / "weights.bin")
-
-    with pytest.raises(RepositoryError, match=r"weights\.bin must not be hard-linked .*: put a copy"):
         check(folder)
 
 

@@ -34,6 +34,7 @@ def test_the_copy_is_equal_and_ours_alone_and_goes_away(version: VersionFolder) 
         for name in version.manifest.files:
             assert (copy / name).read_bytes() == (version.folder / name).read_bytes()
             assert not (copy / name).samefile(version.folder / name)
+            assert (copy / name).stat().st_nlink == 1
 
     assert not copy.exists()
 
