@@ -16,7 +16,7 @@ from polyhead_server.grpc.server import GrpcServer
 from polyhead_server.http.server import HttpServer, announce
 from polyhead_server.observability import metrics
 from polyhead_server.observability.logs import LOGGER, flush
-from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
+from polyhead_server.repository.copies import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 
 LOST = 75

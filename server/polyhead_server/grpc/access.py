@@ -20,7 +20,7 @@ from polyhead_server.observability.statistics import Statistics
 from polyhead_server.settings import Settings
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
-"""Procedures that need no token."""
+"""Procedures that need no token. `List` names every model, so it needs one."""
 
 MANAGEMENT = frozenset({RPCS["RepositoryModelLoad"].path, RPCS["RepositoryModelUnload"].path})
 """Procedures that need a management token."""

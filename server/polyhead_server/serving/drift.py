@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens, D d_model, P behind dense layers, V width of t
 width.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,11 +46,6 @@ class ComputeDrift:
     """The largest |difference| / max(1, |fp32|) of each output; infinite where only one is defined."""
     other_top_keys: Mapping[str, float]
     """The share of queries whose strongest key is another, of outputs that hold attention."""
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """The outputs that were compared."""
-        return [*dict.fromkeys((*self.deviations, *self.other_top_keys))]
 
     def facts(self) -> dict[str, Any]:
         """Return it for JSON, to six digits; null for what is infinite."""

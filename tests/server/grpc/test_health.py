@@ -28,6 +28,13 @@ def test_other_services_are_not_found(server: Any) -> None:
         health(server).Check(asks("other"), timeout=60)
 
 
+def test_all_are_listed(server: Any) -> None:
+    statuses = health(server).List(health_pb2.HealthListRequest(), timeout=60).statuses
+
+    assert len(statuses) == 8
+    assert {status.status for status in statuses.values()} == {SERVING}
+
+
 @pytest.mark.parametrize("kind", ["Check", "Watch"])
 def test_a_fault_of_ours_does_not_reach_the_caller(
     server: Any, monkeypatch: pytest.MonkeyPatch, kind: str

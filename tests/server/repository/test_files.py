@@ -80,7 +80,7 @@ def test_no_file_of_the_operator_s_is_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
-    with pytest.raises(StartError, match=r"--token-file must be a file that can be read, .* is a named pipe"):
+    with pytest.raises(StartError, match=r"--token-file must be a file that can be read, .* is prw"):
         read_tokens("--token-file", pipe)
-    with pytest.raises(StartError, match=r"--tls-key must be a file that can be read, .* is a named pipe"):
+    with pytest.raises(StartError, match=r"--tls-key must be a file that can be read, .* is prw"):
         Files(cert=pipe, key=pipe, client_ca=None).read()

@@ -67,7 +67,7 @@ def test_the_same_numbers_have_no_drift(repository: Path, family: str) -> None:
     assert set(drift.deviations.values()) == {0.0}
     assert drift.cosines["output"].least == pytest.approx(1)
     assert set(drift.other_top_keys.values()) <= {0.0}
-    assert {name for name in drift.outputs if name.startswith("attention")} == set(drift.other_top_keys)
+    assert {name for name in drift.deviations if name.startswith("attention")} == set(drift.other_top_keys)
 
 
 def test_padding_does_not_count_and_everything_else_does(repository: Path) -> None:
