@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from tests.clock import SkippingLoop
 
-from polyhead_server import GrpcServer, Settings, create_server
+from polyhead_server import GrpcServer, Settings
 from polyhead_server.http.server import HttpServer
 from polyhead_server.remote import RemoteFolder
 
@@ -52,8 +52,8 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
     thread = threading.Thread(target=loop.run_forever, name="server")
     thread.start()
 
-    async def start() -> tuple[GrpcServer, int]:
-        server, port = await create_server(settings)
+    async def start() -> GrpcServer:
+        server = GrpcServer(settings)
         try:
             await server.start()
             if wait:
@@ -61,11 +61,11 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
         except BaseException:
             await server.drain(0)
             raise
-        return server, port
+        return server
 
     try:
-        server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(240)
-        one = InThread(server, loop, f"127.0.0.1:{port}")
+        server = asyncio.run_coroutine_threadsafe(start(), loop).result(240)
+        one = InThread(server, loop, f"127.0.0.1:{server.port}")
         try:
             yield one
         finally:

@@ -22,7 +22,11 @@ ARROWS = {
 }
 
 MODULES = {
-    ("export", "proto"): {"polyhead_proto.system.cgroups", "polyhead_proto.system.locked_folders"},
+    ("export", "proto"): {
+        "polyhead_proto.drift",
+        "polyhead_proto.system.cgroups",
+        "polyhead_proto.system.locked_folders",
+    },
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
 }
 """Of some packages only these modules: they need nothing that is heavy."""

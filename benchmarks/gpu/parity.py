@@ -6,8 +6,9 @@ from benchmarks.gpu.families import GRAPHS, build, open_graph
 from benchmarks.gpu.plan import Check, EncoderFamily
 from benchmarks.rounds import spell_number
 from polyhead_export.kinds.attention import AttentionGraph
-from polyhead_export.parity import deviation, reference_outputs
+from polyhead_export.parity import reference_outputs
 from polyhead_export.samples import sample_inputs
+from polyhead_proto.drift import deviation
 from polyhead_server.engine.devices import on_cpu, on_cuda
 from polyhead_server.engine.session import placed, slow_on_cpu
 

@@ -16,7 +16,6 @@ from polyhead_export.manifest import Identity
 from polyhead_export.parity import Parity
 from polyhead_export.precision import DTYPES, Precision
 from polyhead_export.pruning import Pruning
-from polyhead_export.sentences import SENTENCES
 from polyhead_export.staging import check_absent, check_place, publish, staged
 from polyhead_export.tokenizers import TokenizerFile, check_tokenizer, describe_tokenizer
 from polyhead_export.triton import triton_config
@@ -25,6 +24,7 @@ from polyhead_export.weights import hash_of
 from polyhead_model import Encoder
 from polyhead_model.checkpoint_files import read_object
 from polyhead_model.insight.token_classes import token_classes
+from polyhead_proto.drift import SENTENCES
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 """At most as long as the name of a folder; servers read the same."""

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from polyhead_export.comparison import Change, Closeness, parts_of
 from polyhead_export.errors import ParityError
 from polyhead_export.half_precision import widen
-from polyhead_export.parity import change, open_session
+from polyhead_export.parity import open_session
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
+from polyhead_proto.drift import change
 
 Array = NDArray[Any]
 

@@ -108,35 +108,6 @@ class Parity:
         return max(every, key=lambda each: each.excess)
 
 
-def deviation(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """Return the largest |actual − expected| / max(1, |expected|): absolute below 1, relative above.
-
-    The result is infinite where either array holds NaN or infinity. Both arrays must have the same shape.
-    """
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(actual - expected) / np.maximum(1.0, np.abs(expected))
-    worst = float(difference.max(initial=0.0))
-    return worst if np.isfinite(worst) else float("inf")
-
-
-def change(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """Return the `deviation`, where two numbers that are both undefined are equal."""
-    undefined = np.isnan(actual) & np.isnan(expected)
-    return deviation(np.where(undefined, 0, actual), np.where(undefined, 0, expected))
-
-
-def cosines_of(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the cosine of each pair of vectors [N, D]: [N]; 1 where both are zero, 0 where only one is."""
-    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
-    norm, its_norm = (np.linalg.norm(each, axis=-1) for each in (ours, theirs))
-    scale = norm * its_norm
-    products = (ours * theirs).sum(axis=-1)
-    cosines: NDArray[np.float64] = np.where(
-        scale > 0, products / np.where(scale > 0, scale, 1), norm == its_norm
-    )
-    return cosines
-
-
 def compared_sizes(config: EncoderConfig) -> tuple[tuple[int, int], ...]:
     """Return the sizes (B, T) at which this encoder's graphs are compared."""
     return tuple(

@@ -53,7 +53,7 @@ def prune(
     from polyhead_export.family import IncompleteExportError
     from polyhead_export.parity import RANDOM_INPUTS
     from polyhead_export.pruning import parse_heads, prune_encoder
-    from polyhead_export.sentences import SENTENCES
+    from polyhead_proto.drift import SENTENCES
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export.errors import ExportError
-from polyhead_export.parity import Cosine, cosines_of
+from polyhead_export.parity import Cosine
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
 from polyhead_model.pruning import Head, choose_heads, gradient_importance, rank_heads, run_encoder
+from polyhead_proto.drift import cosines_of
 
 
 @dataclass(frozen=True, kw_only=True)

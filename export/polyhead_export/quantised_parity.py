@@ -37,10 +37,7 @@ from polyhead_export.parity import (
     Drift,
     Judged,
     Reference,
-    change,
     compared_sizes,
-    cosines_of,
-    deviation,
     open_session,
     run_reference,
 )
@@ -48,6 +45,7 @@ from polyhead_export.quantisation import InputRange, input_range, lookups, matri
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, ManifestTensor, outputs_of
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto.drift import change, cosines_of, deviation
 
 Array = NDArray[Any]
 Vectors = NDArray[np.float32]

@@ -1,5 +1,4 @@
 from .grpc.server import GrpcServer as GrpcServer
-from .grpc.server import create_server as create_server
 from .process import serve as serve
 from .runtime import Runtime as Runtime
 from .settings import Settings as Settings

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from polyhead_proto.system.cgroups import THIS_PROCESS
-from polyhead_server.engine import devices, openvino_session, session
+from polyhead_server.engine import devices, openvino_session
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.device import ComputePrecision, Device
 from polyhead_server.engine.engine import Engine
@@ -244,17 +244,14 @@ def _inspect(version: VersionFolder, graph: GraphName, device: Device) -> GraphF
     try:
         devices.check_precision(manifest.precision, device)
         verify(version.folder, manifest)
-        provider, operators = devices.examine_graph(path, device)
-        if provider != device.provider:
-            problem = f"onnxruntime put it on {provider} instead of {device.provider}"
-        elif slow := session.slow_on_cpu(operators, device):
-            problem = f"runs on the CPU in part: {session.spell(slow)}"
-        elif device.compute_precision != "fp32":
-            signature, tokeniser = signature_of(manifest, graph), open_tokeniser(version.folder, manifest)
-            with closing(Engine(path, signature=signature, device=device, threads=1)) as engine:
+        signature, tokeniser = signature_of(manifest, graph), open_tokeniser(version.folder, manifest)
+        with closing(Engine(path, signature=signature, device=device, threads=1)) as engine:
+            provider = device.provider
+            if device.compute_precision != "fp32":
                 drift = drift_on(device, path, engine, signature, tokeniser).facts()
     except ServingError as error:
-        problem = str(error)
+        cause = "" if error.__cause__ is None else f": {error.__cause__}"
+        problem = f"{error}{cause}".splitlines()[0]
     return {
         **{"model": manifest.served_name(graph), "version": version.version, "precision": manifest.precision},
         **{"provider": provider, "problem": problem, "drift": drift},

@@ -1,4 +1,4 @@
-"""The server's errors, and the one table that gives each its gRPC status.
+"""The server's errors, and the gRPC status of each.
 
 A message says what a value must be, what it was, and what to do. It never holds a path, a stack or a
 library's message; those go to the log.
@@ -7,9 +7,9 @@ library's message; those go to the log.
 import errno
 import random
 from asyncio import CancelledError
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import ClassVar
 
 from grpc import StatusCode
 
@@ -57,19 +57,27 @@ class DownloadError(RepositoryError):
 
 
 class RequestError(ServingError):
-    """The root of errors whose message is sent to the caller."""
+    """The root of errors whose message is sent to the caller, with their gRPC status."""
+
+    status: ClassVar[StatusCode]
 
 
 class InvalidRequestError(RequestError):
     """The request is wrong. The message names the field, what it must be and what it was."""
 
+    status = StatusCode.INVALID_ARGUMENT
+
 
 class UnknownModelError(RequestError):
     """The model or version is not served."""
 
+    status = StatusCode.NOT_FOUND
+
 
 class TooLargeError(RequestError):
     """The request, its reply or the memory that it needs exceeds a limit."""
+
+    status = StatusCode.RESOURCE_EXHAUSTED
 
 
 class ReplyTooLargeError(TooLargeError):
@@ -83,6 +91,8 @@ class UnavailableError(RequestError):
         message: For the caller.
         retry_after_ms: When to try again. None: not at all.
     """
+
+    status = StatusCode.UNAVAILABLE
 
     def __init__(self, message: str, *, retry_after_ms: int | None) -> None:
         super().__init__(message)
@@ -111,6 +121,8 @@ class DeviceLostError(UnavailableError):
 class ExpiredError(RequestError):
     """The caller's deadline passed before the reply."""
 
+    status = StatusCode.DEADLINE_EXCEEDED
+
 
 class StalledError(ExpiredError):
     """The reader of a stream has not taken a reply in time.
@@ -127,33 +139,20 @@ class StalledError(ExpiredError):
 class NotLoadedError(RequestError):
     """A caller asked to load a model that cannot be loaded."""
 
+    status = StatusCode.FAILED_PRECONDITION
+
 
 class UnsupportedError(RequestError):
     """The procedure is turned off."""
+
+    status = StatusCode.UNIMPLEMENTED
 
 
 class EngineError(ServingError):
     """The engine failed on valid input: a fault of the server or of the model."""
 
 
-# ---- The status table --------------------------------------------------------------------------
-
-STATUS: Mapping[type[BaseException], StatusCode] = MappingProxyType(
-    {
-        InvalidRequestError: StatusCode.INVALID_ARGUMENT,
-        UnknownModelError: StatusCode.NOT_FOUND,
-        TooLargeError: StatusCode.RESOURCE_EXHAUSTED,
-        ReplyTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
-        UnavailableError: StatusCode.UNAVAILABLE,
-        DrainingError: StatusCode.UNAVAILABLE,
-        DeviceLostError: StatusCode.UNAVAILABLE,
-        ExpiredError: StatusCode.DEADLINE_EXCEEDED,
-        StalledError: StatusCode.DEADLINE_EXCEEDED,
-        NotLoadedError: StatusCode.FAILED_PRECONDITION,
-        UnsupportedError: StatusCode.UNIMPLEMENTED,
-    }
-)
-"""The status of each error. All others are INTERNAL."""
+# ---- What callers get ----------------------------------------------------------------------
 
 
 def status_of(error: BaseException) -> StatusCode:
@@ -162,7 +161,7 @@ def status_of(error: BaseException) -> StatusCode:
         return StatusCode.CANCELLED
     if exhausted(error):
         return StatusCode.RESOURCE_EXHAUSTED
-    return STATUS.get(type(error), StatusCode.INTERNAL)
+    return error.status if isinstance(error, RequestError) else StatusCode.INTERNAL
 
 
 def exhausted(error: BaseException) -> bool:

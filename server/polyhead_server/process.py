@@ -12,11 +12,11 @@ from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.server import GrpcServer, create_server
+from polyhead_server.grpc.server import GrpcServer
 from polyhead_server.http.server import HttpServer, announce
 from polyhead_server.observability import metrics
 from polyhead_server.observability.logs import LOGGER, flush
-from polyhead_server.repository.private import remove_abandoned_copies, remove_private_copies
+from polyhead_server.repository.copies import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 
 LOST = 75
@@ -60,7 +60,7 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
     stopped = asyncio.Event()
     async with AsyncExitStack() as stack:
         replaces = worker is not None and worker.restarts > 0
-        server, _ = await create_server(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
+        server = GrpcServer(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
             metrics.start()
             warn_if_exposed(settings)
@@ -142,10 +142,10 @@ async def _end(server: GrpcServer, http: HttpServer, drain_seconds: float) -> in
     lifecycle = server.runtime.lifecycle
     if lifecycle.lost.is_set():
         LOGGER.error("the device failed for good; this process ends, and is to be started again")
-        await asyncio.wait((asyncio.ensure_future(server.drain(0, http)),), timeout=_LONGEST_END_SECONDS)
+        await asyncio.wait((asyncio.ensure_future(server.drain(0, http.stop)),), timeout=_LONGEST_END_SECONDS)
         return LOST
     LOGGER.info("draining: %d requests to finish", lifecycle.accepted)
-    finished = await server.drain(drain_seconds, http)
+    finished = await server.drain(drain_seconds, http.stop)
     LOGGER.info("stopped")
     return 0 if finished else 1
 

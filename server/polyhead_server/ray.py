@@ -30,7 +30,7 @@ from polyhead_server.grpc.call import logged_reply
 from polyhead_server.inference.wire import parse_small, peek, split_infer
 from polyhead_server.observability.access_log import request_id
 from polyhead_server.observability.logs import LOGGER, configure
-from polyhead_server.repository.private import remove_abandoned_copies
+from polyhead_server.repository.copies import remove_abandoned_copies
 from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.catalogue import server_metadata

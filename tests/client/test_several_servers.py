@@ -21,7 +21,7 @@ from tests.servers import InThread, ServerProcess, quick_settings, serving
 from polyhead_client import Client, PolyheadError, Unavailable
 from polyhead_client.channel import OPTIONS
 from polyhead_load.sweep.server import free_port
-from polyhead_server.grpc.options import DEFAULTS
+from polyhead_server.grpc.server import DEFAULTS
 
 MODEL = "tiny-tokens"
 

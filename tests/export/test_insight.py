@@ -17,9 +17,10 @@ from tests.model.insight.plain import norm_weighted, rollout, scores, thumbnail,
 from polyhead_export import export_family, from_checkpoint
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.insight import InsightGraph
-from polyhead_export.parity import deviation, reference_outputs, run_reference
+from polyhead_export.parity import reference_outputs, run_reference
 from polyhead_export.samples import sample_inputs
 from polyhead_model import EncoderConfig
+from polyhead_proto.drift import deviation
 
 LENGTHS, LAYERS = [40, 12, 1], 2
 ERRORS = ("rms", "largest")

@@ -14,9 +14,10 @@ from polyhead_export import export_family
 from polyhead_export.comparison import check_parity
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.attention import AttentionGraph
-from polyhead_export.parity import Reference, cosines_of, deviation
+from polyhead_export.parity import Reference
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto.drift import cosines_of, deviation
 
 
 @pytest.mark.parametrize("masks", [False, pytest.param(True, marks=pytest.mark.slow)])

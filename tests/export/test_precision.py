@@ -10,8 +10,8 @@ from tests.encoders import seeded
 from tests.exports import manifest_of
 
 from polyhead_export import ParityError, Precision, export_family
-from polyhead_export.parity import deviation
 from polyhead_model import EncoderConfig
+from polyhead_proto.drift import deviation
 
 SMALL = EncoderConfig(d_model=8, heads=2, layers=2)
 

@@ -25,7 +25,7 @@ import polyhead_server.process
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_server import GrpcServer, Runtime, Settings, create_server
+from polyhead_server import GrpcServer, Runtime, Settings
 from polyhead_server.engine.device import CPU, Device
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
@@ -167,16 +167,16 @@ class Served:
     http_port: int
 
     def __init__(self, models: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        async def create(*arguments: Any, **options: Any) -> tuple[GrpcServer, int]:
-            self.server, port = await create_server(*arguments, **options)
-            self.address = f"127.0.0.1:{port}"
-            return self.server, port
+        def create(*arguments: Any, **options: Any) -> GrpcServer:
+            self.server = GrpcServer(*arguments, **options)
+            self.address = f"127.0.0.1:{self.server.port}"
+            return self.server
 
         def announce_it(settings: Settings, port: int | None) -> None:
             self.http_port = port or 0
             announce(settings, port)
 
-        monkeypatch.setattr(polyhead_server.process, "create_server", create)
+        monkeypatch.setattr(polyhead_server.process, "GrpcServer", create)
         monkeypatch.setattr(polyhead_server.process, "announce", announce_it)
         self.process = asyncio.create_task(polyhead_server.process.serve(quick_settings(models, **settings)))
 

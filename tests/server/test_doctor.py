@@ -1,13 +1,16 @@
 """What works on a machine, and what its owner should do: on this one, and on machines that are made up."""
 
+import hashlib
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from rich.console import Console
 
@@ -227,6 +230,25 @@ def test_a_version_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     (problem,) = examine(BARE, "cpu", models=tmp_path).problems
 
     assert "broken, version 1: manifest.json cannot be read" in problem.what
+
+
+def test_a_graph_that_does_not_load_is_a_problem_with_its_cause(repository: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(repository / "tiny", tmp_path / "tiny") / "1"
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    model.graph.node[0].op_type = "Unheard"
+    content = model.SerializeToString()
+    (folder / "model.onnx").write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["model.onnx"] = {
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    fast, attention = inspect(tmp_path, None, on_cpu(""))
+
+    assert (fast["provider"], attention["problem"]) == (None, None)
+    assert re.search(r"model\.onnx cannot be loaded by onnxruntime [\d.]+: .*Unheard", fast["problem"])
 
 
 def test_sixteen_bits_on_the_cpu_are_a_problem(repository: Path, tmp_path: Path) -> None:

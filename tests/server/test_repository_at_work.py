@@ -20,7 +20,7 @@ from tests.waiting import until
 
 from polyhead_export import export_family
 from polyhead_proto import messages as pb
-from polyhead_server import Settings, create_server
+from polyhead_server import GrpcServer, Settings
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import StartError
 
@@ -321,5 +321,8 @@ def test_it_is_off_unless_it_is_turned_on(server: Any) -> None:
 def test_what_cannot_work_is_refused_at_the_start(models: Repository) -> None:
     settings = Settings(models=models.folder, port=0, device="cpu", repository_mode="explicit")
 
+    async def create() -> None:
+        GrpcServer(settings)
+
     with pytest.raises(StartError, match="explicit must come with --management-token-file"):
-        asyncio.run(create_server(settings))
+        asyncio.run(create())

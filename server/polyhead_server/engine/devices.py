@@ -25,7 +25,6 @@ from polyhead_server.engine.device import (
     OPENVINO,
     ComputePrecision,
     Device,
-    Operators,
     check_provider,
 )
 from polyhead_server.engine.gpus import count_gpus, named_gpus
@@ -167,20 +166,6 @@ def open_graph(path: Path, device: Device, *, threads: int, lanes: int) -> Engin
         ).prepare
     opened = session.open_session(path, device=device, threads=threads)
     return partial(session.OnnxRuntimeRun, opened, device.arena)
-
-
-def examine_graph(path: Path, device: Device) -> tuple[str, Operators]:
-    """Load a graph and run nothing; return the provider that it got, and its operators by provider.
-
-    Raises:
-        RepositoryError: The graph does not load.
-    """
-    if device.provider == OPENVINO:
-        opened = openvino_session.OpenVinoSession(
-            path, precision=device.compute_precision, threads=1, lanes=1
-        )
-        return device.provider, {device.provider: opened.operators()}
-    return session.examine(path, device)
 
 
 def check_precision(precision: str, device: Device) -> None:

@@ -6,7 +6,6 @@ those of the run before where one is missing. The server does, before it gets he
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,8 +22,6 @@ _CPU = "CPU"
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
 _CACHED_KERNELS = 1000
 """Kernels that are kept for the shapes that they were compiled for: of some ten shapes of an encoder."""
-
-_ATTENTION = "ScaledDotProductAttention"
 
 
 class OpenVinoSession:
@@ -75,11 +72,6 @@ class OpenVinoSession:
         with self._lock:
             if self._requests is requests:
                 self._requests = None
-
-    def operators(self) -> Mapping[str, int]:
-        """Count the operators that it was compiled to, without constants."""
-        counts = Counter(map(_kind, self.requests().compiled.get_runtime_model().get_ops()))
-        return {name: counts[name] for name in sorted(counts.keys() - {"Const", "Input", "Output"})}
 
 
 class _Requests:
@@ -200,11 +192,6 @@ def _settings(precision: str, threads: int, lanes: int) -> Mapping[str, Any]:
         "ENABLE_CPU_PINNING": False,  # every process would take the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
-
-
-def _kind(operator: Any) -> str:
-    kind, made_of = (str(operator.rt_info[name].astype(str)) for name in ("layerType", "originalLayersNames"))
-    return _ATTENTION if kind == "Subgraph" and _ATTENTION in made_of else kind
 
 
 def _refusal(file: str, error: Exception) -> RepositoryError:

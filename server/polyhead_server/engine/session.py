@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +62,14 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
         RepositoryError: The graph does not load.
         DeviceError: It does not run on the device, or only in part.
     """
-    session = _open(path, device, threads, record=device.checks_placement)
+    session = _open(path, device, threads)
     check_provider(session.get_providers(), device)
     if device.checks_placement:
         _check_placement(path.name, session, device)
     return session
 
 
-def examine(path: Path, device: Device) -> tuple[str, Operators]:
-    """Load a graph and run nothing; return the provider that it got, and its operators by provider.
-
-    Raises:
-        RepositoryError: The graph does not load.
-    """
-    try:  # not packed, which would only take memory
-        session = _open(path, replace(device, packed=False), threads=1, record=True)
-    except RepositoryError as error:
-        raise RepositoryError(f"{error}: {error.__cause__}".splitlines()[0]) from error
-    return session.get_providers()[0], placed(session)
-
-
-def _open(path: Path, device: Device, threads: int, *, record: bool) -> ort.InferenceSession:
-    """Open a session, which may record where its nodes are."""
+def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -95,7 +80,7 @@ def _open(path: Path, device: Device, threads: int, *, record: bool) -> ort.Infe
     options.log_severity_level = 3
     if not device.packed:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if record:
+    if device.checks_placement:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = ort.InferenceSession(
@@ -123,18 +108,13 @@ def slow_on_cpu(operators: Operators, device: Device) -> Mapping[str, int]:
     return {operator: count for operator, count in left.items() if operator not in _SHAPES}
 
 
-def spell(operators: Mapping[str, int]) -> str:
-    """Write operators and their counts in words: `2 MatMul, 1 Softmax`."""
-    return ", ".join(f"{count} {operator}" for operator, count in operators.items())
-
-
 def _check_placement(file: str, session: ort.InferenceSession, device: Device) -> None:
     """Check that the provider took the whole graph: it leaves to the CPU what it has no kernel for."""
     operators = placed(session)
-    slow = slow_on_cpu(operators, device)
+    slow = ", ".join(f"{count} {operator}" for operator, count in slow_on_cpu(operators, device).items())
     if slow:
         raise DeviceError(
-            f"{file} must run on {device.provider} as a whole, onnxruntime left {spell(slow)} to the CPU: "
+            f"{file} must run on {device.provider} as a whole, onnxruntime left {slow} to the CPU: "
             "export it again with this version of polyhead, or serve it with --device cpu"
         )
     if not operators.get(device.provider):

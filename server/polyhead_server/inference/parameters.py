@@ -147,17 +147,16 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
                 priority = _whole_number(name, parameter)
             case "sequence_id" | "sequence_start" | "sequence_end":
                 _without_sequence(name, parameter)
-            case _ if not _changes_nothing(
-                name, parameter, "the request", raw="binary_data_output", text=takes_text
-            ):
+            case _:
                 rest[name] = parameter
+    known = _OF_TEXT_REQUESTS if takes_text else _OF_REQUESTS
     return RequestParameters(
         truncate=truncate,
         prompt_name=prompt_name,
         parts=parts,
         timeout=timeout / 1e6 if timeout else None,
         priority=priority,
-        default=_read_selection(rest, "the request", _OF_TEXT_REQUESTS if takes_text else _OF_REQUESTS),
+        default=_read_selection(rest, "the request", known, raw="binary_data_output", text=takes_text),
     )
 
 
@@ -167,17 +166,13 @@ def read_output_parameters(parameters: Parameters, output: str, *, text: bool) -
     Raises:
         InvalidRequestError: A parameter is unknown, of the wrong type, or asks for something unsupported.
     """
-    whose = f"output {output}"
-    rest = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if not _changes_nothing(name, parameter, whose, raw="binary_data", text=text)
-    }
-    return _read_selection(rest, whose)
+    return _read_selection(parameters, f"output {output}", _OF_OUTPUTS, raw="binary_data", text=text)
 
 
-def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS) -> OutputParameters:
-    """Read selections and `dtype`, and reject any other parameter."""
+def _read_selection(
+    parameters: Parameters, whose: str, known: str, *, raw: str, text: bool
+) -> OutputParameters:
+    """Read selections and `dtype`, and reject any other parameter that changes something."""
     selectors: dict[str, Selector] = {}
     dtype = precision = None
     for name, parameter in parameters.items():
@@ -190,7 +185,7 @@ def _read_selection(parameters: Parameters, whose: str, known: str = _OF_OUTPUTS
                 dtype = _choice(name, parameter, whose, get_args(Precision))
             case names.PRECISION:
                 precision = _choice(name, parameter, whose, get_args(VectorPrecision))
-            case _:
+            case _ if not _changes_nothing(name, parameter, whose, raw=raw, text=text):
                 raise InvalidRequestError(
                     f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
                     f"there are {known}"

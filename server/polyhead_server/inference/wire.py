@@ -1,22 +1,53 @@
-"""Split request messages without copying their tensors.
+"""Split request messages without copying their tensors, and bound what parsing takes, before it is done.
 
 What is left without `id` and raw contents, the header, describes the tensors. It is the same in the next
 request of its kind, and is parsed once for all of them: see `templates`.
+
+A number that has one byte on the wire has eight in memory, an empty string sixteen and more, an entry of a
+map a hundred. So a small message, compressed on its way, could take many times its size.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from polyhead_proto import messages as pb
 from polyhead_proto.wire import MOST_FIELDS, fields_of, split
 from polyhead_server.errors import InvalidRequestError, TooLargeError
-from polyhead_server.inference.expansion import SMALL_BYTES, ExpansionError, check_expansion
 
 LARGE = 512 * 1024
 """Bytes from which copying them takes longer than a hop to another thread and back, about 0.1 ms."""
+
+MOST_FIELDS_IN_ALL = 65_536
+"""The largest number of fields in a message and all messages inside it."""
+
+MOST_NUMBERS = 2**21
+"""The largest number of numbers in the contents of tensors."""
+
+MOST_DIMENSIONS = 64
+"""The largest number of numbers in all other fields of one message inside it: in its `shape`."""
+
+SMALL_BYTES = 16_384
+"""A message of this size is not worth counting: reading it takes little time, and not much memory."""
+
+# What reading takes in memory, in bytes, as objects of protobuf, of Python and of NumPy together.
+_BYTES_OF_A_SMALL_MESSAGE = 64
+"""For each byte of a small message."""
+_BYTES_OF_A_BYTE = 2
+_BYTES_OF_A_FIELD = 128
+_BYTES_OF_A_NUMBER = 24
+
+_LONGEST_NUMBER = 10
+"""The most bytes of a number of varying size."""
+_CONTENTS = pb.InferTensorContents.DESCRIPTOR.name
+
+_WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+"""Of numbers of fixed size, in bytes. The protocol has no others."""
+_NEVER_PACKED = frozenset({FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING})
+_LAST_BYTES = bytes(range(0x80))
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bytes, memoryview)
@@ -110,8 +141,6 @@ def peek(request: InferRequest) -> Peeked:
         for number, content in fields_of(memoryview(request.header)):
             if number in names and content is not None:
                 names[number] = str(content, "utf-8")
-    except ExpansionError as error:
-        raise InvalidRequestError(str(error)) from error
     except (DecodeError, UnicodeDecodeError) as error:
         raise _not_a_message(pb.ModelInferRequest, request.header) from error
     return Peeked(expanded, names[_MODEL], names[_VERSION])
@@ -142,6 +171,85 @@ def parse(kind: type[M], payload: bytes) -> M:
         return kind.FromString(payload)
     except DecodeError as error:
         raise _not_a_message(kind, payload) from error
+
+
+def check_expansion(message: bytes, kind: type[Message]) -> int:
+    """Return at most how much memory reading a message takes, in bytes, and check that it takes little time.
+
+    Args:
+        message: The message's bytes.
+        kind: Its type.
+
+    Raises:
+        InvalidRequestError: It has more than `MOST_FIELDS_IN_ALL` fields, `MOST_NUMBERS` numbers in
+            tensors, or `MOST_DIMENSIONS` in a shape.
+        DecodeError: The bytes are not a message.
+    """
+    size = len(message)
+    if size <= SMALL_BYTES:
+        return size * _BYTES_OF_A_SMALL_MESSAGE
+    count = _Count()
+    count.add(memoryview(message), cast(Descriptor, kind.DESCRIPTOR))
+    return size * _BYTES_OF_A_BYTE + count.fields * _BYTES_OF_A_FIELD + count.numbers * _BYTES_OF_A_NUMBER
+
+
+class _Count:
+    """Counts fields and numbers over nested messages."""
+
+    def __init__(self) -> None:
+        self.fields = 0
+        self.numbers = 0
+        """Those in the contents of tensors."""
+
+    def add(self, message: memoryview, descriptor: Descriptor) -> None:
+        """Count what is in a message; types that nest in themselves are not expected.
+
+        Raises:
+            InvalidRequestError: It is too much.
+            DecodeError: The bytes are not a message.
+        """
+        fields, dimensions = descriptor.fields_by_number, 0
+        for number, content in fields_of(message):
+            self.fields += 1
+            field = fields.get(number)
+            if self.fields > MOST_FIELDS_IN_ALL:
+                raise InvalidRequestError(
+                    f"the message must have at most {MOST_FIELDS_IN_ALL:,} fields in all, has more, the last "
+                    f"of them {_name(descriptor, field)}: send tensors as raw contents, or fewer parameters"
+                )
+            if field is None or content is None:
+                continue
+            if field.message_type is not None:
+                self.add(content, field.message_type)
+            elif not field.is_repeated or field.type in _NEVER_PACKED:
+                continue
+            elif descriptor.name == _CONTENTS:
+                self.numbers += _numbers_in(content, _WIDTHS.get(field.type), MOST_NUMBERS)
+                if self.numbers > MOST_NUMBERS:
+                    raise InvalidRequestError(
+                        f"the message must have at most {MOST_NUMBERS:,} numbers, has more, the last of "
+                        f"them in {_name(descriptor, field)}: send tensors as raw contents"
+                    )
+            else:
+                dimensions += _numbers_in(content, _WIDTHS.get(field.type), MOST_DIMENSIONS)
+                if dimensions > MOST_DIMENSIONS:
+                    raise InvalidRequestError(
+                        f"{_name(descriptor, field)} must have at most {MOST_DIMENSIONS} numbers, has more: "
+                        "give one for each dimension"
+                    )
+
+
+def _name(descriptor: Descriptor, field: FieldDescriptor | None) -> str:
+    return descriptor.name if field is None else f"{descriptor.name}.{field.name}"
+
+
+def _numbers_in(content: memoryview, width: int | None, most: int) -> int:
+    """Return how many packed numbers there are, or more than `most` if there are more."""
+    if width is not None:
+        return len(content) // width
+    if len(content) > most * _LONGEST_NUMBER:
+        return most + 1
+    return len(content) - len(bytes(content).translate(None, _LAST_BYTES))  # each ends with a byte below 0x80
 
 
 def _not_a_message(kind: type[Message], payload: bytes) -> InvalidRequestError:

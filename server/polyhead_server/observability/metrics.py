@@ -33,6 +33,15 @@ _SECONDS = (
     *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+_TIMED = {
+    "request": "Time of an answered request.",
+    "parse": "Time to read and check an answered request.",
+    "tokenise": "Time to tokenise an answered request.",
+    "queue": "Time of an answered request in the queue.",
+    "compute": "Time of the run of an answered request.",
+    "serialise": "Time to write the reply to a request.",
+}
+
 _POWERS = tuple(2**power for power in range(11))
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -75,12 +84,8 @@ class Metrics:
         self.sequences = count("polyhead_sequences", "Sequences in answered requests.")
 
         # Answered requests.
-        self.request_seconds = time("polyhead_request_seconds", "Time of an answered request.")
-        self.parse_seconds = time("polyhead_parse_seconds", "Time to read and check an answered request.")
-        self.tokenise_seconds = time("polyhead_tokenise_seconds", "Time to tokenise an answered request.")
-        self.queue_seconds = time("polyhead_queue_seconds", "Time of an answered request in the queue.")
-        self.compute_seconds = time("polyhead_compute_seconds", "Time of the run of an answered request.")
-        self.serialise_seconds = time("polyhead_serialise_seconds", "Time to write the reply to a request.")
+        self.times = {f"{what}_ns": time(f"polyhead_{what}_seconds", text) for what, text in _TIMED.items()}
+        """By the names of the reply's timings."""
 
         # Runs of the engine.
         self.batch_sequences = size("polyhead_batch_sequences", "Sequences in each run of the engine.")

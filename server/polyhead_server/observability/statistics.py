@@ -1,6 +1,7 @@
 """What happens to the requests and the work of one version of a model, and what counts it."""
 
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,14 +89,7 @@ class Statistics:
         self._failed_seconds = metrics.failed_seconds.labels(*labels)
         if name:
             self._requests(GRPC, "OK")  # shows from the beginning
-            self._times = [
-                metrics.request_seconds.labels(*labels),
-                metrics.parse_seconds.labels(*labels),
-                metrics.tokenise_seconds.labels(*labels),
-                metrics.queue_seconds.labels(*labels),
-                metrics.compute_seconds.labels(*labels),
-                metrics.serialise_seconds.labels(*labels),
-            ]
+            self._times = {name: metric.labels(*labels) for name, metric in metrics.times.items()}
             self._sequences = metrics.sequences.labels(*labels)
             self._batch_sequences = metrics.batch_sequences.labels(*labels)
             self._tokens = metrics.tokens.labels(*labels)
@@ -105,22 +99,10 @@ class Statistics:
             self._queued_requests = metrics.queued_requests.labels(*labels)
             self._queued_tokens = metrics.queued_tokens.labels(*labels)
 
-    def succeeded(
-        self,
-        *,
-        batch: int,
-        total_ns: int,
-        parse_ns: int,
-        tokenise_ns: int | None,
-        queue_ns: int,
-        compute_ns: int,
-        serialise_ns: int,
-    ) -> None:
-        """Count an answered request of `batch` sequences."""
-        times = (total_ns, parse_ns, tokenise_ns, queue_ns, compute_ns, serialise_ns)
-        for metric, ns in zip(self._times, times, strict=True):
-            if ns is not None:
-                metric.observe(ns / 1e9)
+    def succeeded(self, batch: int, times_ns: Mapping[str, int]) -> None:
+        """Count an answered request of so many sequences, given the times of `Metrics.times`."""
+        for name, ns in times_ns.items():
+            self._times[name].observe(ns / 1e9)
         self._sequences.inc(batch)
         self._requests(PROTOCOL.get(), "OK").inc()
 

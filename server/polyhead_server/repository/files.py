@@ -6,15 +6,6 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-_KINDS = {
-    stat.S_IFDIR: "folder",
-    stat.S_IFLNK: "symbolic link",
-    stat.S_IFIFO: "named pipe",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-}
-
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """Open a regular file for reading, without blocking.
@@ -60,5 +51,5 @@ def read_regular(path: Path, *, limit: int, follow: bool = False) -> bytes:
 
 def _check(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "file of another kind")
-        raise OSError(errno.EINVAL, f"it must be a regular file, is a {kind}", str(path))
+        mode = stat.filemode(status.st_mode)  # its first letter names the kind, as in `ls -l`
+        raise OSError(errno.EINVAL, f"it must be a regular file, is {mode}", str(path))

@@ -2,7 +2,8 @@
 
 An ONNX file may name other files for its weights, and every loader has had its path traversals: `..`, then
 absolute paths, then symbolic links, then hard links. So only regular files of the version's own folder are
-opened, which the manifest lists with their size and SHA-256.
+opened, which the manifest lists with their size and SHA-256. A server does so in a copy of its own
+(`copies`), where no file has another name.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto
 
 from polyhead_proto.datatypes import DTYPES
@@ -35,7 +36,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
     for name, record in manifest.files.items():
         check_file(folder / name, record)
     for graph in manifest.graphs.values():
-        _check_graph(folder, graph, manifest)
+        _check_graph(folder / graph.file, graph, manifest)
 
 
 def open_listed(path: Path, record: FileRecord) -> BufferedReader:
@@ -74,51 +75,44 @@ def check_file(path: Path, record: FileRecord) -> None:
         )
 
 
-def _check_graph(folder: Path, graph: Graph, manifest: Manifest) -> None:
+def _check_graph(path: Path, graph: Graph, manifest: Manifest) -> None:
     file = graph.file
     try:
-        model = onnx.load(str(folder / file), load_external_data=False)
+        model = onnx.load(str(path), load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:
         raise RepositoryError(f"{file} is not an ONNX model that can be read") from error
     if not model.graph.node:
         raise RepositoryError(f"{file} is not an ONNX model that can be read: its graph is empty")
-    if model.training_info:
-        raise RepositoryError(f"{file} must not hold training graphs")
-    for inner in _graphs(model):
-        if isinstance(inner, onnx.GraphProto):
-            if inner.sparse_initializer:
-                raise RepositoryError(f"{file} must not hold sparse initialisers")
-            for tensor in inner.initializer:
-                _check_tensor(tensor, file, folder, manifest)
-        for node in inner.node:
-            if node.domain not in _DOMAINS or (node.domain, node.op_type) == _FORBIDDEN:
-                raise RepositoryError(
-                    f"{file} may hold operators of ai.onnx and com.microsoft only, "
-                    f"has {quoted(f'{node.domain}::{node.op_type}')}"
-                )
-            for attribute in node.attribute:
-                if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-                    raise RepositoryError(f"{file} must not hold sparse tensors")
-                for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
-                    _check_tensor(tensor, file, folder, manifest)
+    for part in _parts(model):
+        match part:
+            case onnx.TrainingInfoProto() | onnx.SparseTensorProto():
+                raise RepositoryError(f"{file} must not hold training graphs or sparse tensors")
+            case onnx.TensorProto():
+                _check_tensor(part, file, manifest)
+            case onnx.NodeProto():
+                if part.domain not in _DOMAINS or (part.domain, part.op_type) == _FORBIDDEN:
+                    raise RepositoryError(
+                        f"{file} may hold operators of ai.onnx and com.microsoft only, "
+                        f"has {quoted(f'{part.domain}::{part.op_type}')}"
+                    )
     initialised = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initialised]
     _check_signature(file, "inputs", inputs, graph.inputs, manifest.sizes, strict=True)
     _check_signature(file, "outputs", list(model.graph.output), graph.outputs, manifest.sizes, strict=False)
 
 
-def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield the graph and functions of a model, and the graphs inside their nodes."""
-    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+def _parts(model: onnx.ModelProto) -> Iterator[Message]:
+    """Yield every message in a model, wherever it is, but for those in tensors."""
+    pending: list[Message] = [model]
     while pending:
-        yield (graph := pending.pop())
-        for node in graph.node:
-            for attribute in node.attribute:
-                pending += [attribute.g] if attribute.HasField("g") else []
-                pending += attribute.graphs
+        yield (part := pending.pop())
+        if not isinstance(part, TensorProto):
+            for field, value in part.ListFields():
+                if field.message_type is not None:
+                    pending += value if field.is_repeated else [value]
 
 
-def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manifest) -> None:
+def _check_tensor(tensor: TensorProto, file: str, manifest: Manifest) -> None:
     """Check where a tensor's values lie, if they lie outside the ONNX file."""
     what = f"{file}: tensor {quoted(tensor.name)}"
     if tensor.data_location != TensorProto.EXTERNAL:
@@ -133,11 +127,6 @@ def _check_tensor(tensor: TensorProto, file: str, folder: Path, manifest: Manife
         raise RepositoryError(
             f"{what} must have its data in a file of the version's own folder that the manifest lists, "
             f"names {quoted(location)}"
-        )
-    # Another name of the file may lie where others write: they could change it after this check.
-    if (folder / location).lstat().st_nlink > 1:
-        raise RepositoryError(
-            f"{location} must not be hard-linked to another file: put a copy of its own there"
         )
     try:
         offset, length = int(fields.get("offset", "0")), int(fields.get("length", "-1"))

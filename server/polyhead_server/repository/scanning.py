@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from polyhead_server.errors import RepositoryError, StartError
 from polyhead_server.remote import RemoteFolder
-from polyhead_server.repository.downloads import cached
+from polyhead_server.repository.copies import cached
 from polyhead_server.repository.manifest import FAMILY, Manifest, read_manifest
 
 

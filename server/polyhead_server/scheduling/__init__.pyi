@@ -6,8 +6,8 @@ from .costs import CostModel as CostModel
 from .costs import Size as Size
 from .dispatch import Dispatch as Dispatch
 from .dispatch import Lanes as Lanes
+from .dispatch import Planner as Planner
 from .inline import Iterations as Iterations
-from .planning import Planner as Planner
 from .scheduler import Scheduler as Scheduler
 from .work import Done as Done
 from .work import Work as Work

@@ -17,8 +17,7 @@ from polyhead_server.scheduling.batch import (
     outputs_of,
     split,
 )
-from polyhead_server.scheduling.dispatch import Lanes
-from polyhead_server.scheduling.planning import Planner
+from polyhead_server.scheduling.dispatch import Lanes, Planner
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work
 

@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import Dispatch
+from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
-from polyhead_server.scheduling.planning import WINDOW
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work
 

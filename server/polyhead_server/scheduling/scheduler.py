@@ -12,10 +12,9 @@ from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling import admission
 from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import Dispatch
+from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
-from polyhead_server.scheduling.planning import WINDOW
 from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.splitting import Piece, split_request
 from polyhead_server.scheduling.threads import EngineThreads

@@ -4,13 +4,14 @@ Shape letters: B batch, T tokens, D d_model, P behind dense layers, V width of t
 width.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.drift import SENTENCES, change, cosines_of
 from polyhead_proto.names import TOKENS, TOP_KEYS
 from polyhead_server.engine.engine import Arrays, Runner
 from polyhead_server.repository.signature import Signature, TensorSpec
@@ -18,24 +19,7 @@ from polyhead_server.serving.tokeniser import PLAIN, Tokeniser
 
 Array = NDArray[Any]
 
-SENTENCES = (
-    "Yes.",
-    "The cat that I saw yesterday sat on the mat.",
-    "How do I reset the password of my account?",
-    "Rain is expected in the north, with strong winds along the coast and snow above 900 metres.",
-    "Water boils at a lower temperature in the mountains because the air pressure is lower there.",
-    "Take one tablet twice a day with food, and do not stop before the end of the week.",
-    "The court held that the notice had been given too late and dismissed the claim.",
-    "Inflation slowed to 2.1 percent in August, while unemployment hardly changed.",
-    "Beat the eggs with the sugar until pale, fold in the flour and bake for 25 minutes at 180 °C.",
-    "She won the final in straight sets and thanked her coach, her family and the crowd.",
-    "Multi-head attention lets every token look at all others, several times at once.",
-    "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
-    "SELECT name, COUNT(*) FROM orders GROUP BY name HAVING COUNT(*) > 10;",
-    "Terrible service. We waited for an hour and the food was cold.",
-    "Ein Satz, der nicht englisch ist, gehört auch dazu.",
-    "Où se trouve la gare la plus proche, s'il vous plaît ?",
-)
+MEASURED = SENTENCES[::3]
 """What families with a tokeniser are measured on."""
 
 _BATCH = 4
@@ -63,11 +47,6 @@ class ComputeDrift:
     other_top_keys: Mapping[str, float]
     """The share of queries whose strongest key is another, of outputs that hold attention."""
 
-    @property
-    def outputs(self) -> Sequence[str]:
-        """The outputs that were compared."""
-        return [*dict.fromkeys((*self.deviations, *self.other_top_keys))]
-
     def facts(self) -> dict[str, Any]:
         """Return it for JSON, to six digits; null for what is infinite."""
         facts: dict[str, Any] = _rounded(asdict(self))
@@ -92,7 +71,7 @@ def measure_drift(
     names = [spec.name for spec in signature.results]
     for feeds in _inputs(signature, tokeniser):
         measured.add(feeds, engine.run(feeds, names), reference.run(feeds, names))
-    return measured.drift("random inputs" if tokeniser is None else f"{len(SENTENCES)} sentences")
+    return measured.drift("random inputs" if tokeniser is None else f"{len(MEASURED)} sentences")
 
 
 class _Measured:
@@ -112,11 +91,11 @@ class _Measured:
                 self._others.setdefault(spec.name, []).append((mine != its)[..., 0][has_any])
             if not np.issubdtype(mine.dtype, np.floating):
                 continue
-            worst = _deviation(mine[exists], its[exists])
+            worst = change(mine[exists], its[exists])
             self._deviations[spec.name] = max(self._deviations.get(spec.name, 0.0), worst)
             if spec.axes[-1] in {"D", "P", "V", "K"}:
                 vectors = exists[..., 0]
-                self._cosines.setdefault(spec.name, []).append(_cosines(mine[vectors], its[vectors]))
+                self._cosines.setdefault(spec.name, []).append(cosines_of(mine[vectors], its[vectors]))
             elif spec.is_attention:
                 tops = [np.where(exists, each, -1).argmax(-1) for each in (mine, its)]
                 queries = exists.any(-1)
@@ -152,14 +131,14 @@ def _inputs(signature: Signature, tokeniser: Tokeniser | None) -> Iterator[Array
     """Yield batches: of sentences where there is a tokeniser, otherwise of random lengths."""
     tokenizer, random = signature.manifest.tokenizer, np.random.default_rng(0)
     tokens = min(_RANDOM_TOKENS, signature.max_tokens or _RANDOM_TOKENS)
-    for start in range(0, len(SENTENCES), _BATCH):
+    for start in range(0, len(MEASURED), _BATCH):
         if tokeniser is None:
             ids: Array | None = None
             lengths: Array = random.integers(1, tokens + 1, _BATCH)
             lengths[0] = tokens
         else:
             made = tokeniser.encode(
-                SENTENCES[start : start + _BATCH],
+                MEASURED[start : start + _BATCH],
                 prompt="" if tokenizer is None else tokenizer.prompt,
                 form=PLAIN if tokenizer is None else tokenizer.form or PLAIN,
                 truncate=True,
@@ -184,25 +163,6 @@ def _random_tensor(spec: TensorSpec, shape: tuple[int, ...], random: np.random.G
         return np.clip(random.standard_normal(shape), least, largest).astype(spec.dtype)
     below = spec.below if isinstance(spec.below, int) else 1
     return random.integers(0, below, shape).astype(spec.dtype)
-
-
-def _deviation(mine: Array, its: Array) -> float:
-    undefined = np.isnan(mine) & np.isnan(its)
-    mine, its = (np.where(undefined, 0, each).astype(np.float64) for each in (mine, its))
-    with np.errstate(invalid="ignore"):
-        worst = float((np.abs(mine - its) / np.maximum(1.0, np.abs(its))).max(initial=0.0))
-    return worst if np.isfinite(worst) else float("inf")
-
-
-def _cosines(mine: Array, its: Array) -> Array:
-    """Return the cosine of each pair of vectors; 1 where both are zero, 0 where only one is."""
-    mine, its = mine.astype(np.float64), its.astype(np.float64)
-    norm, its_norm = np.linalg.norm(mine, axis=-1), np.linalg.norm(its, axis=-1)
-    scale = norm * its_norm
-    cosines: Array = np.where(
-        scale > 0, (mine * its).sum(-1) / np.where(scale > 0, scale, 1), norm == its_norm
-    )
-    return cosines
 
 
 def _rounded(value: Any) -> Any:

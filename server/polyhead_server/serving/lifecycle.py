@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
 from polyhead_server.observability.statistics import Drop
-from polyhead_server.serving.registry import Registry
+from polyhead_server.serving.registry import Lease, Registry
 
 
 class Lifecycle:
@@ -29,10 +29,8 @@ class Lifecycle:
         self._registry = registry
         self._statistics = registry.unattributed
         self._loaded = False
-        self.accepted = 0
-        """The number of requests that are not answered yet."""
+        self._requests = Lease()
         self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def ready(self) -> bool:
@@ -54,11 +52,17 @@ class Lifecycle:
         self.draining.set()
         self._on_change()
 
+    @property
+    def accepted(self) -> int:
+        """The number of requests that are not answered yet."""
+        return self._requests.users
+
     async def wait_until_idle(self) -> None:
-        """Wait until every accepted request is answered."""
+        """Wait, once nothing new is accepted, until every accepted request is answered."""
+        self._requests.end(self._idle.set)
         await self._idle.wait()
 
-    def accept(self) -> "Lifecycle":
+    def accept(self) -> Lease:
         """Count a request as accepted for the duration of a `with` block.
 
         Raises:
@@ -69,14 +73,4 @@ class Lifecycle:
             self._statistics.on_drop(Drop.DRAINING)
             self._statistics.failed(total_ns=0, error=error)
             raise error
-        return self
-
-    def __enter__(self) -> None:
-        if not self.accepted:
-            self._idle.clear()
-        self.accepted += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.accepted -= 1
-        if not self.accepted:
-            self._idle.set()
+        return self._requests

@@ -17,15 +17,13 @@ from polyhead_server.engine.engine import Engine, Runner
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, DownloadError, RepositoryError, exhausted
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.repository.downloads import fetch
+from polyhead_server.repository.copies import fetch, private_copy
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import Manifest
-from polyhead_server.repository.private import private_copy
 from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
-from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size
-from polyhead_server.scheduling.prior import measure_prior
+from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size, measure_prior
 from polyhead_server.serving.drift import ComputeDrift, measure_drift
 from polyhead_server.serving.tokeniser import Tokeniser, open_tokeniser
 

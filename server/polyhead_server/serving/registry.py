@@ -26,14 +26,14 @@ class Lease:
     """Count the users of something, and report when the last is gone. Lives on the event loop."""
 
     def __init__(self) -> None:
-        self._users = 0
+        self.users = 0
         self._at_end: Callable[[], None] | None = None
 
     def __enter__(self) -> None:
-        self._users += 1
+        self.users += 1
 
     def __exit__(self, *_: object) -> None:
-        self._users -= 1
+        self.users -= 1
         self._end()
 
     def end(self, at_end: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class Lease:
         self._end()
 
     def _end(self) -> None:
-        if not self._users and self._at_end is not None:
+        if not self.users and self._at_end is not None:
             at_end, self._at_end = self._at_end, None
             at_end()
 

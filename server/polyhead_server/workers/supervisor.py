@@ -1,28 +1,40 @@
 """The supervisor: starts the workers, replaces those that end or stand still, and stops them all.
 
 It loads no model and nothing that computes, so that there is little that could end it.
+
+It also keeps the files in which workers count, and which each of them reads. prometheus_client has a file for
+each worker and each kind of metric, and maps it into memory. A worker's replacement goes on with the files of
+its predecessor: no counter decreases, and there are never more files.
 """
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
 from polyhead_server.address import format_address, reserve_port, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
 from polyhead_server.http.server import announce, open_port
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.settings import Settings
-from polyhead_server.workers.metric_files import add_files, metric_files
 from polyhead_server.workers.worker import READY, REPORT_SECONDS, Assignment
+
+_PREFIX = "polyhead-metrics-"
+_FILE_BYTES = {
+    **dict.fromkeys(("counter", "histogram"), 2**20),  # some thirty graphs; then a file is doubled
+    **dict.fromkeys(("gauge_livesum", "gauge_livemax", "gauge_max"), 2**16),
+}
 
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -217,6 +229,44 @@ def settings_of(worker: int, settings: Settings, gpus: Sequence[int]) -> Setting
         return settings
     device = f"cuda:{gpus[worker % len(gpus)]}"
     return replace(settings, device=device, workers=settings.workers // len(gpus))
+
+
+@contextmanager
+def metric_files(workers: int) -> Iterator[Path]:
+    """Make a folder with the files of all workers in the system's temporary one (TMPDIR).
+
+    Yields:
+        The folder, which is removed at the end of the block.
+
+    Raises:
+        StartError: There is no room, or the temporary folder cannot be written.
+    """
+    for folder in abandoned_folders(_PREFIX, Path(tempfile.gettempdir())):
+        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(locked_folder(_PREFIX))
+            for worker in range(workers):
+                add_files(folder, worker)
+        except OSError as error:
+            raise StartError(
+                f"workers must be able to keep metrics in the temporary folder, {error.strerror}: set TMPDIR"
+            ) from error
+        yield folder
+
+
+def add_files(folder: Path, worker: int) -> None:
+    """Add the files that a worker lacks, with room on the disk: without, a write would kill it (SIGBUS).
+
+    Raises:
+        OSError: There is no room.
+    """
+    for kind, size in _FILE_BYTES.items():
+        file = folder / f"{kind}_{worker}.db"
+        if not file.exists():
+            new = file.with_suffix(".new")  # which no other worker reads yet
+            new.write_bytes(bytes(size))
+            new.rename(file)
 
 
 def supervise(settings: Settings, gpus: Sequence[int] = ()) -> int:

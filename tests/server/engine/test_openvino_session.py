@@ -110,14 +110,6 @@ def test_shrinking_waits_for_runs_beside_it(repository: Path, open_graph: Open) 
     assert not session.requests().idle
 
 
-def test_operators_are_counted_and_attention_is_among_them(repository: Path) -> None:
-    fast, attention = opened(repository).operators(), opened(repository, graph="attention").operators()
-
-    assert fast.get("ScaledDotProductAttention", fast.get("Softmax")) == 2
-    assert attention["Softmax"] == 2
-    assert "Const" not in fast
-
-
 def test_an_operator_that_openvino_lacks_is_named(tmp_path: Path) -> None:
     value = onnx.helper.make_tensor_value_info
     node = onnx.helper.make_node("Unheard", ["a"], ["b"], domain="com.microsoft")

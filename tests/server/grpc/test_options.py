@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.grpc.call import Call
-from polyhead_server.grpc.options import DEFAULTS, server_options
+from polyhead_server.grpc.server import DEFAULTS, server_options
 from polyhead_server.grpc.service import InferenceService
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"

@@ -19,7 +19,7 @@ from tests.server.conftest import Gate, fails
 from tests.waiting import until
 
 from polyhead_proto import messages as pb
-from polyhead_server import Settings, create_server
+from polyhead_server import GrpcServer, Settings
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import StartError
 from polyhead_server.serving.loading import Loader
@@ -179,7 +179,7 @@ def test_versions_are_served_side_by_side(repository: Path, tmp_path: Path, serv
 
 def create(**settings: Any) -> None:
     async def run() -> None:
-        await create_server(Settings(**{"port": 0, "device": "cpu", **settings}))
+        GrpcServer(Settings(**{"port": 0, "device": "cpu", **settings}))
 
     asyncio.run(run())
 

@@ -22,7 +22,7 @@ from tests.waiting import until
 from polyhead_proto import RPCS
 from polyhead_server.engine.engine import Engine
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference import account, inference
+from polyhead_server.inference import inference
 from polyhead_server.inference.parts import make_part
 
 LIMIT = 8 * 1024
@@ -234,7 +234,7 @@ def test_a_reader_that_stands_still_for_too_long_is_cut_off(
 ) -> None:
     server = serve(max_reply_bytes=PART)
     clocks = SimpleNamespace(monotonic=server.loop.time, perf_counter_ns=time.perf_counter_ns)
-    monkeypatch.setattr(account, "time", clocks)
+    monkeypatch.setattr(inference, "time", clocks)
     produced.arrays.clear()
     replies = server.stream(iter([in_parts(server, LONG)]), timeout=None)
     next(replies)

@@ -1,7 +1,5 @@
 """What is counted of one version of a model."""
 
-from typing import Any
-
 import pytest
 from tests.server.counting import Counts
 
@@ -24,17 +22,8 @@ def counted(metrics: Metrics) -> Counts:
     return Counts(metrics)
 
 
-def answered(statistics: Statistics, **others: Any) -> None:
-    values = {
-        "batch": 1,
-        "total_ns": 0,
-        "parse_ns": 0,
-        "tokenise_ns": None,
-        "queue_ns": 0,
-        "compute_ns": 0,
-        "serialise_ns": 0,
-    }
-    statistics.succeeded(**(values | others))
+def answered(statistics: Statistics, batch: int = 1, **times_ns: int) -> None:
+    statistics.succeeded(batch, times_ns)
 
 
 def test_runs_are_counted_by_their_size(statistics: Statistics, counted: Counts) -> None:

@@ -1,6 +1,5 @@
 """Files are what the manifest says, and graphs point nowhere else."""
 
-import os
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -94,15 +93,8 @@ def test_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
 
     with pytest.raises(
-        RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file, is a symbolic link"
+        RepositoryError, match=r"weights\.bin cannot be read: it must be a regular file, is lrwx"
     ):
-        check(folder)
-
-
-def test_weights_with_a_second_name_are_refused(folder: Path, tmp_path: Path) -> None:
-    os.link(folder / "weights.bin", tmp_path / "weights.bin")
-
-    with pytest.raises(RepositoryError, match=r"weights\.bin must not be hard-linked .*: put a copy"):
         check(folder)
 
 
@@ -215,11 +207,11 @@ OTHER_PLACES = (
         (point_twice, "gives a field of its external data twice"),
         (enlarge, r"must lie inside weights\.bin"),
         (nested, "tensor 'hidden' must have its data in a file of the version's own folder"),
-        (sparse, "must not hold sparse initialisers"),
+        (sparse, "must not hold training graphs or sparse tensors"),
         (custom, "operators of ai.onnx and com.microsoft only, has 'com.example::Run'"),
         (compiled, "has 'com.microsoft::EPContext'"),
         (inner_function, "has 'com.example::Run'"),
-        (training, "must not hold training graphs"),
+        (training, "must not hold training graphs or sparse tensors"),
         (rename_input, r"must have the manifest's inputs \(x, lengths\), has 'y, lengths'"),
         (widen_input, r"x must be FP32 \[-1, -1, 16\] as in the manifest, .* shape \[-1, -1, 17\]"),
         (freeze_batch, r"x must be FP32 \[-1, -1, 16\] as in the manifest, .* shape \[1, -1, 16\]"),

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.scheduling.costs import Size
-from polyhead_server.scheduling.planning import Planner
+from polyhead_server.scheduling.dispatch import Planner
 
 DOUBLING = 40_000
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from tests.server.scheduling.conftest import Prices
 
 from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.planning import Planner
+from polyhead_server.scheduling.dispatch import Planner
 
 
 def form(fixed: float, attention: float = 1e-3) -> Prices:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from polyhead_server.scheduling.costs import CostModel, Size
-from polyhead_server.scheduling.prior import measure_prior
+from polyhead_server.scheduling.costs import CostModel, Size, measure_prior
 
 
 class Machine:

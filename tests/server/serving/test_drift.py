@@ -21,7 +21,7 @@ from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.scanning import VersionFolder, scan_family
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving import loading
-from polyhead_server.serving.drift import SENTENCES, ComputeDrift, measure_drift
+from polyhead_server.serving.drift import MEASURED, ComputeDrift, measure_drift
 from polyhead_server.serving.loading import drift_on
 from polyhead_server.serving.tokeniser import Tokeniser
 
@@ -62,12 +62,12 @@ def test_the_same_numbers_have_no_drift(repository: Path, family: str) -> None:
 
     drift = measure_drift(engine, engine, signature, tokeniser)
 
-    sentences = f"{len(SENTENCES)} sentences"
+    sentences = f"{len(MEASURED)} sentences"
     assert drift.inputs == (sentences if tokeniser else "random inputs")
     assert set(drift.deviations.values()) == {0.0}
     assert drift.cosines["output"].least == pytest.approx(1)
     assert set(drift.other_top_keys.values()) <= {0.0}
-    assert {name for name in drift.outputs if name.startswith("attention")} == set(drift.other_top_keys)
+    assert {name for name in drift.deviations if name.startswith("attention")} == set(drift.other_top_keys)
 
 
 def test_padding_does_not_count_and_everything_else_does(repository: Path) -> None:
@@ -156,6 +156,6 @@ def test_metadata_shows_it(serve: Any) -> None:
     assert (info.precision, info.drift) == ("fp32", None)
     assert info.compute_precision == "bf16"
     assert info.compute_drift is not None
-    assert info.compute_drift["inputs"] == f"{len(SENTENCES)} sentences"
+    assert info.compute_drift["inputs"] == f"{len(MEASURED)} sentences"
     assert 0.99 < info.compute_drift["cosines"]["pooled"]["least"] <= 1.0001
     assert 0 < info.compute_drift["deviations"]["attention.1"] < 0.05

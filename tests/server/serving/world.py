@@ -130,7 +130,8 @@ class World:
         return engine
 
     async def start(self) -> None:
-        await self.reconciler.reconcile(await self.reconciler.look(may_be_empty=True))
+        await self.reconciler.look(may_be_empty=True)
+        await self.reconciler.reconcile()
 
     def serving(self) -> dict[str, list[int]]:
         """Versions in service, by model."""

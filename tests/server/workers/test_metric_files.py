@@ -15,7 +15,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead_server.errors import StartError
-from polyhead_server.workers.metric_files import add_files, metric_files
+from polyhead_server.workers.supervisor import add_files, metric_files
 
 WORKER = """
 import os, sys

@@ -29,8 +29,7 @@ from tests.waiting import until
 from polyhead_client import Client, Unavailable
 from polyhead_server import Settings
 from polyhead_server.address import reserve_port
-from polyhead_server.workers.metric_files import metric_files
-from polyhead_server.workers.supervisor import Supervisor, settings_of
+from polyhead_server.workers.supervisor import Supervisor, metric_files, settings_of
 from polyhead_server.workers.worker import LOADING, READY
 
 X = np.ones((2, 3, 16), np.float32)

@@ -1,9 +1,13 @@
-"""Make copies of versions that no other process can change.
+"""Make copies of versions on this machine: private ones, which no other process can change, and downloads.
 
 onnxruntime maps the file of the weights. If it were the repository's own, overwriting it would change the
 answers of a running session, and truncating it would kill the process (SIGBUS). So sessions are made from a
 copy, whose hashes are checked there. The copy is removed once they are made; its space is freed with the
 last session that maps it.
+
+Before that, the files of a version that is behind a URL are downloaded, into a folder that its manifest's
+digest names, and each gets its name there when its SHA-256 is the one that the manifest gives. So a version
+is downloaded once on each machine, and several processes may do so at a time.
 """
 
 import os
@@ -16,10 +20,11 @@ from pathlib import Path
 from threading import Lock
 
 from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
-from polyhead_server.errors import RepositoryError
+from polyhead_server.errors import DownloadError, RepositoryError
 from polyhead_server.observability.logs import LOGGER
-from polyhead_server.repository.integrity import open_listed
-from polyhead_server.repository.manifest import Manifest
+from polyhead_server.remote import RemoteFolder
+from polyhead_server.repository.integrity import check_file, open_listed
+from polyhead_server.repository.manifest import FileRecord, Manifest
 
 _PREFIX = "polyhead-copy-"
 _REMOVE_SECONDS = 1.0
@@ -77,3 +82,45 @@ def remove_abandoned_copies() -> None:
         if copy.stat().st_uid == os.getuid():
             shutil.rmtree(copy, ignore_errors=True)
             LOGGER.info("removed %s, which a server left when it was killed", copy)
+
+
+def cached(manifest: Manifest) -> Path:
+    """Return the local folder of a version that is downloaded.
+
+    Raises:
+        RepositoryError: There is no folder for downloads.
+    """
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:  # such as in a container, for a user that it does not know
+        raise RepositoryError(
+            "XDG_CACHE_HOME must be set: files are downloaded into it, or into ~/.cache, and there is no home"
+        ) from error
+    return Path(cache) / "polyhead" / "models" / manifest.digest
+
+
+def fetch(source: RemoteFolder, folder: Path, manifest: Manifest) -> None:
+    """Download the files of a version that are not in the local folder yet.
+
+    Raises:
+        DownloadError: One is not available now.
+        RepositoryError: One is not what the manifest says.
+    """
+    for name, record in manifest.files.items():
+        try:
+            check_file(folder / name, record)
+        except RepositoryError:  # not there yet, or damaged
+            _fetch(source, name, folder, record)
+
+
+def _fetch(source: RemoteFolder, name: str, folder: Path, record: FileRecord) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as partial:
+            target = Path(partial) / name
+            source.download(name, target, record.bytes)
+            check_file(target, record)
+            target.replace(folder / name)
+    except OSError as error:
+        raise DownloadError(f"{name} cannot be downloaded: {error.strerror}") from error
+    LOGGER.info("downloaded %s/%s", source, name)

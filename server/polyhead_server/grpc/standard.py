@@ -1,17 +1,21 @@
-"""gRPC's own health service, `grpc.health.v1`: Check, List and Watch.
+"""The services that gRPC itself defines: health checks, and reflection for tools such as grpcurl.
 
-The empty name and the inference service's stand for the whole server; every model has its own.
+In health checks, the empty name and the inference service's stand for the whole server; every model has its
+own.
 """
 
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from polyhead_proto import SERVICE
+from polyhead_proto import FILE, SERVICE
 from polyhead_server.errors import UnknownModelError, quoted
-from polyhead_server.grpc.call import Call, MethodHandler, fail, read, unary, write
+from polyhead_server.grpc.call import HEALTH, Call, MethodHandler, fail, read, unary, write
 from polyhead_server.inference.wire import parse_small
 from polyhead_server.runtime import Runtime
 
@@ -82,3 +86,35 @@ def _name(service: str) -> str:
 
 def _response(serving: bool | None) -> Any:
     return health_pb2.HealthCheckResponse(status=_STATUS[serving])
+
+
+class Reflection:
+    """Answer what services and messages there are, by grpcio's own servicer.
+
+    It looks into one pool only, so this one holds every service. It is private, as that of the messages is.
+    """
+
+    def __init__(self) -> None:
+        pool = descriptor_pool.DescriptorPool()
+        for file in (FILE, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+            pool.AddSerializedFile(file.serialized_pb)
+        self._servicer = reflection.aio.ReflectionServicer(
+            (SERVICE, HEALTH, reflection.SERVICE_NAME), pool=pool
+        )
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        """Return the handler of the method, by its name."""
+        handler: MethodHandler = grpc.stream_stream_rpc_method_handler(self._answer)
+        return {"ServerReflectionInfo": handler}
+
+    async def _answer(self, requests: AsyncIterator[bytes], call: Call) -> None:
+        try:
+            async for reply in self._servicer.ServerReflectionInfo(_parsed(requests), None):
+                await write(call, reply.SerializeToString())
+        except Exception as error:
+            await fail(call, error)
+
+
+async def _parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield parse_small(reflection_pb2.ServerReflectionRequest, request)

@@ -14,7 +14,7 @@ import pytest
 
 from polyhead_server.engine.devices import on_cpu
 from polyhead_server.errors import RepositoryError
-from polyhead_server.repository.private import private_copy, remove_abandoned_copies
+from polyhead_server.repository.copies import private_copy, remove_abandoned_copies
 from polyhead_server.repository.scanning import VersionFolder, scan
 from polyhead_server.serving.loading import Loaded, Loader
 
@@ -34,6 +34,7 @@ def test_the_copy_is_equal_and_ours_alone_and_goes_away(version: VersionFolder) 
         for name in version.manifest.files:
             assert (copy / name).read_bytes() == (version.folder / name).read_bytes()
             assert not (copy / name).samefile(version.folder / name)
+            assert (copy / name).stat().st_nlink == 1
 
     assert not copy.exists()
 
@@ -83,8 +84,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from polyhead_server.repository.manifest import read_manifest
-from polyhead_server.repository.private import private_copy
-from polyhead_server.repository.private import private_copy
+from polyhead_server.repository.copies import private_copy
+from polyhead_server.repository.copies import private_copy
 from polyhead_server.repository.manifest import read_manifest
 
 folder = Path(sys.argv[1])

@@ -6,12 +6,12 @@ import pytest
 from tests.repeated_fields import CASES, is_varint, message, one, sized
 
 from polyhead_proto import messages as pb
-from polyhead_server.inference.expansion import (
+from polyhead_server.errors import InvalidRequestError
+from polyhead_server.inference.wire import (
     MOST_DIMENSIONS,
-    MOST_FIELDS,
+    MOST_FIELDS_IN_ALL,
     MOST_NUMBERS,
     SMALL_BYTES,
-    ExpansionError,
     check_expansion,
 )
 
@@ -19,13 +19,13 @@ from polyhead_server.inference.expansion import (
 @pytest.mark.parametrize("field", CASES)
 def test_every_field_that_repeats_is_counted(field: str) -> None:
     kind, path = CASES[field]
-    most = MOST_FIELDS - len(path) + 1
+    most = MOST_FIELDS_IN_ALL - len(path) + 1
     below, above = (message(path, one(path[-1]) * count) for count in (most, most + 1))
 
     check_expansion(below, kind)
     kind.FromString(below)
     with pytest.raises(
-        ExpansionError, match=r"at most 65,536 fields in all, has more, the last of them \w+\.\w+"
+        InvalidRequestError, match=r"at most 65,536 fields in all, has more, the last of them \w+\.\w+"
     ):
         check_expansion(above, kind)
 
@@ -42,7 +42,9 @@ def test_packed_integers_are_counted(field: str) -> None:
     above = message(path, sized(path[-1].number, b"\x01" * (MOST_NUMBERS + 1)))
 
     check_expansion(below, kind)
-    with pytest.raises(ExpansionError, match=rf"at most 2,097,152 numbers, .* in \w+\.{path[-1].name}: send"):
+    with pytest.raises(
+        InvalidRequestError, match=rf"at most 2,097,152 numbers, .* in \w+\.{path[-1].name}: send"
+    ):
         check_expansion(above, kind)
 
 
@@ -60,7 +62,7 @@ def test_a_shape_has_few_numbers(field: str) -> None:
     assert len(tensor.shape) == MOST_DIMENSIONS
     check_expansion(below, kind)
     for above in (packed, one_more):
-        with pytest.raises(ExpansionError, match=r"InferInputTensor.shape must have at most 64 numbers"):
+        with pytest.raises(InvalidRequestError, match=r"InferInputTensor.shape must have at most 64 numbers"):
             check_expansion(below + message((*way, shape), above), kind)
 
 
@@ -88,6 +90,6 @@ def test_numbers_of_fixed_size_are_counted(name: str, number: int, width: int) -
     assert len(getattr(pb.ModelInferRequest.FromString(request(3)).inputs[0].contents, name)) == 3
     check_expansion(request(MOST_NUMBERS), pb.ModelInferRequest)
     with pytest.raises(
-        ExpansionError, match=rf"at most 2,097,152 numbers, .* InferTensorContents.{name}: send"
+        InvalidRequestError, match=rf"at most 2,097,152 numbers, .* InferTensorContents.{name}: send"
     ):
         check_expansion(request(MOST_NUMBERS + 1), pb.ModelInferRequest)
