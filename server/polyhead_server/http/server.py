@@ -24,8 +24,6 @@ MAX_CONNECTIONS = {False: 64, True: 1000}
 """The most connections, without and with inference. Each takes a descriptor; HTTP has at most half of those
 that the process may have."""
 
-_KEEP_ALIVE_SECONDS = 75
-
 
 class HttpServer:
     """Serve over HTTP, on the event loop that is running.
@@ -118,7 +116,6 @@ class HttpServer:
             limit=limit if descriptors == resource.RLIM_INFINITY else min(limit, descriptors // 2),
             context=self._context,
             stall_seconds=self._settings.max_request_seconds,
-            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
         )
 
 
