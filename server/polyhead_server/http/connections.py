@@ -80,7 +80,7 @@ class Connections:
         self._listening.close()
         for connection, task in self._open.items():
             if connection.transport is None:  # it still agrees on TLS
-                task.cancel()
+                task.cancel()  # type: ignore[unreachable] # uvicorn's type is that of later
             else:
                 connection.shutdown()
         if serving := list(self._open.values()):

@@ -3,7 +3,6 @@
 Shape letters: B texts, n words, C labels.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -174,19 +173,18 @@ async def predict(body: PredictBody, caller: Inferring) -> Response:
         return await _tagged(body, caller, signature)
     if body.parameters is not None:
         raise InvalidRequestError(f"parameters must be left out: {signature.name} does not classify tokens")
-    rows, is_single = _rows_of(body), all(isinstance(row, str) for row in body.inputs)
-    if is_single and len(rows) > 2:
+    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    is_single = all(isinstance(each, str) for each in given)
+    if is_single and len(given) > 2:
         raise InvalidRequestError(
             f"inputs must be a text, or a list of one or two texts, as {signature.name} classifies texts, "
-            f"had {len(rows)}: give each of many texts a list of its own"
+            f"had {len(given)}: give each of many texts a list of its own"
         )
-    if is_single:
-        rows = [[row[0] for row in rows]]
-    logits, _ = await logits_of(
+    rows: Any = [given] if is_single else [[each] if isinstance(each, str) else each for each in given]
+    logits = await logits_of(
         caller,
         cheapest(caller.registry, signature, (LOGITS,)),
-        [row[0] for row in rows],
-        [row[1] if len(row) == 2 else None for row in rows],
+        [row[0] if len(row) == 1 else (row[0], row[1]) for row in rows],
         dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
         truncate=body.truncate,
     )
@@ -199,23 +197,18 @@ async def predict(body: PredictBody, caller: Inferring) -> Response:
     return await caller.json([content])
 
 
-def _rows_of(body: PredictBody) -> Sequence[Sequence[str]]:
-    """Return for each input one text or two."""
-    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    return [[row] if isinstance(row, str) else row for row in given]
-
-
 async def _tagged(body: PredictBody, caller: Caller, signature: Signature) -> Response:
     if body.raw_scores is not None:
         raise InvalidRequestError(f"raw_scores must be left out: {signature.name} classifies tokens")
-    rows, is_single = _rows_of(body), isinstance(body.inputs, str)
-    for index, row in enumerate(rows):
-        if len(row) != 1:
+    is_single = isinstance(body.inputs, str)
+    texts: list[str] = []
+    for index, row in enumerate([body.inputs] if isinstance(body.inputs, str) else body.inputs):
+        if not isinstance(row, str) and len(row) != 1:
             raise InvalidRequestError(
                 f"inputs[{index}] must be a text, as {signature.name} classifies tokens, was two"
             )
+        texts.append(row if isinstance(row, str) else row[0])
     wanted = body.parameters or TaggingParameters()
-    texts = [row[0] for row in rows]
     found = await label_tokens(
         caller,
         signature,
