@@ -4,7 +4,7 @@ What TEI's and Cohere's calls have in common. Shape letters: B texts or pairs, C
 L layers, H heads.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,10 +26,9 @@ from polyhead_proto.names import (
 )
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
 from polyhead_proto.outputs.probabilities import probabilities
-from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import Input, Kept, answer_list, joined, keep_arrays, message_of
+from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, message_of
 from polyhead_server.http.families import cheapest, has, named, output_of
 from polyhead_server.http.fields import MOST_PAIRS, Body, Evidence
 from polyhead_server.inference.reply import InferReply, detached
@@ -74,53 +73,12 @@ def labels_of(signature: Signature) -> Sequence[str]:
 
 def reranks(signature: Signature) -> bool:
     """Return whether a graph is one that gives pairs of texts one score."""
-    return (
-        classifies(signature)
-        and not tags(signature)
-        and TEXT_PAIR in signature.inputs
-        and len(labels_of(signature)) == 1
-    )
+    return classifies(signature) and _gives_scores(signature)
 
 
-# ---- Scores ------------------------------------------------------------------------------------
-
-
-async def logits_of(
-    caller: Caller,
-    signature: Signature,
-    inputs: Sequence[Input],
-    names: Mapping[str, str],
-    *,
-    truncate: bool | None,
-) -> NDArray[np.float32]:
-    """Return the logits [B, C] of B texts or pairs of texts.
-
-    Args:
-        caller: Asks for them.
-        signature: Of the graph that gives them.
-        inputs: The texts or pairs.
-        names: What the caller calls the tensors that these become; see `answer_list`.
-        truncate: Whether to cut texts that are too long.
-
-    Raises:
-        RequestError: The caller gets the reason.
-        EngineError: The engine failed.
-    """
-    _check_takes(signature, has_pairs=any(isinstance(each, tuple) for each in inputs))
-    message = message_of(signature, [output_of(signature, LOGITS)], caller.given({TRUNCATE: truncate}))
-    (logits,), _ = joined(await answer_list(caller, signature, message, inputs, names))
-    return logits
-
-
-def _check_takes(signature: Signature, *, has_pairs: bool) -> None:
-    """Check that a model has logits and takes such texts."""
-    logits, wanted = output_of(signature, LOGITS), {TEXT, TEXT_PAIR} if has_pairs else {TEXT}
-    if logits is None or not wanted <= signature.inputs.keys():
-        takes = "pairs of texts" if has_pairs else "texts"
-        raise InvalidRequestError(
-            f"model must be a classifier or reranker that takes {takes}, "
-            f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
-        )
+def _gives_scores(signature: Signature) -> bool:
+    takes_pairs = {TEXT, TEXT_PAIR} <= signature.inputs.keys() and output_of(signature, LOGITS) is not None
+    return takes_pairs and not tags(signature) and len(labels_of(signature)) == 1
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
@@ -156,11 +114,11 @@ async def rank(
     roles = _WITH_EVIDENCE if count else (LOGITS,)
     model = named(caller.registry, options.model, reranks, "rerank")
     signature = cheapest(caller.registry, model, roles)
-    _check_takes(signature, has_pairs=True)
-    if tags(signature):
-        raise InvalidRequestError(f"model must be a reranker, {signature.name} classifies tokens")
-    if (labels := len(labels_of(signature))) != 1:
-        raise InvalidRequestError(f"model must be a reranker, with one label, {signature.name} has {labels}")
+    if not _gives_scores(signature):
+        raise InvalidRequestError(
+            f"model must be a reranker, which takes pairs of texts and gives one score, {signature.name} "
+            f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
+        )
     if not has(signature, roles):
         raise InvalidRequestError(
             f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
@@ -240,59 +198,3 @@ def _keep_evidence(count: int, reply: InferReply) -> Kept:
 def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]:
     """Return the sum over heads of weights [H, T, T], weighted by the norms [H, T] of values: [T, T]."""
     return np.asarray(np.einsum("hqk,hk->qk", weights, norms, dtype=np.float32))
-
-
-# ---- Tokens ------------------------------------------------------------------------------------
-
-
-async def label_tokens(
-    caller: Caller,
-    signature: Signature,
-    texts: Sequence[str],
-    name: str,
-    *,
-    truncate: bool | None,
-    aggregation_strategy: AggregationStrategy | None,
-    ignore_labels: Collection[str] | None,
-) -> Iterator[list[dict[str, Any]]]:
-    """Label the tokens of texts.
-
-    Args:
-        caller: Asks for it.
-        signature: Of the graph that labels them.
-        texts: The texts.
-        name: What the caller calls them; see `answer_list`.
-        truncate: Whether to cut texts that are too long.
-        aggregation_strategy: What gets one label; None: what is simple.
-        ignore_labels: The labels that are left out; None: what stands for none.
-
-    Returns:
-        What has a label, for each text.
-
-    Raises:
-        RequestError: The caller gets the reason.
-        EngineError: The engine failed.
-    """
-    if TEXT not in signature.inputs:
-        raise InvalidRequestError(f"model must take texts, {signature.name} takes {listed(signature.inputs)}")
-    outputs = [output_of(signature, role) for role in (LOGITS, SPANS)]
-    message = message_of(signature, outputs, caller.given({TRUNCATE: truncate}))
-    rows: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
-    for logits, spans, lengths in await answer_list(caller, signature, message, texts, {TEXT: name}):
-        rows += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
-    labels = labels_of(signature)
-    strategy = aggregation_strategy or "simple"
-    ignored = IGNORED_LABELS if ignore_labels is None else ignore_labels
-
-    def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
-        found = []
-        for each in tags_of(
-            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
-        ):
-            start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
-            named = {"entity": each.label, "index": each.first}
-            entity = named if strategy == "none" else {"entity_group": each.label}
-            found.append({**entity, "score": each.score, "word": text[start:end], "start": start, "end": end})
-        return found
-
-    return (entities(text, *row) for text, row in zip(texts, rows, strict=True))
