@@ -16,11 +16,11 @@ from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
-from polyhead_server.grpc.access import Guard
-from polyhead_server.http import cohere, oip, openai, tei
+from polyhead_server.grpc.access import Guard, guard_of
+from polyhead_server.http import cohere, labels, oip, openai, tei
 from polyhead_server.http.caller import Service
-from polyhead_server.http.errors import COHERE, OPEN_INFERENCE, OPENAI, TEI, plain_reply
-from polyhead_server.http.routing import AnyCaller, RequestMiddleware, make_router
+from polyhead_server.http.errors import OPEN_INFERENCE, OPENAI, plain_reply
+from polyhead_server.http.routing import AnyCaller, Application, make_router, with_callers
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.metrics import any_ready, exposition
 from polyhead_server.runtime import Runtime
@@ -74,20 +74,21 @@ async def openapi_document(request: Request) -> Response:
 def create_application(
     settings: Settings,
     workers: Executor,
-    *,
-    guard: Guard,
     runtime: Runtime | None = None,
     log: RequestLog | None = None,
-) -> RequestMiddleware:
+) -> Application:
     """Return the application.
 
     Args:
         settings: The limits and origins.
         workers: Runs work on large bodies.
-        guard: Rejects callers without the right token.
         runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
+
+    Raises:
+        StartError: The tokens cannot be used.
     """
+    guard = Guard() if runtime is None else guard_of(settings)
     protected = runtime is not None and (settings.token_file is not None or settings.tls_cert is not None)
     service = Service(
         settings=settings,
@@ -110,24 +111,24 @@ def create_application(
     )
     needs_token = guard.closes(RPCS["ServerMetadata"].path)
     bearer = [Security(HTTPBearer(scheme_name="token", auto_error=False))] if needs_token else []
-    routers = [(observations_router, OPEN_INFERENCE)]
     application.include_router(probes_router)
+    routers = [observations_router]
     if runtime is not None:
         application.include_router(oip.health_router)
         routers += [
-            (oip.infer_router, OPEN_INFERENCE),  # first, since routes are tried in order
-            (openai.embeddings_router, OPENAI),
-            (tei.tei_router, TEI),
-            (cohere.cohere_router, COHERE),
-            (openai.models_router, OPENAI),
-            (oip.server_router, OPEN_INFERENCE),
-            (oip.index_router, OPEN_INFERENCE),
-            (oip.model_router, OPEN_INFERENCE),
-            (oip.version_router, OPEN_INFERENCE),
+            oip.infer_router,  # first, since routes are tried in order
+            openai.embeddings_router,
+            tei.tei_router,
+            labels.labels_router,
+            cohere.cohere_router,
+            openai.models_router,
+            oip.server_router,
+            oip.index_router,
+            oip.model_router,
+            oip.version_router,
         ]
-    for router, style in routers:
-        responses = style.responses(401) if needs_token else {}
-        application.include_router(router, dependencies=bearer, responses=responses)
+    for router in routers:
+        application.include_router(router, dependencies=bearer)
     application.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=1)
     if settings.http_origin:
         application.add_middleware(
@@ -137,7 +138,7 @@ def create_application(
             allow_headers=["*"],
             expose_headers=["*"],
         )
-    return RequestMiddleware(application, service)
+    return with_callers(application, service)
 
 
 class _Application(FastAPI):

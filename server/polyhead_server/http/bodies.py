@@ -2,13 +2,12 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from mmap import mmap
 from typing import Any, TypeVar
 
 import orjson
-from fastapi import HTTPException
+from fastapi import HTTPException, Response
 from fastapi.responses import StreamingResponse
 
 from polyhead_server.errors import ExpiredError, InvalidRequestError, TooLargeError, quoted
@@ -38,32 +37,6 @@ Run = Callable[..., Awaitable[Any]]
 """Calls a function that works on so many bytes with its arguments, off the event loop where they are many."""
 
 Receive = Callable[[], Awaitable[Any]]
-
-
-class _Growing:
-    """Bytes that grow, in pages of their own: what is not written takes no memory, and none is left behind.
-
-    On a heap, hundreds of bodies that grow side by side leave holes of half their size.
-    """
-
-    def __init__(self) -> None:
-        self._bytes: bytearray | mmap = bytearray()
-        self._size = 0
-
-    def write(self, piece: bytes) -> None:
-        """Add a piece."""
-        end = self._size + len(piece)
-        if end > len(self._bytes):
-            wider = bytearray(end) if end <= SMALL else mmap(-1, 2 * end)
-            wider[: self._size] = self.content
-            self._bytes = wider
-        self._bytes[self._size : end] = piece
-        self._size = end
-
-    @property
-    def content(self) -> memoryview:
-        """What has been written."""
-        return memoryview(self._bytes)[: self._size]
 
 
 async def read_body(
@@ -98,7 +71,7 @@ async def read_body(
 
     if size.isdecimal():
         check(int(size))
-    body, more = _Growing(), True
+    body, more = bytearray(), True
     seconds = settings.max_request_seconds
     try:
         async with asyncio.timeout(seconds):
@@ -108,25 +81,25 @@ async def read_body(
                     raise asyncio.CancelledError
                 piece, more = message.get("body", b""), message.get("more_body", False)
                 add(len(piece))
-                body.write(piece)
+                body += piece
     except TimeoutError:
         raise ExpiredError(f"the request must come within {seconds:g} s, and did not") from None
-    return body.content if encoding == "identity" else await _inflated(body.content, encoding, add, run)
+    return memoryview(body if encoding == "identity" else await _inflated(body, encoding, add, run))
 
 
-async def _inflated(body: memoryview, encoding: str, add: Callable[[int], None], run: Run) -> memoryview:
+async def _inflated(body: bytearray, encoding: str, add: Callable[[int], None], run: Run) -> bytearray:
     if encoding not in _ENCODINGS:
         raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
     inflater = zlib.decompressobj(_ENCODINGS[encoding])
-    inflated = _Growing()
-    rest: bytes | memoryview = b""
+    inflated = bytearray()
+    rest: bytes | bytearray = b""
     try:
         for start in range(0, len(body), PIECE):  # what is left of a piece is copied each time
             rest = body[start : start + PIECE]
             while rest and not inflater.eof:
                 piece = await run(len(body), inflater.decompress, rest, _INFLATED_AT_ONCE)
                 add(len(piece))
-                inflated.write(piece)
+                inflated += piece
                 rest = inflater.unconsumed_tail
     except zlib.error as error:
         raise InvalidRequestError(f"the body must be encoded as {encoding}, was not") from error
@@ -135,7 +108,7 @@ async def _inflated(body: memoryview, encoding: str, add: Callable[[int], None],
             f"the body must be one whole {encoding} stream, "
             + ("more follows it" if inflater.eof else "its end is missing")
         )
-    return inflated.content
+    return inflated
 
 
 def read_json(body: memoryview) -> tuple[Any, int]:
@@ -177,8 +150,15 @@ def _seen(document: str, at: int) -> str:
     return f": {quoted(document[at : at + 16])}" if at < len(document) else ""
 
 
-class Pieces(StreamingResponse):
-    """A reply in pieces. Its task ends when the client leaves: see `until_left`.
+def in_pieces(
+    content: Iterator[bytes | memoryview],
+    run: Run,
+    *,
+    work_bytes: int = 0,
+    media_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a reply in pieces, which end when the client leaves.
 
     Args:
         content: The pieces, made as they are taken.
@@ -188,25 +168,12 @@ class Pieces(StreamingResponse):
         headers: Further headers.
     """
 
-    def __init__(
-        self,
-        content: Iterator[bytes | memoryview],
-        run: Run,
-        *,
-        work_bytes: int = 0,
-        media_type: str = "application/json",
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        async def pieces() -> AsyncIterator[bytes]:
-            while (piece := await run(work_bytes, next, content, None)) is not None:
-                for start in range(0, len(piece), PIECE):
-                    yield bytes(piece[start : start + PIECE])
+    async def pieces() -> AsyncIterator[bytes]:
+        while (piece := await run(work_bytes, next, content, None)) is not None:
+            for start in range(0, len(piece), PIECE):
+                yield bytes(piece[start : start + PIECE])
 
-        super().__init__(pieces(), headers=headers, media_type=media_type)
-
-    async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
-        """Send it."""
-        await self.stream_response(send)
+    return StreamingResponse(pieces(), headers=headers, media_type=media_type)
 
 
 @asynccontextmanager

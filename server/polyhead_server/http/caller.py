@@ -3,11 +3,10 @@
 import asyncio
 import math
 import re
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import ExpiredError, InvalidRequestError, quoted
 from polyhead_server.grpc.access import Guard
-from polyhead_server.http.bodies import PIECE, SMALL, Pieces, read_body, read_json, until_left
+from polyhead_server.http.bodies import PIECE, SMALL, in_pieces, read_body, read_json
 from polyhead_server.http.errors import ErrorStyle, code_of, error_reply
 from polyhead_server.http.fields import invalid
 from polyhead_server.inference.reply import InferReply
@@ -75,7 +74,7 @@ class Caller:
         self._metadata = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
         self.id = request_id(self)
         self._metadata.append((REQUEST_ID, self.id))
-        self.until_sent = AsyncExitStack()
+        self.until_sent = ExitStack()
         """What is to end when the reply has been sent."""
         self.parameters: dict[str, bool | str | int] = {}
         """Those of an inference that headers give."""
@@ -87,7 +86,7 @@ class Caller:
         """Of both, decompressed."""
         self.counts = False
         """Whether it is an inference that the runtime does not have, and so does not count."""
-        self._began, self._began_ns = asyncio.get_running_loop().time(), time.perf_counter_ns()
+        self.began = asyncio.get_running_loop().time()
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers."""
@@ -113,14 +112,6 @@ class Caller:
     def given(self, parameters: Mapping[str, bool | str | None]) -> dict[str, bool | str | int]:
         """Return the parameters of an inference that headers give, and those of these that are not None."""
         return self.parameters | {name: value for name, value in parameters.items() if value is not None}
-
-    def asked(self, seconds: str | None, priority: str | None) -> "Caller":
-        """Take the deadline and the priority, where headers give them."""
-        if seconds is not None:
-            self.deadline = self._began + float(seconds)
-        if priority is not None:
-            self.parameters["priority"] = int(priority)
-        return self
 
     async def infer(
         self,
@@ -168,8 +159,8 @@ class Caller:
         if self.counts and isinstance(error, HTTPException):
             self.registry.unattributed.rejected(code_of(error))
         elif self.counts:
-            total_ns = time.perf_counter_ns() - self._began_ns
-            self.registry.unattributed.failed(total_ns=total_ns, error=error)
+            seconds = asyncio.get_running_loop().time() - self.began
+            self.registry.unattributed.failed(total_ns=int(seconds * 1e9), error=error)
 
     async def json(self, content: Iterable[bytes], *, work_bytes: int = 0) -> Response:
         """Return a reply.
@@ -181,12 +172,12 @@ class Caller:
         text: bytes = await self.service.run(work_bytes, b"".join, content)
         if len(text) <= PIECE:
             return Response(text, media_type="application/json")
-        return Pieces(iter((text,)), self.service.run, headers={"content-length": str(len(text))})
+        return in_pieces(iter((text,)), self.service.run, headers={"content-length": str(len(text))})
 
     # ---- Its body ----------------------------------------------------------------------------------
 
     async def read(self, request: Request, *, binary: bool) -> Request:
-        """Read the body. From then on, the client may leave, and an inference ends with that.
+        """Read the body.
 
         Args:
             request: Has the body.
@@ -219,8 +210,6 @@ class Caller:
         if size:
             document, expanded = await self.service.run(size, read_json, body[:size])
             self.held.add(expanded)
-        if self.counts:
-            await self.until_sent.enter_async_context(until_left(request.receive))
         return _ReadRequest(request, document, is_empty=not size)
 
     def _json_bytes(self, body: memoryview) -> int:

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,36 +16,28 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import LENGTHS
+from polyhead_proto.names import LENGTHS, TEXT, TEXT_PAIR, TOKENS
 from polyhead_server.errors import RequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.tensors import Values, pack, write_parameters
 from polyhead_server.inference.reply import InferReply, detach
 from polyhead_server.inference.wire import LARGE, InferRequest, make_request
 from polyhead_server.repository.signature import Signature
+from polyhead_server.serving.tokeniser import check_total
 from polyhead_server.settings import Settings
 
 _NAMED = re.compile(r"(?:^|(?<=of )|(?<=and ))(text_pair|text|input_ids)\b(?:\[(\d+)[^]]*\])?")
 """What messages about an inference request call an input of the call."""
 
 
-# ---- Requests ----------------------------------------------------------------------------------
+Input = str | tuple[str, str] | list[int]
+"""What a call gives: a text, a pair of texts, or token ids."""
+
+Kept = Sequence[NDArray[Any]]
+"""What a call keeps of the reply to a chunk: outputs (B, …), the lengths last."""
 
 
-class InputSize(NamedTuple):
-    """The size of an input."""
-
-    tokens: int
-    """0 where only the tokeniser knows it."""
-    text_bytes: int
-    """Of all its texts; 0 of token ids."""
-    is_pair: bool = False
-    """A request has pairs alone, or none."""
-
-
-def text_bytes(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
+# ---- Requests and replies ----------------------------------------------------------------------
 
 
 def message_of(
@@ -58,43 +50,42 @@ def message_of(
     return message
 
 
-def request_of_texts(message: pb.ModelInferRequest, texts: Mapping[str, Sequence[Any]]) -> InferRequest:
-    """Return a request with inputs of texts, by the names of their tensors."""
-    for name, each in texts.items():
-        message.inputs.add(name=name, datatype="BYTES", shape=[len(each)])
-    return make_request(message, [pack(name, "BYTES", [len(each)], each) for name, each in texts.items()])
-
-
-# ---- Replies -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a call keeps of the reply to a chunk."""
-
-    arrays: Sequence[NDArray[Any]]
-    """Outputs (B, …), the lengths last."""
-    written: Sequence[bytes] = ()
-    """What is written already, as JSON."""
-
-    @property
-    def size(self) -> int:
-        """The bytes of memory that it takes."""
-        return sum(each.nbytes for each in self.arrays) + sum(map(len, self.written))
+def _request_of(
+    signature: Signature, outputs: pb.ModelInferRequest, inputs: Sequence[Any], most_tokens: int
+) -> InferRequest:
+    """Return the request for inputs of one kind."""
+    message, raw = pb.ModelInferRequest(), []
+    message.CopyFrom(outputs)
+    if isinstance(inputs[0], list):
+        longest = max(map(len, inputs))
+        check_total(len(inputs), longest, most_tokens)
+        padded = np.zeros((len(inputs), longest), np.int64)
+        for row, ids in zip(padded, inputs, strict=True):
+            row[: len(ids)] = ids
+        arrays = (padded, np.array(list(map(len, inputs)), np.int64))
+        for role, array in zip((TOKENS, LENGTHS), arrays, strict=True):
+            if (spec := signature.feed(role)) is not None:
+                message.inputs.add(name=spec.name, datatype="INT64", shape=array.shape)
+                raw.append(array.tobytes())
+        return make_request(message, raw)
+    columns = [inputs] if isinstance(inputs[0], str) else zip(*inputs, strict=True)
+    for name, texts in zip((TEXT, TEXT_PAIR), columns, strict=False):
+        message.inputs.add(name=name, datatype="BYTES", shape=[len(texts)])
+        raw.append(pack(name, "BYTES", [len(texts)], texts))
+    return make_request(message, raw)
 
 
 def keep_arrays(reply: InferReply) -> Kept:
     """Return the outputs of a reply to a chunk; may be called in any thread."""
-    return Kept([np.asarray(each) for each in detach(reply).contents])
+    return [np.asarray(each) for each in detach(reply).contents]
 
 
-def joined(kept: Sequence[Kept]) -> tuple[list[NDArray[Any]], int]:
+def joined(chunks: Sequence[Kept]) -> tuple[list[NDArray[Any]], int]:
     """Return the outputs (B, …) of all chunks, in fp32 where they are fractions, and the number of tokens."""
-    *outputs, lengths = zip(*(each.arrays for each in kept), strict=True)
-    arrays = [np.concatenate(each) for each in outputs]
+    *outputs, lengths = map(np.concatenate, zip(*chunks, strict=True))
     return (
-        [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in arrays],
-        int(sum(each.sum() for each in lengths)),
+        [each.astype(np.float32, copy=False) if each.dtype.kind == "f" else each for each in outputs],
+        int(lengths.sum()),
     )
 
 
@@ -111,13 +102,13 @@ def write_array(items: Iterable[object]) -> Iterator[bytes]:
 
 async def answer_list(
     caller: Caller,
-    sizes: Sequence[InputSize],
-    request: Callable[[range], InferRequest],
+    signature: Signature,
+    outputs: pb.ModelInferRequest,
+    inputs: Sequence[Input],
     names: Mapping[str, str],
     *,
     keep: Callable[[InferReply], Kept] = keep_arrays,
     written_bytes: int = 0,
-    most_bytes_of_one: int | None = None,
 ) -> list[Kept]:
     """Return what is kept of the replies to chunks of a list, each made when its turn comes.
 
@@ -125,36 +116,43 @@ async def answer_list(
 
     Args:
         caller: Has sent the list.
-        sizes: The size of each of B inputs.
-        request: Makes the request for a chunk; may be called in any thread.
+        signature: Of the graph that answers.
+        outputs: A request for its outputs.
+        inputs: B inputs.
         names: What the caller calls the tensors that inputs become. Without `[]`, it is one for all of them.
         keep: Returns what is kept of the reply to a chunk; may be called in any thread.
-        written_bytes: The most bytes that `keep` writes for an input, which takes long; 0: it only copies.
-        most_bytes_of_one: The most bytes of the reply to a chunk of one input; None: those of a message.
+        written_bytes: The most bytes that `keep` writes for an input in place of outputs, which takes long,
+            and which no message limits; 0: it only copies.
 
     Raises:
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
+    settings = caller.service.settings
+    sizes = _sizes_of(inputs)
 
     async def answer(chunk: range) -> Kept:
-        before, kept = caller.held.bytes, None
-        work = sum(each.text_bytes + each.tokens for each in sizes[chunk.start : chunk.stop])
-        made = await caller.service.run(work, request, chunk)
+        before = caller.held.bytes
+        kept: Kept = []
+        part = inputs[chunk.start : chunk.stop]
+        work = sum(sizes[at].text_bytes + sizes[at].tokens for at in chunk)
+        made = await caller.service.run(
+            work, _request_of, signature, outputs, part, settings.max_request_tokens
+        )
         caller.held.add(made.size + len(chunk) * written_bytes)
         try:
             kept = await caller.infer(
                 made,
                 keep,
-                most_bytes=most_bytes_of_one if len(chunk) == 1 else None,
+                most_bytes=settings.max_working_bytes if written_bytes and len(chunk) == 1 else None,
                 work_bytes=LARGE if written_bytes else 0,
             )
             return kept
         finally:
-            caller.held.add(before + (0 if kept is None else kept.size) - caller.held.bytes)
+            caller.held.add(before + sum(each.nbytes for each in kept) - caller.held.bytes)
 
     answers: list[Kept] = []
-    waiting, most = deque(_chunks(sizes, caller.service.settings)), math.inf
+    waiting, most = deque(_chunks(sizes, settings)), math.inf
     while waiting:
         chunk = waiting.popleft()
         if len(chunk) > most:
@@ -172,14 +170,37 @@ async def answer_list(
     return answers
 
 
-def _chunks(sizes: Sequence[InputSize], settings: Settings) -> list[range]:
+class _Size(NamedTuple):
+    """The size of an input."""
+
+    kind: type
+    tokens: int
+    """0 where only the tokeniser knows it."""
+    text_bytes: int
+    """Of all its texts; 0 of token ids."""
+
+
+def _sizes_of(inputs: Sequence[Input]) -> list[_Size]:
+    @cache  # pairs may have one text in common
+    def bytes_of(text: str) -> int:
+        return len(text) if text.isascii() else len(text.encode())
+
+    def size(given: Input) -> _Size:
+        if isinstance(given, list):
+            return _Size(list, len(given), 0)
+        return _Size(type(given), 0, sum(map(bytes_of, [given] if isinstance(given, str) else given)))
+
+    return list(map(size, inputs))
+
+
+def _chunks(sizes: Sequence[_Size], settings: Settings) -> list[range]:
     """Divide inputs into inference requests. Only the tokeniser knows whether texts are too many."""
     chunks: list[range] = []
     start = longest = total = 0
     for index, each in enumerate(sizes):
         longest, total, size = max(longest, each.tokens), total + each.text_bytes, index + 1 - start
         is_large = size * longest > settings.max_request_tokens or total > settings.max_text_bytes
-        is_other = each.is_pair is not sizes[start].is_pair
+        is_other = each.kind is not sizes[start].kind
         if size > settings.max_batch_size or (size > 1 and (is_large or is_other)):
             chunks.append(range(start, index))
             start, longest, total = index, each.tokens, each.text_bytes

@@ -1,18 +1,16 @@
 """Vectors of texts, or of token ids: what OpenAI's and TEI's calls have in common.
 
-Shape letters: B inputs, T tokens, D width, n words.
+Shape letters: B inputs.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto.names import (
     DIMENSIONS,
     INPUT_IDS,
-    LENGTHS,
     POOLED,
     PRECISION,
     PROMPT_NAME,
@@ -25,20 +23,11 @@ from polyhead_proto.names import (
 from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import (
-    InputSize,
-    answer_list,
-    joined,
-    message_of,
-    request_of_texts,
-    text_bytes,
-)
+from polyhead_server.http.calls import answer_list, joined, message_of
 from polyhead_server.http.families import cheapest, named, output_of
 from polyhead_server.http.fields import Body
 from polyhead_server.inference.vectors import ranges_of
-from polyhead_server.inference.wire import InferRequest, make_request
 from polyhead_server.repository.signature import Signature
-from polyhead_server.serving.tokeniser import check_total
 
 DENSE, SPARSE = (POOLED,), (SPARSE_VALUES, SPARSE_INDICES)
 """The roles of the outputs that calls embed with."""
@@ -116,32 +105,11 @@ async def embed(
     if isinstance(inputs[0], str) and TEXT not in signature.inputs:
         raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")
     parameters = caller.given({TRUNCATE: options.truncate, PROMPT_NAME: options.prompt_name})
-    most_tokens = caller.service.settings.max_request_tokens
-
-    def request(chunk: range) -> InferRequest:
-        message = message_of(signature, outputs, parameters)
-        if dimensions is not None:
-            message.outputs[0].parameters[DIMENSIONS].int64_param = dimensions
-        if precision is not None:
-            message.outputs[0].parameters[PRECISION].string_param = precision
-        part = inputs[chunk.start : chunk.stop]
-        if isinstance(part[0], str):
-            return request_of_texts(message, {TEXT: part})
-        longest = max(map(len, part))
-        check_total(len(part), longest, most_tokens)
-        padded = np.zeros((len(part), longest), np.int64)
-        for row, ids in zip(padded, part, strict=True):
-            row[: len(ids)] = ids
-        arrays = (padded, np.array(list(map(len, part)), np.int64))
-        for role, array in zip((TOKENS, LENGTHS), arrays, strict=True):
-            if (spec := signature.feed(role)) is not None:
-                message.inputs.add(name=spec.name, datatype="INT64", shape=array.shape)
-        return make_request(message, [array.tobytes() for array in arrays])
-
-    sizes = [
-        InputSize(0, text_bytes(each)) if isinstance(each, str) else InputSize(len(each), 0)
-        for each in inputs
-    ]
+    message = message_of(signature, outputs, parameters)
+    if dimensions is not None:
+        message.outputs[0].parameters[DIMENSIONS].int64_param = dimensions
+    if precision is not None:
+        message.outputs[0].parameters[PRECISION].string_param = precision
     names = dict.fromkeys((TEXT, INPUT_IDS), f"{field}[]")
-    arrays, tokens = joined(await answer_list(caller, sizes, request, names))
+    arrays, tokens = joined(await answer_list(caller, signature, message, inputs, names))
     return model.name, arrays, tokens

@@ -6,7 +6,6 @@ The bytes of bodies are counted in `polyhead_server.http.bodies`, connections in
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -31,23 +30,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     Args:
         stall_seconds: How long a client may take to read a reply that fills the buffer.
-        on_end: Called with the connection when it has ended.
         options: uvicorn's.
     """
 
-    def __init__(
-        self,
-        *,
-        stall_seconds: float,
-        on_end: Callable[["GuardedProtocol"], object],
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, stall_seconds: float, **options: Any) -> None:
         super().__init__(**options)
         self.since = self.loop.time()
         """When it was opened, or got its last reply."""
+        self.ended = asyncio.Event()
         self.parser = _PlainParser(self)
         self._stall_seconds = stall_seconds
-        self._on_end = on_end
         self._head_bytes = self._unused_bytes = 0
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -76,8 +68,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self._on_end(self)
+        """Note that it has ended."""
+        self.ended.set()
         super().connection_lost(exc)
         for handle in (self._head_timer, self._stall_timer, self.timeout_keep_alive_task):
             if handle is not None:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.http.bodies import Pieces
+from polyhead_server.http.bodies import in_pieces
 from polyhead_server.http.caller import BINARY, BYTES_PER_NUMBER, JSON_BYTES, Caller
 from polyhead_server.http.errors import OPEN_INFERENCE
 from polyhead_server.http.fields import Body, Described
@@ -182,12 +182,12 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         written = write_reply(reply, is_binary)
         cost, run = BYTES_PER_NUMBER * written.elements, caller.service.run
         if not written.raw and written.elements > NUMBERS_AT_ONCE:
-            return Pieces(written.json, run, work_bytes=cost)
+            return in_pieces(written.json, run, work_bytes=cost)
         if not written.raw:
             return await caller.json(written.json, work_bytes=cost)
         pieces = (await run(cost, b"".join, written.json), *written.raw)
         headers = {JSON_BYTES: str(len(pieces[0])), "content-length": str(sum(map(len, pieces)))}
-        return Pieces(iter(pieces), run, media_type=BINARY, headers=headers)
+        return in_pieces(iter(pieces), run, media_type=BINARY, headers=headers)
 
     def describe(end: str, procedure: str, field: str = "") -> None:
         @router.get(

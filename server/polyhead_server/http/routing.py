@@ -17,6 +17,7 @@ from pydantic import WithJsonSchema
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.http.bodies import until_left
 from polyhead_server.http.caller import Caller, Service
 from polyhead_server.http.errors import INFERENCE_ERRORS, STATUS, ErrorStyle
 from polyhead_server.observability.logs import LOGGER
@@ -38,6 +39,7 @@ these: which address it has is up to the network that the machine is in."""
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bool = False) -> APIRouter:
@@ -46,7 +48,7 @@ def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bo
     Args:
         style: How its endpoints write errors.
         procedure: What they are in gRPC, for the guard; empty is open to everybody.
-        errors: The statuses of their errors, beside 403; those of an inference are known.
+        errors: The statuses of their errors, beside 401 and 403; those of an inference are known.
         binary: Whether binary tensors may follow the JSON of a body.
     """
     infers = procedure == INFERENCE
@@ -65,7 +67,11 @@ def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bo
                 with nullcontext() if log is None else log.request(caller):
                     try:
                         _check_may_call(caller, procedure)
-                        return await handle(await caller.read(request, binary=binary) if reads else request)
+                        if not reads:
+                            return await handle(request)
+                        read = await caller.read(request, binary=binary)
+                        async with until_left(request.receive):
+                            return await handle(read)
                     except Exception as error:
                         return caller.failed(error, style)
                     except asyncio.CancelledError as error:
@@ -74,7 +80,7 @@ def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bo
 
             return answer
 
-    statuses = INFERENCE_ERRORS if infers else (403, *errors)
+    statuses = (*(INFERENCE_ERRORS if infers else (403, *errors)), *([401] if procedure else []))
     return APIRouter(route_class=Guarded, responses=style.responses(*statuses))
 
 
@@ -121,7 +127,11 @@ async def _inferring(
     for name in (TIMEOUT, PRIORITY):
         if "," in (given := caller.header(name)):
             raise InvalidRequestError(f"{name} must be given once, was {quoted(given)}")
-    return caller.asked(seconds, priority)
+    if seconds is not None:
+        caller.deadline = caller.began + float(seconds)
+    if priority is not None:
+        caller.parameters["priority"] = int(priority)
+    return caller
 
 
 AnyCaller = Annotated[Caller, Depends(_caller)]
@@ -129,24 +139,17 @@ Inferring = Annotated[Caller, Depends(_inferring)]
 """The caller of an inference, with the deadline and the priority that headers give."""
 
 
-class RequestMiddleware:
-    """Give every request its id, and end what it holds once its reply has been sent. An ASGI application.
+def with_callers(application: Application, service: Service) -> Application:
+    """Give every request its id, and end what it holds once its reply has been sent.
 
     Args:
-        application: Answers.
+        application: Answers, by ASGI.
         service: What it answers with.
     """
 
-    def __init__(self, application: Callable[..., Awaitable[None]], service: Service) -> None:
-        self._application = application
-        self._service = service
-
-    async def __call__(
-        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        """Answer a request."""
+    async def answer(scope: Any, receive: Receive, send: Send) -> None:
         PROTOCOL.set(HTTP)
-        caller = Caller(self._service, scope["headers"])
+        caller = Caller(service, scope["headers"])
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -157,10 +160,12 @@ class RequestMiddleware:
 
         method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn sends no body then
         try:
-            async with caller.until_sent:
-                await self._application({**scope, "method": method, "caller": caller}, receive, send_with_id)
+            with caller.until_sent:
+                await application({**scope, "method": method, "caller": caller}, receive, send_with_id)
         except asyncio.CancelledError:
             LOGGER.debug("HTTP: the caller of %s has left", caller.id)
         except Exception:  # uvicorn ends the connection
             LOGGER.exception("the reply to request %s failed", caller.id, extra={"request_id": caller.id})
             raise
+
+    return answer

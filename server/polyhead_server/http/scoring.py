@@ -4,7 +4,7 @@ What TEI's and Cohere's calls have in common. Shape letters: B texts or pairs, C
 L layers, H heads.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,22 +26,12 @@ from polyhead_proto.names import (
 )
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
 from polyhead_proto.outputs.probabilities import probabilities
-from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import (
-    InputSize,
-    Kept,
-    answer_list,
-    joined,
-    message_of,
-    request_of_texts,
-    text_bytes,
-)
+from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, message_of
 from polyhead_server.http.families import cheapest, has, named, output_of
 from polyhead_server.http.fields import MOST_PAIRS, Body, Evidence
 from polyhead_server.inference.reply import InferReply, detached
-from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.signature import Signature
 
 _PAIR_BYTES = 192
@@ -83,85 +73,12 @@ def labels_of(signature: Signature) -> Sequence[str]:
 
 def reranks(signature: Signature) -> bool:
     """Return whether a graph is one that gives pairs of texts one score."""
-    return (
-        classifies(signature)
-        and not tags(signature)
-        and TEXT_PAIR in signature.inputs
-        and len(labels_of(signature)) == 1
-    )
+    return classifies(signature) and _gives_scores(signature)
 
 
-# ---- Scores ------------------------------------------------------------------------------------
-
-
-async def logits_of(
-    caller: Caller,
-    signature: Signature,
-    texts: Sequence[str],
-    pairs: Sequence[str | None],
-    names: Mapping[str, str],
-    *,
-    truncate: bool | None,
-) -> tuple[NDArray[np.float32], int]:
-    """Return the logits [B, C] of texts or pairs of texts, and the number of tokens.
-
-    Args:
-        caller: Asks for them.
-        signature: Of the graph that gives them.
-        texts: B texts.
-        pairs: B texts, each the second of a pair; None where there is none.
-        names: What the caller calls the tensors that these become; see `answer_list`.
-        truncate: Whether to cut texts that are too long.
-
-    Raises:
-        RequestError: The caller gets the reason.
-        EngineError: The engine failed.
-    """
-    _check_takes(signature, pairs)
-    outputs = [output_of(signature, LOGITS)]
-    kept = await _answers(caller, signature, outputs, texts, pairs, truncate=truncate, names=names)
-    (logits,), tokens = joined(kept)
-    return logits, tokens
-
-
-def _check_takes(signature: Signature, pairs: Sequence[str | None]) -> None:
-    """Check that a model has logits and takes such texts."""
-    has_pairs = any(second is not None for second in pairs)
-    logits, wanted = output_of(signature, LOGITS), {TEXT, TEXT_PAIR} if has_pairs else {TEXT}
-    if logits is None or not wanted <= signature.inputs.keys():
-        takes = "pairs of texts" if has_pairs else "texts"
-        raise InvalidRequestError(
-            f"model must be a classifier or reranker that takes {takes}, "
-            f"{signature.name} takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
-        )
-
-
-async def _answers(
-    caller: Caller,
-    signature: Signature,
-    outputs: Sequence[str | None],
-    texts: Sequence[str],
-    pairs: Sequence[str | None],
-    *,
-    truncate: bool | None,
-    **options: Any,
-) -> list[Kept]:
-    """Return what is kept of the replies to texts or pairs; see `answer_list`, which takes the options."""
-    parameters = caller.given({TRUNCATE: truncate})
-
-    def request(chunk: range) -> InferRequest:
-        """Return the request for a chunk, all pairs or none."""
-        inputs = {TEXT: texts[chunk.start : chunk.stop]}
-        if seconds := [text for text in pairs[chunk.start : chunk.stop] if text is not None]:
-            inputs[TEXT_PAIR] = seconds
-        return request_of_texts(message_of(signature, outputs, parameters), inputs)
-
-    of_texts = {text: text_bytes(text) for text in set(texts)}  # pairs may have one text in common
-    sizes = [
-        InputSize(0, of_texts[first] + text_bytes(second or ""), is_pair=second is not None)
-        for first, second in zip(texts, pairs, strict=True)
-    ]
-    return await answer_list(caller, sizes, request, **options)
+def _gives_scores(signature: Signature) -> bool:
+    takes_pairs = {TEXT, TEXT_PAIR} <= signature.inputs.keys() and output_of(signature, LOGITS) is not None
+    return takes_pairs and not tags(signature) and len(labels_of(signature)) == 1
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
@@ -197,36 +114,33 @@ async def rank(
     roles = _WITH_EVIDENCE if count else (LOGITS,)
     model = named(caller.registry, options.model, reranks, "rerank")
     signature = cheapest(caller.registry, model, roles)
-    _check_takes(signature, texts)
-    if tags(signature):
-        raise InvalidRequestError(f"model must be a reranker, {signature.name} classifies tokens")
-    if (labels := len(labels_of(signature))) != 1:
-        raise InvalidRequestError(f"model must be a reranker, with one label, {signature.name} has {labels}")
-    queries, names = [options.query] * len(texts), {TEXT: "query", TEXT_PAIR: f"{field}[]"}
-    if not count:
-        logits, tokens = await logits_of(caller, signature, queries, texts, names, truncate=options.truncate)
-        return _ranked(logits, score, raw_scores), tokens
+    if not _gives_scores(signature):
+        raise InvalidRequestError(
+            f"model must be a reranker, which takes pairs of texts and gives one score, {signature.name} "
+            f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
+        )
     if not has(signature, roles):
         raise InvalidRequestError(
             f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
             "repeat its export with --if-exists add"
         )
-    kept = await _answers(
+    outputs = _outputs_of_evidence(signature) if count else [output_of(signature, LOGITS)]
+    chunks = await answer_list(
         caller,
         signature,
-        _outputs_of_evidence(signature),
-        queries,
-        texts,
-        truncate=options.truncate,
-        names=names,
-        keep=partial(_keep_evidence, count),
+        message_of(signature, outputs, caller.given({TRUNCATE: options.truncate})),
+        [(options.query, text) for text in texts],
+        {TEXT: "query", TEXT_PAIR: f"{field}[]"},
+        keep=partial(_keep_evidence, count) if count else keep_arrays,
         written_bytes=_PAIR_BYTES * count,
-        # Attention is not sent, so no message limits it.
-        most_bytes_of_one=caller.service.settings.max_working_bytes,
     )
-    (logits,), tokens = joined(kept)
-    evidence = [one for each in kept for one in each.written]
-    return _ranked(logits, score, raw_scores, evidence), tokens
+    (logits, *written), tokens = joined(chunks)
+    scores = (logits if raw_scores else probabilities(logits))[:, 0]
+    ranked = []
+    for at in np.argsort(-scores, kind="stable").tolist():
+        evidence = {"evidence": orjson.Fragment(written[0][at].item())} if written else {}
+        ranked.append({"index": at, score: float(scores[at]), **evidence})
+    return ranked, tokens
 
 
 def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
@@ -242,17 +156,6 @@ def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
     return asked
 
 
-def _ranked(
-    logits: NDArray[np.float32], score: str, raw_scores: bool, evidence: Sequence[bytes] = ()
-) -> list[dict[str, Any]]:
-    scores = (logits if raw_scores else probabilities(logits))[:, 0]
-    ranked = []
-    for at in np.argsort(-scores, kind="stable").tolist():
-        found = {"evidence": orjson.Fragment(evidence[at])} if evidence else {}
-        ranked.append({"index": at, score: float(scores[at]), **found})
-    return ranked
-
-
 # ---- Evidence ----------------------------------------------------------------------------------
 
 
@@ -264,7 +167,7 @@ def _outputs_of_evidence(signature: Signature) -> list[str | None]:
 
 
 def _keep_evidence(count: int, reply: InferReply) -> Kept:
-    """Return the logits and the evidence of a chunk; attention is gone with the reply.
+    """Return the logits of a chunk, and its evidence as JSON; attention is gone with the reply.
 
     Each text has evidence, as its rank is known only at the end.
     """
@@ -289,67 +192,9 @@ def _keep_evidence(count: int, reply: InferReply) -> Kept:
         )
         its = [token.decode() for token in tokens[row, :length]]
         written.append(orjson.dumps(evidence_of(gathered, spans[row, :length], its, count)))
-    return Kept([np.asarray(detached(each)) for each in (logits, lengths)], written)
+    return [np.asarray(each) for each in (detached(logits), written, detached(lengths))]
 
 
 def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]:
     """Return the sum over heads of weights [H, T, T], weighted by the norms [H, T] of values: [T, T]."""
     return np.asarray(np.einsum("hqk,hk->qk", weights, norms, dtype=np.float32))
-
-
-# ---- Tokens ------------------------------------------------------------------------------------
-
-
-async def label_tokens(
-    caller: Caller,
-    signature: Signature,
-    texts: Sequence[str],
-    name: str,
-    *,
-    truncate: bool | None,
-    aggregation_strategy: AggregationStrategy | None,
-    ignore_labels: Collection[str] | None,
-) -> Iterator[list[dict[str, Any]]]:
-    """Label the tokens of texts.
-
-    Args:
-        caller: Asks for it.
-        signature: Of the graph that labels them.
-        texts: The texts.
-        name: What the caller calls them; see `answer_list`.
-        truncate: Whether to cut texts that are too long.
-        aggregation_strategy: What gets one label; None: what is simple.
-        ignore_labels: The labels that are left out; None: what stands for none.
-
-    Returns:
-        What has a label, for each text.
-
-    Raises:
-        RequestError: The caller gets the reason.
-        EngineError: The engine failed.
-    """
-    if TEXT not in signature.inputs:
-        raise InvalidRequestError(f"model must take texts, {signature.name} takes {listed(signature.inputs)}")
-    outputs = [output_of(signature, role) for role in (LOGITS, SPANS)]
-    pairs = [None] * len(texts)
-    kept = await _answers(caller, signature, outputs, texts, pairs, truncate=truncate, names={TEXT: name})
-    rows: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
-    for each in kept:
-        logits, spans, lengths = each.arrays
-        rows += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
-    labels = labels_of(signature)
-    strategy = aggregation_strategy or "simple"
-    ignored = IGNORED_LABELS if ignore_labels is None else ignore_labels
-
-    def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
-        found = []
-        for each in tags_of(
-            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
-        ):
-            start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
-            named = {"entity": each.label, "index": each.first}
-            entity = named if strategy == "none" else {"entity_group": each.label}
-            found.append({**entity, "score": each.score, "word": text[start:end], "start": start, "end": end})
-        return found
-
-    return (entities(text, *row) for text, row in zip(texts, rows, strict=True))

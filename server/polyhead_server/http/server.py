@@ -24,8 +24,6 @@ MAX_CONNECTIONS = {False: 64, True: 1000}
 """The most connections, without and with inference. Each takes a descriptor; HTTP has at most half of those
 that the process may have."""
 
-_KEEP_ALIVE_SECONDS = 75
-
 
 class HttpServer:
     """Serve over HTTP, on the event loop that is running.
@@ -35,9 +33,6 @@ class HttpServer:
         runtime: The runtime, for inference; None serves metrics and probes only.
         log: Records inferences.
         reuse_port: Share the port with other processes.
-
-    Raises:
-        StartError: The certificates or the tokens cannot be used.
     """
 
     def __init__(
@@ -48,9 +43,6 @@ class HttpServer:
         *,
         reuse_port: bool = False,
     ) -> None:
-        from polyhead_server.grpc.access import Guard, guard_of
-        from polyhead_server.grpc.tls import tls_context
-
         self.port: int | None = None
         """The port; None where nothing is served."""
         self.failed = asyncio.Event()
@@ -59,8 +51,6 @@ class HttpServer:
         self._runtime = runtime
         self._log = log
         self._reuse_port = reuse_port
-        self._guard = Guard() if runtime is None else guard_of(settings)
-        self._context = None if runtime is None else tls_context(settings)
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="http")
         """One thread: the event loop competes with one alone for Python's lock, however many bodies come."""
         self._connections: Connections | None = None
@@ -104,21 +94,19 @@ class HttpServer:
                 listening.close()
 
     def _make(self, listening: socket.socket) -> "Connections":
+        from polyhead_server.grpc.tls import tls_context
         from polyhead_server.http.app import create_application
         from polyhead_server.http.connections import Connections
 
-        application = create_application(
-            self._settings, self._workers, guard=self._guard, runtime=self._runtime, log=self._log
-        )
+        application = create_application(self._settings, self._workers, self._runtime, self._log)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = MAX_CONNECTIONS[self._runtime is not None]
         return Connections(
             listening,
             application,
             limit=limit if descriptors == resource.RLIM_INFINITY else min(limit, descriptors // 2),
-            context=self._context,
+            context=None if self._runtime is None else tls_context(self._settings),
             stall_seconds=self._settings.max_request_seconds,
-            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
         )
 
 

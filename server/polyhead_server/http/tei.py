@@ -1,40 +1,25 @@
-"""Text Embeddings Inference's API: `/embed`, `/embed_sparse`, `/predict` and `/rerank`.
+"""Text Embeddings Inference's API: `/embed`, `/embed_sparse` and `/rerank`.
 
-Shape letters: B texts, n words, C labels.
+Shape letters: B texts, n words.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 from fastapi import Response
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
-from polyhead_proto.names import LOGITS, TEXT, TEXT_PAIR
 from polyhead_proto.outputs.evidence import EvidencePair
-from polyhead_proto.outputs.probabilities import probabilities
-from polyhead_proto.outputs.tagging import AggregationStrategy
-from polyhead_server.errors import InvalidRequestError
-from polyhead_server.http.caller import BYTES_PER_NUMBER, Caller
+from polyhead_server.http.caller import BYTES_PER_NUMBER
 from polyhead_server.http.calls import write_array
 from polyhead_server.http.embedding import SPARSE, EmbeddingOptions, embed
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.families import cheapest, named
-from polyhead_server.http.fields import MOST_INPUTS, Body, Count, Described, Inputs, Texts
+from polyhead_server.http.fields import Count, Described, Inputs, Texts
 from polyhead_server.http.routing import INFERENCE, Inferring, make_router
-from polyhead_server.http.scoring import (
-    RankingOptions,
-    classifies,
-    label_tokens,
-    labels_of,
-    logits_of,
-    rank,
-    tags,
-)
+from polyhead_server.http.scoring import RankingOptions, rank
 from polyhead_server.inference.vectors import normalised
-from polyhead_server.repository.signature import Signature
 
 tei_router = make_router(TEI, INFERENCE)
 _EXAMPLE: dict[str, Any] = {"inputs": ["A cat sat.", "The dog ran away."]}
@@ -96,137 +81,6 @@ def _weights(values: NDArray[np.float32], words: NDArray[Any]) -> list[dict[str,
     there = words >= 0
     pairs = zip(words[there].tolist(), values[there].tolist(), strict=True)
     return [{"index": word, "value": value} for word, value in pairs]
-
-
-# ---- Labels ------------------------------------------------------------------------------------
-
-
-class TaggingParameters(Body):
-    """How tokens are labelled."""
-
-    aggregation_strategy: AggregationStrategy | None = None
-    """What gets one label: simple by default"""
-    ignore_labels: Annotated[list[str], Field(fail_fast=True, max_length=4096)] | None = None
-    """The labels to leave out: O by default"""
-
-
-_Row = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2)]
-_Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
-
-
-class PredictBody(Body):
-    """What to classify."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"inputs": "I like you."}})
-
-    inputs: str | _Rows
-    """A text, a pair of texts, or for each input a list with one text or two"""
-    model: str | None = None
-    """The family; without, the only one that can do it"""
-    parameters: TaggingParameters | None = None
-    raw_scores: bool | None = None
-    """Whether scores are logits: by default probabilities"""
-    truncate: bool | None = None
-    """Whether to cut texts that are too long; without, they are rejected"""
-    truncation_direction: Literal["Right"] | None = None
-    """On which side texts are cut: no other is known"""
-
-
-class Label(Described):
-    """A label of a text."""
-
-    label: str
-    score: float
-
-
-class LabelledText(Described):
-    """A part of a text that has a label."""
-
-    score: float
-    word: str
-    start: int
-    """Its place in the text, in characters"""
-    end: int
-
-
-class LabelledEntity(LabelledText):
-    """What stands together under one label."""
-
-    entity_group: str
-
-
-class LabelledToken(LabelledText):
-    """A token's label."""
-
-    entity: str
-    index: int
-    """Which token it is, special ones included"""
-
-
-_Labels = list[Label | LabelledEntity | LabelledToken]
-
-
-@tei_router.post("/predict", response_model=_Labels | list[_Labels])
-async def predict(body: PredictBody, caller: Inferring) -> Response:
-    """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
-    signature = named(caller.registry, body.model, classifies, "classify")
-    if tags(signature):
-        return await _tagged(body, caller, signature)
-    if body.parameters is not None:
-        raise InvalidRequestError(f"parameters must be left out: {signature.name} does not classify tokens")
-    rows, is_single = _rows_of(body), all(isinstance(row, str) for row in body.inputs)
-    if is_single and len(rows) > 2:
-        raise InvalidRequestError(
-            f"inputs must be a text, or a list of one or two texts, as {signature.name} classifies texts, "
-            f"had {len(rows)}: give each of many texts a list of its own"
-        )
-    if is_single:
-        rows = [[row[0] for row in rows]]
-    logits, _ = await logits_of(
-        caller,
-        cheapest(caller.registry, signature, (LOGITS,)),
-        [row[0] for row in rows],
-        [row[1] if len(row) == 2 else None for row in rows],
-        dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]"),
-        truncate=body.truncate,
-    )
-    names = labels_of(signature)
-    labels = [
-        [{"label": names[at], "score": row[at]} for at in np.argsort(-row, kind="stable").tolist()]
-        for row in (logits if body.raw_scores else probabilities(logits))
-    ]
-    content = orjson.dumps(labels[0] if is_single else labels, option=orjson.OPT_SERIALIZE_NUMPY)
-    return await caller.json([content])
-
-
-def _rows_of(body: PredictBody) -> Sequence[Sequence[str]]:
-    """Return for each input one text or two."""
-    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    return [[row] if isinstance(row, str) else row for row in given]
-
-
-async def _tagged(body: PredictBody, caller: Caller, signature: Signature) -> Response:
-    if body.raw_scores is not None:
-        raise InvalidRequestError(f"raw_scores must be left out: {signature.name} classifies tokens")
-    rows, is_single = _rows_of(body), isinstance(body.inputs, str)
-    for index, row in enumerate(rows):
-        if len(row) != 1:
-            raise InvalidRequestError(
-                f"inputs[{index}] must be a text, as {signature.name} classifies tokens, was two"
-            )
-    wanted = body.parameters or TaggingParameters()
-    texts = [row[0] for row in rows]
-    found = await label_tokens(
-        caller,
-        signature,
-        texts,
-        "inputs" if is_single else "inputs[]",
-        truncate=body.truncate,
-        aggregation_strategy=wanted.aggregation_strategy,
-        ignore_labels=wanted.ignore_labels,
-    )
-    content = [orjson.dumps(next(found))] if is_single else write_array(found)
-    return await caller.json(content, work_bytes=sum(map(len, texts)))
 
 
 # ---- Ranks -------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_long_texts_are_cut_where_that_is_asked_for(web: OverHttp) -> None:
         (
             "/rerank",
             {"query": "a", "texts": ["b"]},
-            "model must be a classifier or reranker that takes pairs",
+            "model must be a reranker, which takes pairs of texts and gives one score",
         ),
     ],
 )
