@@ -18,6 +18,7 @@ from polyhead_server.http.embedding import EmbeddingOptions, embed, embeds
 from polyhead_server.http.errors import OPENAI
 from polyhead_server.http.families import served
 from polyhead_server.http.fields import Count, Described, Inputs
+from polyhead_server.http.oip import ModelName
 from polyhead_server.http.routing import INFERENCE, AnyCaller, Inferring, make_router
 
 CREATED = int(time.time())
@@ -129,8 +130,15 @@ def _write(model: str, vectors: NDArray[Any], tokens: int, in_base64: bool) -> I
 @models_router.get("/v1/models", response_model=ListedModels)
 async def list_models(caller: AnyCaller) -> Response:
     """List the models that embed."""
-    listed = [
-        {"id": signature.name, "object": "model", "created": CREATED, "owned_by": "polyhead"}
-        for signature in served(caller.registry, embeds)
-    ]
+    listed = [_listed(signature.name) for signature in served(caller.registry, embeds)]
     return await caller.json([orjson.dumps({"object": "list", "data": listed})])
+
+
+@models_router.get("/v1/models/{name}", response_model=ListedModel, responses=OPENAI.responses(404, 503))
+async def retrieve_model(name: ModelName, caller: AnyCaller) -> Response:
+    """Describe a model."""
+    return await caller.json([orjson.dumps(_listed(caller.registry.find(name).signature.name))])
+
+
+def _listed(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": CREATED, "owned_by": "polyhead"}

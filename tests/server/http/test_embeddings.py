@@ -153,6 +153,8 @@ def test_models_that_embed_are_listed(web: OverHttp) -> None:
     (model,) = web.get("/v1/models").json["data"]
 
     assert (model["id"], model["object"]) == ("tiny-tokens", "model")
+    assert web.get("/v1/models/tiny-tokens").json == model
+    assert web.get("/v1/models/none").status == 404
 
 
 def test_teis_call(web: OverHttp) -> None:
