@@ -77,6 +77,14 @@ def serving(settings: Settings, *, wait: bool = True) -> Iterator[InThread]:
 
 
 @contextmanager
+def serving_many(settings: Settings) -> Iterator[str]:
+    """Runs a server for many tests, whose metrics do not show beside those of others; yields its address."""
+    with serving(settings) as one:
+        one.server.runtime.registry.metrics.close()
+        yield one.address
+
+
+@contextmanager
 def serving_http(loop: asyncio.AbstractEventLoop, *arguments: Any) -> Iterator[int | None]:
     """Serves over HTTP on an event loop that runs in another thread; yields the port. See `HttpServer`."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.metadata import AXES, SCORES, described
-from tests.servers import quick_settings, serving
+from tests.servers import quick_settings, serving_many
 
 from polyhead_client import AsyncClient, Client
 from polyhead_client.calls import Sleep
@@ -382,16 +382,16 @@ class Awaited:
 @pytest.fixture(scope="session")
 def real_server(repository: Path) -> Iterator[str]:
     """The address of polyhead's own server, with the test repository."""
-    with serving(quick_settings(repository)) as one:
-        yield one.address
+    with serving_many(quick_settings(repository)) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
 def small_server(repository: Path) -> Iterator[str]:
     """The address of a server with the test repository, whose messages are small."""
     settings = quick_settings(repository, max_reply_bytes=8 * 1024, max_stream_reply_bytes=400_000)
-    with serving(settings) as one:
-        yield one.address
+    with serving_many(settings) as address:
+        yield address
 
 
 @pytest.fixture
