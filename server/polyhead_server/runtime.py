@@ -18,6 +18,7 @@ from polyhead_server.inference.reply import InferReply, write_reply
 from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
+from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler, dynamic_axes_of
 from polyhead_server.serving.budget import Budget, Reservation
@@ -103,9 +104,9 @@ class Runtime:
         if self._loading is not None:
             return
         self._loop = asyncio.get_running_loop()
-        await self._reconciler.look(may_be_empty=self.settings.repository_mode != "none")
+        found = await self._reconciler.look(may_be_empty=self.settings.repository_mode != "none")
         self._gauges.sample()
-        self._loading = asyncio.ensure_future(self._load())
+        self._loading = asyncio.ensure_future(self._load(found))
         self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
 
     async def loaded(self) -> None:
@@ -121,9 +122,9 @@ class Runtime:
             raise StartError("the runtime was closed before its models were loaded")
         self._loading.result()
 
-    async def _load(self) -> None:
-        """Load what the repository holds, and then follow the repository if it is to be polled."""
-        await self._reconciler.reconcile()
+    async def _load(self, found: Scan) -> None:
+        """Load the models found, and then follow the repository if it is to be polled."""
+        await self._reconciler.reconcile(found)
         is_empty = not self.registry.models() and not self.lifecycle.draining.is_set()
         if is_empty and self.settings.repository_mode == "none":
             reasons = (f"{slot.name} {slot.version}: {slot.reason}" for slot in self.registry.slots())

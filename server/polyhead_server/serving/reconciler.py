@@ -41,7 +41,7 @@ class Reconciler:
         """Those in progress."""
         self._closed = False
 
-    async def look(self, *, may_be_empty: bool) -> None:
+    async def look(self, *, may_be_empty: bool) -> Scan:
         """Read the repository's manifests, and register what will be loaded first, and what cannot be.
 
         Args:
@@ -54,23 +54,31 @@ class Reconciler:
         if not found and not may_be_empty:
             raise no_models(self._models)
         self._versions.declare(found)
+        return found
 
-    async def reconcile(self) -> None:
+    async def reconcile(self, found: Scan | None = None) -> None:
         """Serve what the repository holds now.
 
         A version is retired only when two looks in a row miss it: one that is being replaced by hand may be
         away for a moment.
 
+        Args:
+            found: What it holds; None looks.
+
         Raises:
             StartError: The repository cannot be read.
         """
         async with self._one_at_a_time:
-            names = await self._names()
+            names = await self._names() if found is None else [one.family for one in found]
             slots = asyncio.Semaphore(self._side_by_side)
 
             async def follow(name: str) -> None:
                 async with slots:
-                    await self._update(name, await self._scan(name), patient=True)
+                    if found is None:
+                        versions = await self._scan(name)
+                    else:
+                        versions = [one for one in found if one.family == name]
+                    await self._update(name, versions, patient=True)
 
             each = map(follow, sorted({*names, *self._versions.families}))
             for error in filter(None, await asyncio.gather(*each, return_exceptions=True)):

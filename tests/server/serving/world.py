@@ -130,8 +130,7 @@ class World:
         return engine
 
     async def start(self) -> None:
-        await self.reconciler.look(may_be_empty=True)
-        await self.reconciler.reconcile()
+        await self.reconciler.reconcile(await self.reconciler.look(may_be_empty=True))
 
     def serving(self) -> dict[str, list[int]]:
         """Versions in service, by model."""
