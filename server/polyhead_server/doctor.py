@@ -248,7 +248,7 @@ def _inspect(version: VersionFolder, graph: GraphName, device: Device) -> GraphF
         with closing(Engine(path, signature=signature, device=device, threads=1)) as engine:
             provider = device.provider
             if device.compute_precision != "fp32":
-                drift = drift_on(device, path, engine, signature, tokeniser).facts()
+                drift = drift_on(device, path, engine, signature, tokeniser)
     except ServingError as error:
         cause = "" if error.__cause__ is None else f": {error.__cause__}"
         problem = f"{error}{cause}".splitlines()[0]

@@ -75,13 +75,15 @@ class Runtime:
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
         versions = ServedVersions(
-            self.registry,
+            registry=self.registry,
             policy=settings.versions,
             load=loader.load,
             build=self._build,
             retired=self._inference.on_retired,
         )
-        self._reconciler = Reconciler(settings.models, versions, side_by_side=threads, families=families)
+        self._reconciler = Reconciler(
+            models=settings.models, versions=versions, side_by_side=threads, families=families
+        )
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,15 +164,7 @@ class Runtime:
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
             ),
         )
-        return Model(
-            signature=signature,
-            scheduler=scheduler,
-            tokeniser=loaded.tokeniser,
-            device=self.device,
-            drift=loaded.drift,
-            close=loaded.close,
-            statistics=statistics,
-        )
+        return Model(**vars(loaded), scheduler=scheduler, device=self.device, statistics=statistics)
 
     def _most_rows(self, signature: Signature, longest: int, at_once: int) -> int:
         """Return the largest B of a batch at T, of which so many run at once and share the memory."""

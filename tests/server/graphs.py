@@ -9,6 +9,7 @@ from polyhead_server.engine.engine import Engine
 from polyhead_server.repository.manifest import Manifest, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import Work, dynamic_axes_of, measure
+from polyhead_server.scheduling.batch import JointWork
 from polyhead_server.scheduling.execution import Result, execute
 
 
@@ -39,4 +40,4 @@ class OpenGraph:
 
     def run(self, works: Sequence[Work]) -> Result:
         """Runs requests as one batch."""
-        return execute(self.engine, works, self.dynamic)
+        return execute(self.engine, JointWork(works, self.dynamic))

@@ -30,28 +30,20 @@ def give_memory_back() -> bool:
     return all(mallopt(name, _MAPPED_BYTES) for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
 
 
-def trim() -> bool:
-    """Return every free page of the heaps to the system, unless the environment sets the thresholds.
-
-    Takes some milliseconds without the GIL; other allocations may wait for it.
-
-    Returns:
-        Whether there was any.
-    """
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return malloc_trim is not None and not _is_set_by_user() and bool(malloc_trim(0))
-
-
 async def keep_trim(*, every: float = _TRIM_SECONDS) -> None:
-    """Trim regularly until cancelled.
+    """Return every free page of the heaps to the system regularly, until cancelled.
+
+    It takes some milliseconds without the GIL; other allocations may wait for it. Where the environment sets
+    the thresholds, or the C library is another one, return at once.
 
     Args:
         every: Seconds between two times.
     """
-    while True:
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while malloc_trim is not None and not _is_set_by_user():
         await asyncio.sleep(every)
         with suppress(RuntimeError):  # no thread can be started: try again next time
-            await asyncio.to_thread(trim)
+            await asyncio.to_thread(malloc_trim, 0)
 
 
 def _is_set_by_user() -> bool:

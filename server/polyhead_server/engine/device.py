@@ -1,10 +1,8 @@
 """A device and its capabilities, which all others ask. `devices` chooses one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from polyhead_server.errors import DeviceError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -77,15 +75,3 @@ class Device:
     def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
         """Return the operators of a session that run on the CPU although the device is another one."""
         return {} if self.provider == CPU else operators.get(CPU, {})
-
-
-def check_provider(session_providers: Sequence[str], device: Device) -> None:
-    """Check that a session got its device.
-
-    Raises:
-        DeviceError: onnxruntime took another one.
-    """
-    if session_providers[0] != device.provider:
-        raise DeviceError(
-            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
-        )

@@ -19,14 +19,7 @@ from onnx.parser import parse_model
 
 from polyhead_server.engine import openvino_session, session
 from polyhead_server.engine.cuda_libraries import load, preload
-from polyhead_server.engine.device import (
-    CPU,
-    CUDA,
-    OPENVINO,
-    ComputePrecision,
-    Device,
-    check_provider,
-)
+from polyhead_server.engine.device import CPU, CUDA, OPENVINO, ComputePrecision, Device
 from polyhead_server.engine.gpus import count_gpus, named_gpus
 from polyhead_server.engine.protocols import EngineSession
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
@@ -203,7 +196,7 @@ def _try_cuda(number: int) -> str | None:
     device = on_cuda("probe", number)
     try:
         probe = ort.InferenceSession(_PROBE, providers=device.providers)
-        check_provider(probe.get_providers(), device)
+        session.check_provider(probe.get_providers(), device)
         probe.run(None, {"a": np.eye(2, dtype=np.float32)})
     except StartError as error:
         return str(error)

@@ -1,6 +1,7 @@
 """Run one graph in one session."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -33,45 +34,41 @@ class Runner(Protocol):
         """Stop, and free all memory. No run may be in progress."""
 
 
+@dataclass(eq=False)
 class Engine:
     """A session that is loaded, checked and warmed up.
-
-    Args:
-        path: The graph's file, beside its weights.
-        signature: Its inputs and outputs.
-        device: Where it runs.
-        threads: Threads of one run on the CPU.
-        lanes: How many runs go side by side.
-        lost: Called, from any thread, when the device is lost to this process.
 
     Raises:
         RepositoryError: The graph does not load, or is not what the signature says.
         DeviceError: It does not run on the device.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        signature: Signature,
-        device: Device,
-        threads: int,
-        lanes: int = 1,
-        lost: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.device = device
-        self._session: EngineSession | None = open_graph(path, device, threads=threads, lanes=lanes)
-        self._signature = signature
-        self._primary = signature.primary.name
-        self.outputs = [spec.name for spec in signature.results]
+    path: Path
+    """The graph's file, beside its weights."""
+    signature: Signature
+    """Its inputs and outputs."""
+    device: Device
+    """Where it runs."""
+    threads: int
+    """Threads of one run on the CPU."""
+    lanes: int = 1
+    """How many runs go side by side."""
+    lost: Callable[[], None] = lambda: None
+    """Called, from any thread, when the device is lost to this process."""
+
+    def __post_init__(self) -> None:
+        self._session: EngineSession | None = open_graph(
+            self.path, self.device, threads=self.threads, lanes=self.lanes
+        )
+        self._primary = self.signature.primary.name
+        self.outputs = [spec.name for spec in self.signature.results]
         self._running: set[EngineRun] = set()
         self._arena = Arena()
         self._stopped = False
         self._lock = Lock()
-        self._lost = lost
         self._can_shrink = True
         try:
-            self._warm_up(path.name)
+            self._warm_up(self.path.name)
             self._try_shrinking()
         except Exception:
             self.close()
@@ -92,7 +89,7 @@ class Engine:
         taken = self._working_bytes(feeds)
         with self._lock:
             if self._stopped or self._session is None:
-                raise EngineError(f"{self._signature.name} is stopped")
+                raise EngineError(f"{self.signature.name} is stopped")
             run = self._session()
             shrink = self._arena.begin(taken) and self._can_shrink
             self._running.add(run)
@@ -100,12 +97,12 @@ class Engine:
             values = run(feeds, outputs, shrink=shrink)
             return dict(zip(outputs, values, strict=True))
         except Exception as error:
-            failure = translate(error, self._signature.name, partial(ask_device, self.device))
+            failure = translate(error, self.signature.name, partial(ask_device, self.device))
             if isinstance(failure, TooLargeError):
                 self.shrink()  # the batch is run again in halves
             if isinstance(failure, DeviceLostError):
-                LOGGER.error("%s: the device is lost: %s", self._signature.name, error)
-                self._lost()
+                LOGGER.error("%s: the device is lost: %s", self.signature.name, error)
+                self.lost()
             raise failure from error
         finally:
             with self._lock:
@@ -130,7 +127,7 @@ class Engine:
                 run.cancel()
 
     def _working_bytes(self, feeds: Arrays) -> int:
-        signature, measures = self._signature, self._signature.measures
+        signature, measures = self.signature, self.signature.measures
         batch, longest = feeds[self._primary].shape[:2]
         tokens = None
         if signature.packed:
@@ -147,22 +144,22 @@ class Engine:
             return
         self.shrink()
         try:
-            self.run(self._signature.example(1, 1), self.outputs)
+            self.run(self.signature.example(1, 1), self.outputs)
         except EngineError as error:
-            LOGGER.warning("%s: memory of large runs is not given back: %s", self._signature.name, error)
+            LOGGER.warning("%s: memory of large runs is not given back: %s", self.signature.name, error)
             self._can_shrink = False
 
     def _warm_up(self, file: str) -> None:
         """Run once on zeros, and check the outputs against the manifest."""
-        batch, tokens = 2, min(8, self._signature.max_tokens or 8)
+        batch, tokens = 2, min(8, self.signature.max_tokens or 8)
         try:
-            values = self.run(self._signature.example(batch, tokens), self.outputs)
+            values = self.run(self.signature.example(batch, tokens), self.outputs)
         except (EngineError, TooLargeError, DeviceLostError) as error:
-            LOGGER.debug("warm-up of %s failed", self._signature.name, exc_info=True)
+            LOGGER.debug("warm-up of %s failed", self.signature.name, exc_info=True)
             raise RepositoryError(f"{file} fails on its first run") from error
-        for spec in self._signature.results:
+        for spec in self.signature.results:
             value = values[spec.name]
-            shape = spec.at(self._signature.example_sizes(batch, tokens))
+            shape = spec.at(self.signature.example_sizes(batch, tokens))
             if value.shape != shape or value.dtype != spec.dtype:
                 raise RepositoryError(
                     f"{file}: {spec.name} must be {spec.datatype} {list(shape)} "

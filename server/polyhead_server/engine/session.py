@@ -8,7 +8,7 @@ from typing import Any
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from polyhead_server.engine.device import Device, Operators, check_provider
+from polyhead_server.engine.device import Device, Operators
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError
 
@@ -92,6 +92,18 @@ def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
     return session
+
+
+def check_provider(session_providers: Sequence[str], device: Device) -> None:
+    """Check that a session got its device.
+
+    Raises:
+        DeviceError: onnxruntime took another one.
+    """
+    if session_providers[0] != device.provider:
+        raise DeviceError(
+            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
+        )
 
 
 def placed(session: ort.InferenceSession) -> Operators:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.observability.statistics import Drop, Observer
@@ -75,38 +75,22 @@ class RetryAfter:
         return max(SHORTEST_RETRY_SECONDS, reserved - now)
 
 
+@dataclass(kw_only=True, eq=False)
 class Admission:
-    """Reject work for which there is no room, or that would start too late. Lives on the event loop.
+    """Reject work for which there is no room, or that would start too late. Lives on the event loop."""
 
-    Args:
-        name: The model's name, for messages.
-        limits: What is accepted.
-        dispatch: How batches are run.
-        queue: What waits.
-        running: The batches that run. The engine's threads change it.
-        observer: Notified of every rejection.
-        clock: The event loop's time.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        limits: Limits,
-        dispatch: Dispatch,
-        queue: Queue,
-        running: Collection[RunningBatch],
-        observer: Observer,
-        clock: Callable[[], float],
-    ) -> None:
-        self._name = name
-        self._limits = limits
-        self._dispatch = dispatch
-        self._queue = queue
-        self._running = running
-        self._observer = observer
-        self._clock = clock
-        self._retry_after = RetryAfter()
+    name: str
+    """The model's name, for messages."""
+    limits: Limits
+    dispatch: Dispatch
+    queue: Queue
+    running: Collection[RunningBatch]
+    """The engine's threads change it."""
+    observer: Observer
+    """Notified of every rejection."""
+    clock: Callable[[], float]
+    """Returns the event loop's time."""
+    retry_after: RetryAfter = field(default_factory=RetryAfter)
 
     def check_room(self, work: Work, waiting: int) -> None:
         """Check that there is room for work beside so many tokens that wait.
@@ -114,11 +98,11 @@ class Admission:
         Raises:
             UnavailableError: There is none.
         """
-        limit = self._limits.max_queued_tokens
+        limit = self.limits.max_queued_tokens
         if waiting and waiting + work.size.tokens > limit:
-            self._observer.on_drop(Drop.QUEUE_FULL)
+            self.observer.on_drop(Drop.QUEUE_FULL)
             raise UnavailableError(
-                f"{self._name}'s queue is full: {waiting} tokens wait, {work.size.tokens} more would pass "
+                f"{self.name}'s queue is full: {waiting} tokens wait, {work.size.tokens} more would pass "
                 f"{limit}; try again later",
                 retry_after_ms=self._retry_after_ms(work),
             )
@@ -135,28 +119,28 @@ class Admission:
             UnavailableError: It would wait too long; later, or on another server, it may not.
             ExpiredError: The deadline has passed, or leaves less time than the work alone takes.
         """
-        now = self._clock()
+        now = self.clock()
         if work.deadline is not None and now >= work.deadline:
-            self._observer.on_drop(Drop.EXPIRED)
+            self.observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
-        start_by = now + self._limits.max_wait_seconds
-        if work.timeout is not None and (self._queue or not self._starts(work, now)):
+        start_by = now + self.limits.max_wait_seconds
+        if work.timeout is not None and (self.queue or not self._starts(work, now)):
             start_by = min(start_by, now + work.timeout)
-        wait = self._until_free(work, now) + self._queue.seconds(work.level)
+        wait = self._until_free(work, now) + self.queue.seconds(work.level)
         if not wait:
             return start_by
-        own = self._dispatch.price(work.size)
+        own = self.dispatch.price(work.size)
         left = float("inf") if work.deadline is None else work.deadline - now
         if own > left:
-            self._observer.on_drop(Drop.UNREACHABLE)
+            self.observer.on_drop(Drop.UNREACHABLE)
             raise ExpiredError(
                 f"the deadline leaves {left * 1e3:.1f} ms, this request takes about {own * 1e3:.1f} ms: "
                 "give the call more time"
             )
         if wait + own > left or wait > start_by - now:
-            self._observer.on_drop(Drop.UNREACHABLE)
+            self.observer.on_drop(Drop.UNREACHABLE)
             raise UnavailableError(
-                f"{self._name} is busy for about {wait * 1e3:.0f} ms, longer than this request can wait; "
+                f"{self.name} is busy for about {wait * 1e3:.0f} ms, longer than this request can wait; "
                 "try again later, or give it more time",
                 retry_after_ms=self._retry_after_ms(work),
             )
@@ -164,23 +148,23 @@ class Admission:
 
     def _starts(self, work: Work, now: float) -> bool:
         """Return whether work would start now if nothing else waited. The hop to a thread is no wait."""
-        running = list(self._running)
-        return not running or self._dispatch.starts(work.size, len(running), free_in(running, now))
+        running = list(self.running)
+        return not running or self.dispatch.starts(work.size, len(running), free_in(running, now))
 
     def _until_free(self, work: Work, now: float) -> float:
         """Estimate the seconds until work can start if nothing else waits."""
         if self._starts(work, now):
             return 0.0
-        return max(0.0, min((batch.ends for batch in list(self._running)), default=now) - now)
+        return max(0.0, min((batch.ends for batch in list(self.running)), default=now) - now)
 
     def _retry_after_ms(self, work: Work) -> int:
         """Return a time to come back, from when half of the queue will be gone."""
-        now = self._clock()
-        waiting = self._until_free(work, now) + self._queue.seconds(PRIORITIES - 1)
-        seconds = self._retry_after.reserve(
+        now = self.clock()
+        waiting = self._until_free(work, now) + self.queue.seconds(PRIORITIES - 1)
+        seconds = self.retry_after.reserve(
             now,
             room_at=now + waiting / 2,
-            seconds=self._dispatch.share(work.size),
+            seconds=self.dispatch.share(work.size),
         )
         return round(seconds * 1000)
 

@@ -96,82 +96,90 @@ def measure(feeds: Arrays, dynamic: DynamicAxes) -> tuple[Size, int]:
     return Size(rows, longest, tokens), real
 
 
-def assemble(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> Arrays:
-    """Concatenate the inputs of all requests, padded with zeros to the longest.
+class JointWork:
+    """Requests that run together.
 
     Args:
-        works: At least one. The inputs of a single one are returned without a copy.
-        sizes: The sizes of each, by letter.
+        works: At least one.
         dynamic: Which axes vary.
     """
-    if len(works) == 1:
-        return works[0].feeds
-    are_equal = sizes.count(sizes[0]) == len(sizes)
-    feeds = {}
-    for name in works[0].feeds:
-        parts = [work.feeds[name] for work in works]
-        if (are_equal and name not in dynamic.broadcasting) or len({part.shape[1:] for part in parts}) == 1:
-            # Where all left an input out, it stays small. A value that was given for a sequence of length 1
-            # holds for its padding, too.
-            feeds[name] = np.concatenate(parts)
-        else:
-            feeds[name] = _pad(parts, dynamic.inputs[name], sizes)
-    return feeds
 
+    def __init__(self, works: Sequence[Work], dynamic: DynamicAxes) -> None:
+        self.works = works
+        self.rows = sum([work.size.rows for work in works])
+        """B of the run."""
+        self._dynamic = dynamic
+        self._sizes = dynamic.sizes(works)
+        self._longest: Sizes = tuple(map(max, zip(*self._sizes, strict=True)))
+        """The largest size of each letter."""
 
-def asked_bytes(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
-    """Return the bytes of what requests that run together ask of their sequences, padding included."""
-    rows, longest = sum([work.size.rows for work in works]), longest_of(sizes)
-    return rows * sum([size * longest[letter] for letter, size in dynamic.asked])
+    @property
+    def outputs(self) -> list[str]:
+        """Every output that any of the requests asks for."""
+        return list(dict.fromkeys(name for work in self.works for name in work.outputs))
 
+    def feeds(self) -> Arrays:
+        """Concatenate the inputs of all requests, padded with zeros to the longest.
 
-def longest_of(sizes: Sequence[Sizes]) -> Sizes:
-    """Return the largest size of each letter."""
-    return tuple(map(max, zip(*sizes, strict=True)))
+        Those of a single one are returned without a copy.
+        """
+        works, sizes = self.works, self._sizes
+        if len(works) == 1:
+            return works[0].feeds
+        are_equal = sizes.count(sizes[0]) == len(sizes)
+        feeds = {}
+        for name in works[0].feeds:
+            parts = [work.feeds[name] for work in works]
+            broadcasts = name in self._dynamic.broadcasting
+            if (are_equal and not broadcasts) or len({part.shape[1:] for part in parts}) == 1:
+                # Where all left an input out, it stays small. A value that was given for a sequence of length
+                # 1 holds for its padding, too.
+                feeds[name] = np.concatenate(parts)
+            else:
+                feeds[name] = self._pad(parts, self._dynamic.inputs[name])
+        return feeds
 
+    def _pad(self, parts: Sequence[NDArray[Any]], axes: Axes) -> NDArray[Any]:
+        """Join inputs of different lengths, or some of which were left out and have size 1."""
+        shape = [self.rows, *parts[0].shape[1:]]
+        for axis, letter in axes:
+            shape[axis] = self._longest[letter]
+        whole, row = np.zeros(shape, parts[0].dtype), 0
+        for part, own in zip(parts, self._sizes, strict=True):
+            where = trim(axes, own)
+            whole[(slice(row, row := row + len(part)), *where[1:])] = part
+        return whole
 
-def _pad(parts: Sequence[NDArray[Any]], axes: Axes, sizes: Sequence[Sizes]) -> NDArray[Any]:
-    """Join inputs of different lengths, or some of which were left out and have size 1."""
-    longest = longest_of(sizes)
-    shape = list(parts[0].shape)
-    shape[0] = sum(map(len, parts))
-    for axis, letter in axes:
-        shape[axis] = longest[letter]
-    whole, row = np.zeros(shape, parts[0].dtype), 0
-    for part, own in zip(parts, sizes, strict=True):
-        where = trim(axes, own)
-        whole[(slice(row, row := row + len(part)), *where[1:])] = part
-    return whole
+    def split(self, outputs: Arrays) -> list[Arrays]:
+        """Return the outputs of each request, in its own shape. They are views; nothing is copied."""
+        if len(self.works) == 1:
+            return [outputs]
+        axes = self._dynamic.outputs
+        parts: list[Arrays] = []
+        row = 0
+        for work, own in zip(self.works, self._sizes, strict=True):
+            rows = slice(row, row := row + work.size.rows)
+            part = {name: outputs[name][rows] for name in work.outputs}
+            if own != self._longest:
+                part = {name: array[trim(axes.get(name, ()), own)] for name, array in part.items()}
+            parts.append(part)
+        return parts
 
+    def asked_bytes(self) -> int:
+        """Return the bytes of what the requests ask of their sequences, padding included."""
+        return self.rows * sum([size * self._longest[letter] for letter, size in self._dynamic.asked])
 
-def outputs_of(works: Sequence[Work]) -> list[str]:
-    """Return every output that any of the requests asks for."""
-    return list(dict.fromkeys(name for work in works for name in work.outputs))
-
-
-def split(
-    outputs: Arrays, works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes
-) -> list[Arrays]:
-    """Return the outputs of each request, in its own shape. They are views; nothing is copied.
-
-    Args:
-        outputs: What the engine returned for `assemble(works, sizes, dynamic)`.
-        works: The same requests in the same order.
-        sizes: The sizes of each, by letter.
-        dynamic: Which axes vary.
-    """
-    if len(works) == 1:
-        return [outputs]
-    longest = longest_of(sizes)
-    parts: list[Arrays] = []
-    row = 0
-    for work, own in zip(works, sizes, strict=True):
-        rows = slice(row, row := row + work.size.rows)
-        part = {name: outputs[name][rows] for name in work.outputs}
-        if own != longest:
-            part = {name: array[trim(dynamic.outputs.get(name, ()), own)] for name, array in part.items()}
-        parts.append(part)
-    return parts
+    def computed_tokens(self) -> int:
+        """Return how many tokens layers compute."""
+        works, dynamic = self.works, self._dynamic
+        if dynamic.packed:
+            tokens = sum([work.size.tokens for work in works])
+            if dynamic.asked:
+                tokens -= sum([work.size.rows * dynamic.asked_tokens(work.feeds) for work in works])
+            return tokens
+        if len(dynamic.lengths) < 2:
+            return self.rows * max([work.size.longest for work in works])
+        return self.rows * sum([self._longest[letter] for _, letter in dynamic.lengths])
 
 
 def trim(axes: Axes, sizes: Sequence[int]) -> tuple[slice, ...]:
@@ -180,17 +188,3 @@ def trim(axes: Axes, sizes: Sequence[int]) -> tuple[slice, ...]:
     for axis, letter in axes:
         cuts[axis] = slice(sizes[letter])
     return tuple(cuts)
-
-
-def computed_tokens(works: Sequence[Work], sizes: Sequence[Sizes], dynamic: DynamicAxes) -> int:
-    """Return how many tokens layers compute for requests that run together."""
-    if dynamic.packed:
-        tokens = sum([work.size.tokens for work in works])
-        if dynamic.asked:
-            tokens -= sum([work.size.rows * dynamic.asked_tokens(work.feeds) for work in works])
-        return tokens
-    rows = sum([work.size.rows for work in works])
-    if len(dynamic.lengths) < 2:
-        return rows * max([work.size.longest for work in works])
-    longest = longest_of(sizes)
-    return rows * sum([longest[letter] for _, letter in dynamic.lengths])

@@ -41,26 +41,17 @@ class Lanes:
     count: int = 1
 
 
+@dataclass(kw_only=True, eq=False)
 class Planner:
-    """Cut what waits into batches.
+    """Cut what waits into batches."""
 
-    Args:
-        packed: Whether layers compute the tokens that exist, and no padding.
-        max_tokens: The most tokens N of a batch of several requests.
-        most_rows: Returns the largest B of such a batch by memory, given T, and how many run at once; never
-            more at a larger T.
-    """
-
-    def __init__(
-        self,
-        *,
-        packed: bool = False,
-        max_tokens: int = 2**63,
-        most_rows: Callable[[int, int], int] = lambda _longest, _at_once: 2**31,
-    ) -> None:
-        self._packed = packed
-        self._max_tokens = max_tokens
-        self._most_rows = most_rows
+    packed: bool = False
+    """Whether layers compute the tokens that exist, and no padding."""
+    max_tokens: int = 2**63
+    """The most tokens N of a batch of several requests."""
+    most_rows: Callable[[int, int], int] = lambda _longest, _at_once: 2**31
+    """Returns the largest B of such a batch by memory, given T, and how many run at once; never more at a
+    larger T."""
 
     def joint(self, sizes: Sequence[Size]) -> Size:
         """Return the size of a run of several requests."""
@@ -70,7 +61,7 @@ class Planner:
     def fits(self, size: Size, at_once: int) -> bool:
         """Return whether so many batches of this size may run at once; a single sequence always may."""
         return size.rows == 1 or (
-            size.tokens <= self._max_tokens and size.rows <= self._most_rows(size.longest, at_once)
+            size.tokens <= self.max_tokens and size.rows <= self.most_rows(size.longest, at_once)
         )
 
     def cut(
@@ -93,7 +84,7 @@ class Planner:
         if requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
             rows = self._most_equal(requests[0], costs, at_once)
             yield from _cut_evenly(count, max(-(-count // rows), min(lanes, count)))
-        elif self._packed:
+        elif self.packed:
             yield from self._cut(requests, costs, at_once, lanes)
         else:
             order = sorted(range(count), key=lambda position: requests[position].longest)
@@ -138,12 +129,12 @@ class Planner:
 
     def _size(self, rows: int, longest: int, tokens: int, places: int) -> Size:
         """Return the size of a run of requests whose own tokens and B·T add up to these."""
-        return Size(rows, longest, tokens if self._packed else tokens + rows * longest - places)
+        return Size(rows, longest, tokens if self.packed else tokens + rows * longest - places)
 
     def _most_equal(self, size: Size, costs: CostModel, at_once: int) -> int:
         """Return how many sequences of this size may run together, and pay."""
-        most = min(self._max_tokens, costs.best_tokens(size)) / size.tokens
-        return max(1, int(min(most, self._most_rows(size.longest, at_once))))
+        most = min(self.max_tokens, costs.best_tokens(size)) / size.tokens
+        return max(1, int(min(most, self.most_rows(size.longest, at_once))))
 
 
 def _cut_evenly(count: int, batches: int) -> Iterator[list[int]]:

@@ -9,17 +9,10 @@ from polyhead_server.errors import DeviceLostError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Execution
 from polyhead_server.scheduling import admission
-from polyhead_server.scheduling.batch import (
-    DynamicAxes,
-    asked_bytes,
-    assemble,
-    computed_tokens,
-    outputs_of,
-    split,
-)
+from polyhead_server.scheduling.batch import DynamicAxes, JointWork
 from polyhead_server.scheduling.dispatch import Lanes, Planner
 from polyhead_server.scheduling.queue import Entry
-from polyhead_server.scheduling.work import Done, Work
+from polyhead_server.scheduling.work import Done
 
 _MOST_ASKED = 2**25
 """The bytes of what several requests may ask of their sequences in one run, padding included."""
@@ -62,20 +55,19 @@ def run_batch(
     groups = [entries]
     while groups:
         group = groups.pop()
-        if len(group) > 1 and dynamic.asked:
-            works = [entry.work for entry in group]
-            if asked_bytes(works, dynamic.sizes(works), dynamic) > _MOST_ASKED:
-                groups += [group[len(group) // 2 :], group[: len(group) // 2]]
-                continue
+        half = len(group) // 2
         try:
-            result = execute(session.engine, [entry.work for entry in group], dynamic)
+            joint = JointWork([entry.work for entry in group], dynamic)
+            if half and joint.asked_bytes() > _MOST_ASKED:
+                groups += [group[half:], group[:half]]
+                continue
+            result = execute(session.engine, joint)
         except DeviceLostError as error:  # each half would fail, too
             yield from (([entry], error) for entry in group)
         except Exception as error:
-            if len(group) == 1:
+            if not half:
                 yield group, error
                 continue
-            half = len(group) // 2
             groups += [some for some in (wanted(group[half:]), wanted(group[:half])) if some]
         else:
             size = planner.joint([entry.work.size for entry in group])
@@ -83,7 +75,7 @@ def run_batch(
             yield group, result
 
 
-def execute(engine: Runner, works: Sequence[Work], dynamic: DynamicAxes) -> Result:
+def execute(engine: Runner, joint: JointWork) -> Result:
     """Run requests together, once.
 
     Raises:
@@ -91,17 +83,16 @@ def execute(engine: Runner, works: Sequence[Work], dynamic: DynamicAxes) -> Resu
         EngineError: Anything else went wrong.
     """
     started_ns = time.perf_counter_ns()
-    sizes = dynamic.sizes(works)
-    feeds = assemble(works, sizes, dynamic)
+    feeds = joint.feeds()
     assembled_ns = time.perf_counter_ns()
-    values = engine.run(feeds, outputs_of(works))
+    values = engine.run(feeds, joint.outputs)
     computed_ns = time.perf_counter_ns()
-    outputs = split(values, works, sizes, dynamic)
+    outputs = joint.split(values)
     execution = Execution(
-        sequences=sum([work.size.rows for work in works]),
-        requests=len(works),
-        tokens=sum([work.real_tokens for work in works]),
-        padded_tokens=computed_tokens(works, sizes, dynamic),
+        sequences=joint.rows,
+        requests=len(joint.works),
+        tokens=sum([work.real_tokens for work in joint.works]),
+        padded_tokens=joint.computed_tokens(),
         input_ns=assembled_ns - started_ns,
         compute_ns=computed_ns - assembled_ns,
         output_ns=time.perf_counter_ns() - computed_ns,

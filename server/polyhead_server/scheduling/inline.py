@@ -10,10 +10,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
+from polyhead_server.scheduling.dispatch import WINDOW, Lanes, Planner
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work
@@ -106,82 +107,68 @@ class Iterations:
                 asyncio.get_running_loop().call_soon(self._run)
 
 
+@dataclass(kw_only=True, eq=False)
 class Inline:
-    """The small work of one model.
+    """The small work of one model."""
 
-    Args:
-        dispatch: Its lanes run it; best with one thread each, as sharing such work takes longer than doing
-            it. Its planner cuts what came into batches.
-        name: The model's name, for messages.
-        dynamic: Which axes of its inputs and outputs vary.
-        iterations: Those of the event loop, which all models share.
-        observer: Notified of callers that have left.
-        deliver: Answers work.
-    """
-
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        *,
-        name: str,
-        dynamic: DynamicAxes,
-        iterations: Iterations,
-        observer: Observer,
-        deliver: Deliver,
-    ) -> None:
-        self._lanes = dispatch.lanes
-        self._planner = dispatch.planner
-        self._name = name
-        self._dynamic = dynamic
-        self._loop = asyncio.get_running_loop()
-        self._iterations = iterations
-        self._observer = observer
-        self._deliver = deliver
-        self._most_seconds = _ITERATION_SECONDS / dispatch.lanes.count
-        self._waiting: deque[Entry] = deque()
-        self.tokens = 0
-        """N of all that wait."""
+    name: str
+    """The model's name, for messages."""
+    lanes: Lanes
+    """Run it; best with one thread each, as sharing such work takes longer than doing it."""
+    planner: Planner
+    """Cuts what came into batches."""
+    dynamic: DynamicAxes
+    iterations: Iterations
+    """Those of the event loop, which all models share."""
+    observer: Observer
+    """Notified of callers that have left."""
+    deliver: Deliver
+    """Answers work."""
+    waiting: deque[Entry] = field(default_factory=deque)
+    tokens: int = 0
+    """N of all that wait."""
 
     @property
     def requests(self) -> int:
         """The number of those that wait."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
-        seconds = self._lanes.costs.price(work.size)
+        seconds = self.lanes.costs.price(work.size)
         if seconds < _SMALL_SECONDS:
             return True
-        return seconds < self._most_seconds and self._iterations.seconds + seconds <= _ITERATION_SECONDS
+        most = _ITERATION_SECONDS / self.lanes.count
+        return seconds < most and self.iterations.seconds + seconds <= _ITERATION_SECONDS
 
     def fits(self, seconds: float) -> bool:
         """Return whether the first that waits, if any does, can run in so many seconds."""
-        return not self._waiting or self._waiting[0].seconds <= seconds
+        return not self.waiting or self.waiting[0].seconds <= seconds
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Run work in one of the next iterations of the loop."""
-        future: asyncio.Future[Done] = self._loop.create_future()
-        if not self._waiting:
-            self._iterations.line_up(self)
+        future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        if not self.waiting:
+            self.iterations.line_up(self)
         entry = Entry(
             work=work,
             answer=future,
             arrived_ns=time.perf_counter_ns(),
-            seconds=self._lanes.costs.marginal(work.size),  # a run's fixed cost is shared
-            number=self._iterations.number,
+            seconds=self.lanes.costs.marginal(work.size),  # a run's fixed cost is shared
+            number=self.iterations.number,
         )
-        self._waiting.append(entry)
+        self.waiting.append(entry)
         self.tokens += work.size.tokens
-        self._iterations.add(entry.seconds)
+        self.iterations.add(entry.seconds)
         return future
 
     def close(self) -> None:
         """Reject all that waits."""
-        entries = self._take(math.inf, len(self._waiting))
+        entries = self._take(math.inf, len(self.waiting))
         try:
-            self._deliver(self._wanted(entries), Drop.STOPPING)
+            self.deliver(self._wanted(entries), Drop.STOPPING)
         except Exception:  # a bug, here and below: the other callers must still get their answers
-            answer_broken(entries, self._name)
+            answer_broken(entries, self.name)
 
     def run(self, seconds: float) -> None:
         """Run what fits into so many seconds, at least the first that waits."""
@@ -189,42 +176,42 @@ class Inline:
         try:
             wanted = self._wanted(entries)
             sizes = [entry.work.size for entry in wanted]
-            for positions in self._planner.cut(sizes, self._lanes.costs) if sizes else ():
+            for positions in self.planner.cut(sizes, self.lanes.costs) if sizes else ():
                 batch = [wanted[position] for position in positions]
                 for some, result in run_batch(
-                    self._lanes, batch, dynamic=self._dynamic, planner=self._planner, wanted=self._wanted
+                    self.lanes, batch, dynamic=self.dynamic, planner=self.planner, wanted=self._wanted
                 ):
-                    self._deliver(some, result)
+                    self.deliver(some, result)
         except Exception:
-            answer_broken(entries, self._name)
+            answer_broken(entries, self.name)
 
     def _take(self, seconds: float, most: int) -> list[Entry]:
         """Take the first requests, as many as fit into so many seconds, and at least one if any waits."""
         taken: list[Entry] = []
-        while self._waiting and len(taken) < most:
-            entry = self._waiting[0]
+        while self.waiting and len(taken) < most:
+            entry = self.waiting[0]
             seconds -= entry.seconds
             if seconds < 0 and taken:
                 break
-            taken.append(self._waiting.popleft())
+            taken.append(self.waiting.popleft())
             self.tokens -= entry.work.size.tokens
-            self._iterations.seconds -= entry.seconds
+            self.iterations.seconds -= entry.seconds
         return taken
 
     def _wanted(self, entries: list[Entry]) -> list[Entry]:
         """Return the work whose answer is still wanted, and answer the rest."""
-        now, now_ns = self._loop.time(), time.perf_counter_ns()
+        now, now_ns = asyncio.get_running_loop().time(), time.perf_counter_ns()
         wanted = []
         for entry in entries:
             deadline, timeout = entry.work.deadline, entry.work.timeout
             # A timeout counts where others have run before, in an earlier iteration.
-            was_passed_over = entry.number < self._iterations.number
+            was_passed_over = entry.number < self.iterations.number
             if entry.answer.cancelled():
-                self._observer.on_drop(Drop.CANCELLED)
+                self.observer.on_drop(Drop.CANCELLED)
             elif (deadline is not None and now >= deadline) or (
                 timeout is not None and was_passed_over and now_ns - entry.arrived_ns > timeout * 1e9
             ):
-                self._deliver([entry], Drop.TIMEOUT)
+                self.deliver([entry], Drop.TIMEOUT)
             else:
                 wanted.append(entry)
         return wanted

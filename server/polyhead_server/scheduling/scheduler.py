@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from polyhead_server.errors import EngineError
@@ -24,6 +25,7 @@ _OLDEST_EVERY = 8
 """Every eighth batch takes the oldest request of any priority, so that the lowest is not starved."""
 
 
+@dataclass(eq=False)
 class Scheduler:
     """The queue in front of one engine. Lives on one event loop.
 
@@ -42,39 +44,29 @@ class Scheduler:
 
     Whoever removes it from the queue, under the queue's lock, sees to its answer. So whatever fails in a
     thread, `_end` finds everyone who waits.
-
-    Args:
-        dispatch: Chooses the batches and where they run. Its lanes also run small work on the event loop.
-        name: The model's name, for messages.
-        dynamic: Which axes of its inputs and outputs vary.
-        limits: What is accepted.
-        observer: Notified of every run and every drop.
-        iterations: Those of the event loop, on which small work runs. None leaves all work to the threads.
-        threads: Take batches and run them; replaced in tests.
-        on_broken: Called on the event loop when a bug has ended the scheduling, and no work is accepted any
-            more.
     """
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        *,
-        name: str,
-        dynamic: DynamicAxes,
-        limits: Limits,
-        observer: Observer,
-        iterations: Iterations | None = None,
-        threads: EngineThreads | None = None,
-        on_broken: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._dispatch = dispatch
-        self._name = name
-        self._dynamic = dynamic
-        self._observer = observer
-        self._on_broken = on_broken
+    dispatch: Dispatch
+    """Chooses the batches and where they run. Its lanes also run small work on the event loop."""
+    name: str
+    """The model's name, for messages."""
+    dynamic: DynamicAxes
+    """Which axes of its inputs and outputs vary."""
+    limits: Limits
+    """What is accepted."""
+    observer: Observer
+    """Notified of every run and every drop."""
+    iterations: Iterations | None = None
+    """Those of the event loop, on which small work runs. None leaves all work to the threads."""
+    threads: EngineThreads | None = None
+    """Take batches and run them; replaced in tests."""
+    on_broken: Callable[[], None] = lambda: None
+    """Called on the event loop when a bug has ended the scheduling, and no work is accepted any more."""
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue = Queue()
-        self._threads = threads or EngineThreads(f"engine-{name}", dispatch.lanes.count)
+        self._threads = self.threads or EngineThreads(f"engine-{self.name}", self.dispatch.lanes.count)
         self._batches = 0
         self._running: set[RunningBatch] = set()
         self._started = False
@@ -82,22 +74,23 @@ class Scheduler:
         self._broken = False
         self._ended = self._loop.create_future()
         self._admission = Admission(
-            name,
-            limits=limits,
-            dispatch=dispatch,
+            name=self.name,
+            limits=self.limits,
+            dispatch=self.dispatch,
             queue=self._queue,
             running=self._running,
-            observer=observer,
+            observer=self.observer,
             clock=self._loop.time,
         )
         self._inline: Inline | None = None
-        if iterations is not None:
+        if self.iterations is not None:
             self._inline = Inline(
-                dispatch,
-                name=name,
-                dynamic=dynamic,
-                iterations=iterations,
-                observer=observer,
+                name=self.name,
+                lanes=self.dispatch.lanes,
+                planner=self.dispatch.planner,
+                dynamic=self.dynamic,
+                iterations=self.iterations,
+                observer=self.observer,
                 deliver=self._deliver,
             )
 
@@ -114,10 +107,10 @@ class Scheduler:
             TooLargeError: There was not enough memory.
         """
         if self._closed:
-            self._observer.on_drop(Drop.STOPPING)
+            self.observer.on_drop(Drop.STOPPING)
             raise admission.dropped(Drop.STOPPING)
         if self._broken:
-            raise admission.broken(self._name)
+            raise admission.broken(self.name)
         self._admission.check_room(work, self.queued_tokens)
         if self._inline is not None and self._inline.takes(work):
             return self._inline.submit(work)
@@ -129,7 +122,7 @@ class Scheduler:
         self._deliver(self._queue.clear(), Drop.STOPPING)
         if self._inline is not None:
             self._inline.close()
-        for session in (self._dispatch.lanes, self._dispatch.wide):
+        for session in (self.dispatch.lanes, self.dispatch.wide):
             if session is not None:
                 session.engine.stop()
         if self._started:
@@ -151,7 +144,7 @@ class Scheduler:
         if not self._started:
             self._threads.start(self)
             self._started = True
-        if pieces := split_request(work, self._dynamic, self._dispatch):
+        if pieces := split_request(work, self.dynamic, self.dispatch):
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces]
             answer = pieces[0].reply.answer
         else:
@@ -166,7 +159,7 @@ class Scheduler:
             work=work,
             answer=self._loop.create_future(),
             arrived_ns=time.perf_counter_ns(),
-            seconds=self._dispatch.share(work.size),
+            seconds=self.dispatch.share(work.size),
             start_by=start_by,
             piece=piece,
         )
@@ -200,7 +193,7 @@ class Scheduler:
 
     def _count_drop(self, entry: Entry, reason: Drop) -> None:
         if entry.piece is None or entry.piece.reply.drops():
-            self._observer.on_drop(reason)
+            self.observer.on_drop(reason)
 
     def _deliver(self, entries: list[Entry], result: Result | Exception | Drop) -> None:
         """Answer work, all in one iteration of the loop.
@@ -212,7 +205,7 @@ class Scheduler:
         try:
             if isinstance(result, Result):
                 answer(entries, result)
-                self._observer.on_execution(result.execution)
+                self.observer.on_execution(result.execution)
                 return
             if self._closed and isinstance(result, EngineError):
                 result = Drop.STOPPING
@@ -224,7 +217,7 @@ class Scheduler:
                 elif not entry.answer.done():
                     entry.answer.set_exception(result)
         except Exception:  # a bug: the other callers must still get their answers
-            answer_broken(entries, self._name)
+            answer_broken(entries, self.name)
 
     def _drop_late(self, entry: Entry) -> None:
         self._drop(entry, Drop.EXPIRED if self._has_expired(entry) else Drop.TIMEOUT)
@@ -240,10 +233,10 @@ class Scheduler:
             left += batch.entries
         for entry in left:
             if not entry.answer.done():
-                entry.answer.set_exception(admission.broken(self._name))
+                entry.answer.set_exception(admission.broken(self.name))
         if not self._closed:
             self._broken = True
-            self._on_broken()
+            self.on_broken()
 
     # ---- In the engine's threads ---------------------------------------------------------------
 
@@ -268,12 +261,12 @@ class Scheduler:
         now = self._loop.time()
         running = list(self._running)  # other threads change it
         sizes = [entry.work.size for entry in window]
-        decision = self._dispatch.next(sizes, len(running), free_in(running, now))
+        decision = self.dispatch.next(sizes, len(running), free_in(running, now))
         if decision is None:
             return None
         positions, session = decision
         entries = [window[position] for position in positions]
-        size = self._dispatch.planner.joint([entry.work.size for entry in entries])
+        size = self.dispatch.planner.joint([entry.work.size for entry in entries])
         seconds = session.costs.price(size)
         return RunningBatch(session=session, ends=now + seconds, entries=entries)
 
@@ -283,8 +276,8 @@ class Scheduler:
             for some, result in run_batch(
                 batch.session,
                 batch.entries,
-                dynamic=self._dynamic,
-                planner=self._dispatch.planner,
+                dynamic=self.dynamic,
+                planner=self.dispatch.planner,
                 wanted=partial(self._wanted, batch),
             ):
                 if isinstance(result, Result):
@@ -293,8 +286,8 @@ class Scheduler:
                             entry.piece.reply.write(entry.piece, outputs)
                 self._send(batch, some, result)
         except Exception:  # a bug: the other callers must still get their answers
-            LOGGER.exception("a batch of %s failed outside its engine", self._name)
-            self._send(batch, batch.entries, admission.broken(self._name))
+            LOGGER.exception("a batch of %s failed outside its engine", self.name)
+            self._send(batch, batch.entries, admission.broken(self.name))
 
     def ended(self) -> None:
         """Finish once no thread runs any more."""

@@ -140,7 +140,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.PRECISION: manifest.precision,
         Property.DRIFT: None if drift is None else json.dumps(drift.of(signature.graph)),
         Property.COMPUTE_PRECISION: _compute_precision(model),
-        Property.COMPUTE_DRIFT: _compute_drift(model),
+        Property.COMPUTE_DRIFT: json.dumps(model.drift) if model.drift else None,
         Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
         Property.PARAMETERS: manifest.parameters,
         Property.VOCABULARY: encoder.vocabulary,
@@ -153,13 +153,6 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.FORMAT: manifest.format,
     }
     return {name.value: "" if value is None else str(value) for name, value in values.items()}
-
-
-def _compute_drift(model: Model) -> str | None:
-    """Return what the precision of computation changes, as JSON; None in fp32, and until it is measured."""
-    if model.drift is None or not model.drift.done():
-        return None
-    return json.dumps(model.drift.result().facts())
 
 
 def _compute_precision(model: Model) -> str:

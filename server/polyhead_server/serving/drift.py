@@ -4,8 +4,8 @@ Shape letters: B batch, T tokens, D d_model, P behind dense layers, V width of t
 width.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,105 +26,65 @@ _BATCH = 4
 _RANDOM_TOKENS = 16
 
 
-@dataclass(frozen=True)
-class VectorCosines:
-    """Cosines of vectors with those of fp32."""
-
-    least: float
-    mean: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputeDrift:
-    """How far outputs are from those that fp32 gives. Padding does not count."""
-
-    inputs: str
-    """What was measured on."""
-    cosines: Mapping[str, VectorCosines]
-    """Of outputs that hold vectors."""
-    deviations: Mapping[str, float]
-    """The largest |difference| / max(1, |fp32|) of each output; infinite where only one is defined."""
-    other_top_keys: Mapping[str, float]
-    """The share of queries whose strongest key is another, of outputs that hold attention."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return it for JSON, to six digits; null for what is infinite."""
-        facts: dict[str, Any] = _rounded(asdict(self))
-        return facts
-
-
 def measure_drift(
     engine: Runner, reference: Runner, signature: Signature, tokeniser: Tokeniser | None
-) -> ComputeDrift:
-    """Run a graph on the same inputs twice, and compare.
+) -> dict[str, Any]:
+    """Run a graph on the same inputs twice, and compare what is not padding.
 
     Args:
-        engine: Computes in the precision to judge.
-        reference: Computes in fp32.
-        signature: The graph's inputs and outputs.
-        tokeniser: The family's; without one, inputs are random.
+        engine: Runs the graph in the precision that is measured.
+        reference: Runs it in fp32.
+        signature: Its inputs and outputs.
+        tokeniser: The family's, if it has one.
 
-    Raises:
-        EngineError: A run failed.
+    Returns:
+        What metadata show, to six digits: the `inputs` that were measured on, and by output the `cosines`
+        of vectors with those of fp32 (`least` and `mean`), the `deviations`, the largest
+        |difference| / max(1, |fp32|), which is None where only one is defined, and for attention the
+        `other_top_keys`, the share of queries whose strongest key is another.
     """
-    measured = _Measured(signature)
+    cosines: dict[str, list[Array]] = defaultdict(list)
+    deviations: dict[str, list[float]] = defaultdict(list)
+    others: dict[str, list[Array]] = defaultdict(list)
     names = [spec.name for spec in signature.results]
     for feeds in _inputs(signature, tokeniser):
-        measured.add(feeds, engine.run(feeds, names), reference.run(feeds, names))
-    return measured.drift("random inputs" if tokeniser is None else f"{len(MEASURED)} sentences")
-
-
-class _Measured:
-    def __init__(self, signature: Signature) -> None:
-        self._signature = signature
-        self._cosines: dict[str, list[Array]] = {}
-        self._deviations: dict[str, float] = {}
-        self._others: dict[str, list[Array]] = {}
-
-    def add(self, feeds: Arrays, ours: Arrays, theirs: Arrays) -> None:
-        """Compare the outputs of one run."""
-        for spec in self._signature.results:
-            mine, its = (np.asarray(each[spec.name]) for each in (ours, theirs))
-            exists = self._exists(spec, feeds, mine.shape)
+        ours, theirs = engine.run(feeds, names), reference.run(feeds, names)
+        for spec in signature.results:
+            mine, its = np.asarray(ours[spec.name]), np.asarray(theirs[spec.name])
+            exists = _exists(spec, signature, feeds, mine.shape)
             if spec.role == TOP_KEYS:
-                has_any = its[..., 0] >= 0
-                self._others.setdefault(spec.name, []).append((mine != its)[..., 0][has_any])
+                others[spec.name].append((mine != its)[..., 0][its[..., 0] >= 0])
             if not np.issubdtype(mine.dtype, np.floating):
                 continue
-            worst = change(mine[exists], its[exists])
-            self._deviations[spec.name] = max(self._deviations.get(spec.name, 0.0), worst)
+            deviations[spec.name].append(change(mine[exists], its[exists]))
             if spec.axes[-1] in {"D", "P", "V", "K"}:
                 vectors = exists[..., 0]
-                self._cosines.setdefault(spec.name, []).append(cosines_of(mine[vectors], its[vectors]))
+                cosines[spec.name].append(cosines_of(mine[vectors], its[vectors]))
             elif spec.is_attention:
                 tops = [np.where(exists, each, -1).argmax(-1) for each in (mine, its)]
-                queries = exists.any(-1)
-                self._others.setdefault(spec.name, []).append((tops[0] != tops[1])[queries])
+                others[spec.name].append((tops[0] != tops[1])[exists.any(-1)])
+    found = {name: np.concatenate(parts) for name, parts in cosines.items()}
+    return {
+        "inputs": "random inputs" if tokeniser is None else f"{len(MEASURED)} sentences",
+        "cosines": {
+            name: {"least": _rounded(each.min()), "mean": _rounded(each.mean())}
+            for name, each in found.items()
+        },
+        "deviations": {name: _rounded(max(each)) for name, each in deviations.items()},
+        "other_top_keys": {name: _rounded(np.concatenate(each).mean()) for name, each in others.items()},
+    }
 
-    def drift(self, inputs: str) -> ComputeDrift:
-        """Sum up."""
-        cosines = {name: np.concatenate(parts) for name, parts in self._cosines.items()}
-        return ComputeDrift(
-            inputs=inputs,
-            cosines={
-                name: VectorCosines(float(each.min()), float(each.mean())) for name, each in cosines.items()
-            },
-            deviations=self._deviations,
-            other_top_keys={
-                name: float(np.concatenate(parts).mean()) for name, parts in self._others.items()
-            },
-        )
 
-    def _exists(self, spec: TensorSpec, feeds: Arrays, shape: tuple[int, ...]) -> Array:
-        """Return which elements of an output are not padding."""
-        exists: Array = np.ones(shape, np.bool_)
-        letters = {each.fill: feeds[each.name] for each in self._signature.lengths}
-        for axis, letter in enumerate(spec.axes):
-            if letter in letters:
-                inside = np.arange(shape[axis]) < letters[letter][:, None]
-                others = [at for at in range(1, len(shape)) if at != axis]
-                exists = np.logical_and(exists, np.expand_dims(inside, others))
-        return exists
+def _exists(spec: TensorSpec, signature: Signature, feeds: Arrays, shape: tuple[int, ...]) -> Array:
+    """Return which elements of an output are not padding."""
+    exists: Array = np.ones(shape, np.bool_)
+    letters = {each.fill: feeds[each.name] for each in signature.lengths}
+    for axis, letter in enumerate(spec.axes):
+        if letter in letters:
+            inside = np.arange(shape[axis]) < letters[letter][:, None]
+            others = [at for at in range(1, len(shape)) if at != axis]
+            exists = np.logical_and(exists, np.expand_dims(inside, others))
+    return exists
 
 
 def _inputs(signature: Signature, tokeniser: Tokeniser | None) -> Iterator[Arrays]:
@@ -165,9 +125,6 @@ def _random_tensor(spec: TensorSpec, shape: tuple[int, ...], random: np.random.G
     return random.integers(0, below, shape).astype(spec.dtype)
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if np.isfinite(value) else None
-    return value
+def _rounded(value: Any) -> float | None:
+    """Return a number to six digits; None for what is infinite, which JSON does not have."""
+    return float(f"{value:.6g}") if np.isfinite(value) else None

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import check_precision
@@ -24,7 +24,7 @@ from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size, measure_prior
-from polyhead_server.serving.drift import ComputeDrift, measure_drift
+from polyhead_server.serving.drift import measure_drift
 from polyhead_server.serving.tokeniser import Tokeniser, open_tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
@@ -35,17 +35,17 @@ _MEASURED_BYTES = 256 * 2**20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Loaded:
     """One graph, ready to run."""
 
     signature: Signature
     lanes: Lanes
-    wide: Lanes | None
+    wide: Lanes | None = None
     """A session whose runs have the threads of all lanes; None leaves all to the lanes."""
-    tokeniser: Tokeniser | None
-    drift: Future[ComputeDrift] | None = None
-    """What computing in another precision than fp32 changes, once that is measured; None in fp32."""
+    tokeniser: Tokeniser | None = None
+    drift: dict[str, Any] = field(default_factory=dict)
+    """What computing in another precision than fp32 changes; empty in fp32, and until it is measured."""
 
     def close(self) -> None:
         """Free its memory after its last run. May block for some moments."""
@@ -67,24 +67,21 @@ class Failed:
     """What happened. The log may show it, the index does not."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Loader:
-    """Load versions, several side by side, and open as many sessions at once as there are threads.
+    """Load versions, several side by side, and open as many sessions at once as there are threads."""
 
-    Args:
-        device: Where sessions run.
-        threads: CPU threads of all runs of a graph together.
-        lanes: How many batches of a graph run side by side; 0 chooses.
-        lost: Called, from any thread, when this process loses the device.
-    """
+    device: Device
+    """Where sessions run."""
+    threads: int
+    """CPU threads of all runs of a graph together."""
+    lanes: int = 0
+    """How many batches of a graph run side by side; 0 chooses."""
+    lost: Callable[[], None] = lambda: None
+    """Called, from any thread, when this process loses the device."""
 
-    def __init__(
-        self, *, device: Device, threads: int, lanes: int = 0, lost: Callable[[], None] = lambda: None
-    ) -> None:
-        self._device = device
-        self._threads = threads
-        self._lanes = lanes
-        self._lost = lost
-        self._slots = threading.Semaphore(threads)
+    def __post_init__(self) -> None:
+        self._slots = threading.Semaphore(self.threads)
         self._measuring = threading.Lock()  # one at a time, beside what is loaded and served
 
     def load(self, version: VersionFolder) -> Generator[Loaded | Failed]:
@@ -98,7 +95,7 @@ class Loader:
         manifest = version.manifest
         left = list(manifest.graphs)
         try:
-            check_precision(manifest.precision, self._device)
+            check_precision(manifest.precision, self.device)
             signatures = {graph: signature_of(manifest, graph) for graph in manifest.graphs}
             if version.source is not None:
                 fetch(version.source, version.folder, manifest)
@@ -115,15 +112,15 @@ class Loader:
                     yield result
                     if isinstance(result, Loaded):
                         loaded.append(result)
-                if self._device.compute_precision != "fp32":
+                if self.device.compute_precision != "fp32":
                     start(partial(self._measure_drifts, folder, loaded, copies.pop_all()))
         except Exception as error:
             failed = _failure(error)
             yield from (failed(name=manifest.served_name(graph), version=version.version) for graph in left)
 
     def _load_graph(self, path: Path, signature: Signature, tokeniser: Tokeniser | None) -> Loaded | Failed:
-        device, threads = self._device, self._threads
-        count = self._lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
+        device, threads = self.device, self.threads
+        count = self.lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
         counts = [max(1, threads // count), threads] if device.host_threads and count > 1 else [threads]
         lanes = [count, 1][: len(counts)]
         opening = [
@@ -139,7 +136,7 @@ class Loader:
             for engine in engines:
                 engine.close()
             return _failure(error)(name=signature.name, version=signature.version)
-        model = partial(CostModel, doubling_tokens=DOUBLING_TOKENS if self._device.host_threads else inf)
+        model = partial(CostModel, doubling_tokens=DOUBLING_TOKENS if self.device.host_threads else inf)
         wide = None
         if engines[1:]:
             # As if threads shared the work without loss: runs soon show what it really takes. A price that
@@ -151,7 +148,6 @@ class Loader:
             lanes=Lanes(engine=engines[0], costs=model(prior), count=count),
             wide=wide,
             tokeniser=tokeniser,
-            drift=None if self._device.compute_precision == "fp32" else Future(),
         )
 
     def _open(self, path: Path, signature: Signature, threads: int, lanes: int) -> Engine:
@@ -159,10 +155,10 @@ class Loader:
             return Engine(
                 path,
                 signature=signature,
-                device=self._device,
+                device=self.device,
                 threads=threads,
                 lanes=lanes,
-                lost=self._lost,
+                lost=self.lost,
             )
 
     def _measure(self, engine: Engine, signature: Signature) -> Mapping[Size, float]:
@@ -178,23 +174,19 @@ class Loader:
         """Compare sessions with others that compute in fp32, which are closed again, as are the copies."""
         with copies, self._measuring:
             for one in loaded:
-                if one.drift is None:
-                    continue
                 signature = one.signature
                 path = folder / signature.manifest.graphs[signature.graph].file
                 try:
-                    drift = drift_on(self._device, path, one.lanes.engine, signature, one.tokeniser)
+                    one.drift.update(drift_on(self.device, path, one.lanes.engine, signature, one.tokeniser))
                 except Exception as error:  # such as: it went out of service meanwhile
                     LOGGER.warning(
                         "%s: what its precision changes was not measured: %s", signature.name, error
                     )
-                else:
-                    one.drift.set_result(drift)
 
 
 def drift_on(
     device: Device, path: Path, engine: Runner, signature: Signature, tokeniser: Tokeniser | None
-) -> ComputeDrift:
+) -> dict[str, Any]:
     """Measure what a device's precision of computation changes.
 
     Args:
@@ -212,10 +204,10 @@ def drift_on(
         drift = measure_drift(engine, exact, signature, tokeniser)
     finally:
         exact.close()
-    for name, cosine in drift.cosines.items():
+    for name, cosine in drift["cosines"].items():
         LOGGER.info(
-            "%s: %s in %s has a cosine of at least %.5f with fp32, %.5f in the mean, on %s",
-            *(signature.name, name, device.compute_precision, cosine.least, cosine.mean, drift.inputs),
+            "%s: %s in %s has a cosine of at least %s with fp32, %s in the mean, on %s",
+            *(signature.name, name, device.compute_precision, *cosine.values(), drift["inputs"]),
         )
     return drift
 

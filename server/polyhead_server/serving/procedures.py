@@ -8,13 +8,7 @@ from google.protobuf.message import Message
 
 from polyhead_proto import messages as pb
 from polyhead_server.errors import InvalidRequestError, UnknownModelError, UnsupportedError, listed, quoted
-from polyhead_server.serving.catalogue import (
-    model_config,
-    model_metadata,
-    model_statistics,
-    repository_index,
-    server_metadata,
-)
+from polyhead_server.serving import catalogue
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, ModelState, Registry
@@ -74,7 +68,7 @@ class Procedures:
         return pb.ServerReadyResponse(ready=self._lifecycle.ready)
 
     async def _server_metadata(self, _: pb.ServerMetadataRequest) -> Message:
-        return server_metadata(self._settings)
+        return catalogue.server_metadata(self._settings)
 
     async def _model_ready(self, request: pb.ModelReadyRequest) -> Message:
         try:
@@ -85,17 +79,17 @@ class Procedures:
         return pb.ModelReadyResponse(ready=ready)
 
     async def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:
-        return model_metadata(self._find(request), self._registry, self._settings)
+        return catalogue.model_metadata(self._find(request), self._registry, self._settings)
 
     async def _model_config(self, request: pb.ModelConfigRequest) -> Message:
-        return model_config(self._find(request), self._settings)
+        return catalogue.model_config(self._find(request), self._settings)
 
     async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Message:
         models = [self._find(request)] if request.name else self._registry.models()
-        return await asyncio.to_thread(model_statistics, models, self._registry.metrics)
+        return await asyncio.to_thread(catalogue.model_statistics, models, self._registry.metrics)
 
     async def _repository_index(self, request: pb.RepositoryIndexRequest) -> Message:
-        return repository_index(self._registry, ready_only=request.ready)
+        return catalogue.repository_index(self._registry, ready_only=request.ready)
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> Message:
         """Load a family as it is in the repository now, and return when it is served."""
@@ -118,13 +112,9 @@ class Procedures:
         """Finish a change even if its caller leaves."""
         task = asyncio.get_running_loop().create_task(change)
         self._changes.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its caller may have left
         await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._changes.discard(task)
-        if not task.cancelled():
-            task.exception()  # its caller has it, or has left
 
     def _check_change(self, request: Any, *accepted: str) -> None:
         if self._settings.repository_mode != "explicit":

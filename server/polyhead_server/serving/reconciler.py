@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -14,32 +15,22 @@ from polyhead_server.serving.loading import in_thread
 from polyhead_server.serving.versions import ServedVersions
 
 
+@dataclass(kw_only=True)
 class Reconciler:
-    """Make the models in service follow the repository. Lives on the event loop.
+    """Make the models in service follow the repository. Lives on the event loop."""
 
-    Args:
-        models: The repository's folder.
-        versions: Loads, replaces and retires what it holds.
-        side_by_side: How many families are looked at and loaded at once.
-        families: The only ones to serve; none is all.
-    """
-
-    def __init__(
-        self,
-        models: Path | RemoteFolder,
-        versions: ServedVersions,
-        *,
-        side_by_side: int,
-        families: Sequence[str] = (),
-    ) -> None:
-        self._models = models
-        self._families = families
-        self._versions = versions
-        self._side_by_side = side_by_side
-        self._one_at_a_time = asyncio.Lock()
-        self._updates: set[asyncio.Task[None]] = set()
-        """Those in progress."""
-        self._closed = False
+    models: Path | RemoteFolder
+    """The repository's folder."""
+    versions: ServedVersions
+    """Loads, replaces and retires what it holds."""
+    side_by_side: int
+    """How many families are looked at and loaded at once."""
+    families: Sequence[str] = ()
+    """The only ones to serve; none is all."""
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    updates: set[asyncio.Task[None]] = field(default_factory=set)
+    """Those in progress."""
+    closed: bool = False
 
     async def look(self, *, may_be_empty: bool) -> Scan:
         """Read the repository's manifests, and register what will be loaded first, and what cannot be.
@@ -52,8 +43,8 @@ class Reconciler:
         """
         found = [version for name in await self._names() for version in await self._scan(name)]
         if not found and not may_be_empty:
-            raise no_models(self._models)
-        self._versions.declare(found)
+            raise no_models(self.models)
+        self.versions.declare(found)
         return found
 
     async def reconcile(self, found: Scan | None = None) -> None:
@@ -68,9 +59,9 @@ class Reconciler:
         Raises:
             StartError: The repository cannot be read.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             names = await self._names() if found is None else [one.family for one in found]
-            slots = asyncio.Semaphore(self._side_by_side)
+            slots = asyncio.Semaphore(self.side_by_side)
 
             async def follow(name: str) -> None:
                 async with slots:
@@ -80,7 +71,7 @@ class Reconciler:
                         versions = [one for one in found if one.family == name]
                     await self._update(name, versions, patient=True)
 
-            each = map(follow, sorted({*names, *self._versions.families}))
+            each = map(follow, sorted({*names, *self.versions.families}))
             for error in filter(None, await asyncio.gather(*each, return_exceptions=True)):
                 raise error  # the first, after all have been followed
 
@@ -102,15 +93,15 @@ class Reconciler:
             UnknownModelError: It holds no such family.
             NotLoadedError: A version cannot be loaded; what was served still is.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             found = await self._scan(name) if FAMILY.fullmatch(name) else []
             if not found:
                 raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
-            if name in self._versions.families:
-                self._versions.families[name].failures.clear()
-                self._versions.families[name].logged.clear()  # who asks again is told again
+            if name in self.versions.families:
+                self.versions.families[name].failures.clear()
+                self.versions.families[name].logged.clear()  # who asks again is told again
             await self._update(name, found, patient=False)
-            self._versions.check(name)
+            self.versions.check(name)
 
     async def unload(self, name: str) -> None:
         """Take a family out of service; accepted requests are finished.
@@ -118,27 +109,27 @@ class Reconciler:
         Raises:
             UnknownModelError: There is no such family.
         """
-        async with self._one_at_a_time:
-            self._versions.unload(name)
+        async with self.one_at_a_time:
+            self.versions.unload(name)
 
     async def close(self) -> None:
         """End the work in progress, and close the models that are out of service."""
-        self._closed = True
-        for update in self._updates:
+        self.closed = True
+        for update in self.updates:
             update.cancel()
-        await self._versions.close()
+        await self.versions.close()
 
     async def _names(self) -> Sequence[str]:
-        names = await in_thread(partial(list_families, self._models))
-        return [name for name in names if not self._families or name in self._families]
+        names = await in_thread(partial(list_families, self.models))
+        return [name for name in names if not self.families or name in self.families]
 
     async def _scan(self, name: str) -> Scan:
-        return await in_thread(partial(scan_family, self._models / name))
+        return await in_thread(partial(scan_family, self.models / name))
 
     async def _update(self, name: str, found: Scan, *, patient: bool) -> None:
-        update = asyncio.ensure_future(self._versions.update(name, found, patient=patient))
-        if self._closed:
+        update = asyncio.ensure_future(self.versions.update(name, found, patient=patient))
+        if self.closed:
             update.cancel()
-        self._updates.add(update)
-        update.add_done_callback(self._updates.discard)
+        self.updates.add(update)
+        update.add_done_callback(self.updates.discard)
         await update

@@ -5,7 +5,6 @@ It changes on the event loop only; models may be found from any thread.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -13,10 +12,8 @@ from polyhead_server.engine.device import Device
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
 from polyhead_server.observability.metrics import Metrics
 from polyhead_server.observability.statistics import Statistics
-from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Scheduler
-from polyhead_server.serving.drift import ComputeDrift
-from polyhead_server.serving.tokeniser import Tokeniser
+from polyhead_server.serving.loading import Loaded
 
 _LOADING_RETRY_MS = 500
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -56,19 +53,13 @@ class ModelState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Model:
-    """One graph of one version, ready to answer."""
+class Model(Loaded):
+    """One graph of one version, ready to answer. Close it once its scheduler is closed."""
 
-    signature: Signature
     scheduler: Scheduler
-    tokeniser: Tokeniser | None
     device: Device
     """Where it runs."""
     statistics: Statistics
-    drift: Future[ComputeDrift] | None = None
-    """What computing in another precision than fp32 changes, once that is measured."""
-    close: Callable[[], None] = lambda: None
-    """Frees its memory once the scheduler is closed. May block for some moments."""
     lease: Lease = field(default_factory=Lease)
     """Held by every request that found this model, until the engine has answered it."""
 

@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens.
 
 import json
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,22 +221,12 @@ class Tokeniser:
         check_total(*shape, max_total)
         if form != PLAIN:
             self._give_form(form, ids, types, tokens)
-        lengths = [len(row) for row in ids]
-        input_ids, token_type_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for row, length in enumerate(lengths):
-            input_ids[row, :length] = ids[row]
-            token_type_ids[row, :length] = types[row]
-        padded = None
-        if with_spans:
-            padded = np.full((*shape, 3), OF_NO_TEXT, np.int32)
-            for row, span in enumerate(spans):
-                padded[row, : len(span)] = span
         return Tokenised(
-            input_ids=input_ids,
-            token_type_ids=token_type_ids,
-            lengths=np.array(lengths, np.int32),
+            input_ids=padded(ids, np.zeros(shape, np.int64)),
+            token_type_ids=padded(types, np.zeros(shape, np.int64)),
+            lengths=np.array(list(map(len, ids)), np.int32),
             tokens=tokens,
-            spans=padded,
+            spans=padded(spans, np.full((*shape, 3), OF_NO_TEXT, np.int32)) if with_spans else None,
         )
 
     def _give_form(
@@ -306,6 +296,13 @@ class Tokeniser:
             [names[number] for number in row[:length].tolist()]
             for row, length in zip(input_ids, lengths.tolist(), strict=True)
         ]
+
+
+def padded(rows: Iterable[Any], whole: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of padding [B, T, …], with rows of at most T written into it."""
+    for place, row in zip(whole, rows, strict=True):
+        place[: len(row)] = row
+    return whole
 
 
 def _prefix_tokens(form: ManifestForm) -> int:

@@ -48,34 +48,22 @@ class Family:
     """Versions in service that the last scan did not find."""
 
 
+@dataclass(kw_only=True)
 class ServedVersions:
-    """Loads, replaces and retires versions. Lives on the event loop; loading happens in threads.
+    """Loads, replaces and retires versions. Lives on the event loop; loading happens in threads."""
 
-    Args:
-        registry: The models in service.
-        policy: Which versions to serve.
-        load: Loads the graphs of a version; called in a thread.
-        build: Makes a model of a loaded graph.
-        retired: Called for each model that is out of service and has given its last answer.
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        *,
-        policy: Policy,
-        load: Load,
-        build: Callable[[Loaded], Model],
-        retired: Callable[[Model], None],
-    ) -> None:
-        self.families: dict[str, Family] = {}
-        self.registry = registry
-        self._policy = policy
-        self._load = load
-        self._build = build
-        self._retired = retired
-        self._retiring: set[Model] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+    registry: Registry
+    """The models in service."""
+    policy: Policy
+    load: Load
+    """Loads the graphs of a version; called in a thread."""
+    build: Callable[[Loaded], Model]
+    """Makes a model of a loaded graph."""
+    retired: Callable[[Model], None]
+    """Called for each model that is out of service and has given its last answer."""
+    families: dict[str, Family] = field(default_factory=dict)
+    retiring: set[Model] = field(default_factory=set)
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def declare(self, found: Scan) -> None:
         """Register what will be loaded first, and what cannot be."""
@@ -85,7 +73,7 @@ class ServedVersions:
                 family = self.families.setdefault(one.family, Family(one.family))
                 self._report_failure(family, one.version, one.reason, [one.family])
             else:
-                if self._policy == "all" or one.family not in seen:
+                if self.policy == "all" or one.family not in seen:
                     self._declare(one)
                 seen.add(one.family)
 
@@ -108,7 +96,7 @@ class ServedVersions:
         for one in found:
             if await self._serve(family, one):
                 in_service.append(one.version)
-                if self._policy == "latest":
+                if self.policy == "latest":
                     break
         # Where the newest version cannot be loaded and none takes its place, the served ones stay.
         for version in sorted(gone if not in_service else family.served.keys() - {*in_service}):
@@ -153,9 +141,9 @@ class ServedVersions:
 
     async def close(self) -> None:
         """Close the models that are out of service, whether or not they have given their last answer."""
-        for model in list(self._retiring):
+        for model in list(self.retiring):
             self._close(model)
-        await asyncio.gather(*self._closing)
+        await asyncio.gather(*self.closing)
 
     def _declare(self, version: VersionFolder) -> None:
         for graph in version.manifest.graphs:
@@ -191,7 +179,7 @@ class ServedVersions:
         loaded: list[Loaded] = []
         failed: list[Failed] = []
         models: list[Model] = []
-        results = self._load(found)
+        results = self.load(found)
         while (result := await _next(results)) is not None:
             if isinstance(result, Failed):
                 failed.append(result)
@@ -223,7 +211,7 @@ class ServedVersions:
         return True
 
     def _put_into_service(self, loaded: Loaded) -> Model:
-        model = self._build(loaded)
+        model = self.build(loaded)
         self._retire(self.registry.ready(model))
         return model
 
@@ -268,16 +256,16 @@ class ServedVersions:
     def _retire(self, model: Model | None) -> None:
         """Close a model that is out of service after its last answer."""
         if model is not None:
-            self._retiring.add(model)
+            self.retiring.add(model)
             model.lease.end(lambda: self._close(model))
 
     def _close(self, model: Model) -> None:
-        if model in self._retiring:
-            self._retiring.discard(model)
-            self._retired(model)
+        if model in self.retiring:
+            self.retiring.discard(model)
+            self.retired(model)
             task = asyncio.get_running_loop().create_task(_close(model))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self.closing.add(task)
+            task.add_done_callback(self.closing.discard)
 
 
 async def _next(results: Results) -> Loaded | Failed | None:

@@ -27,8 +27,8 @@ print(libc.mallinfo2().hblks - before)
 
 
 HOLES = """
-import asyncio, ctypes, os, resource
-from polyhead_server.engine.allocator import give_memory_back, keep_trim, trim
+import asyncio, ctypes, resource
+from polyhead_server.engine.allocator import give_memory_back, keep_trim
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -50,15 +50,13 @@ def make_holes():
 
 give_memory_back()
 full = make_holes()
-print(trim(), full - resident() > 40)
-full = make_holes()
 async def wait():
     trimming = asyncio.ensure_future(keep_trim(every=0.01))
-    while full - resident() < 20 and not os.environ.get("MALLOC_TRIM_THRESHOLD_"):
+    while full - resident() <= 40 and not trimming.done():
         await asyncio.sleep(0.01)
     trimming.cancel()
 asyncio.run(asyncio.wait_for(wait(), 120))
-print("done")
+print(full - resident() > 40)
 """
 
 
@@ -85,8 +83,8 @@ def test_what_the_environment_says_is_left() -> None:
 
 
 def test_holes_between_small_blocks_are_given_back() -> None:
-    assert look(HOLES) == ["True", "True", "done"]
+    assert look(HOLES) == ["True"]
 
 
 def test_holes_are_left_where_the_environment_sets_the_allocator_up() -> None:
-    assert look(HOLES, MALLOC_TRIM_THRESHOLD_="100000000") == ["False", "False", "done"]
+    assert look(HOLES, MALLOC_TRIM_THRESHOLD_="100000000") == ["False"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from polyhead_server.engine.device import CPU, CUDA, OPENVINO, check_provider
+from polyhead_server.engine.device import CPU, CUDA, OPENVINO
 from polyhead_server.engine.devices import (
     check_precision,
     choose_device,
@@ -19,7 +19,7 @@ from polyhead_server.engine.devices import (
     on_cpu,
     on_cuda,
 )
-from polyhead_server.engine.session import placed
+from polyhead_server.engine.session import check_provider, placed
 from polyhead_server.errors import DeviceError, RepositoryError
 
 MISSING = "missing libcublas.so.13"

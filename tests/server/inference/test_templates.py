@@ -28,7 +28,7 @@ def tiny(repository: Path) -> Model:
     return Model(
         signature=signature,
         scheduler=cast(Any, None),
-        tokeniser=None,
+        lanes=cast(Any, None),
         device=on_cpu(""),
         statistics=Statistics("tiny", 1),
     )

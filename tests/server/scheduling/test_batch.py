@@ -5,13 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from polyhead_server.scheduling import DynamicAxes, Size, Work
-from polyhead_server.scheduling.batch import (
-    assemble,
-    computed_tokens,
-    measure,
-    outputs_of,
-    split,
-)
+from polyhead_server.scheduling.batch import JointWork, measure
 
 DYNAMIC = DynamicAxes(
     inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
@@ -37,13 +31,13 @@ def test_one_request_is_passed_on_untouched() -> None:
     one = work(2, 3)
     outputs = {"output": np.zeros((2, 3, 3))}
 
-    assert assemble([one], DYNAMIC.sizes([one]), DYNAMIC) is one.feeds
-    assert split(outputs, [one], DYNAMIC.sizes([one]), DYNAMIC)[0] is outputs
+    assert JointWork([one], DYNAMIC).feeds() is one.feeds
+    assert JointWork([one], DYNAMIC).split(outputs)[0] is outputs
 
 
 def test_shorter_ones_are_padded_with_zeros() -> None:
     works = [work(1, 2), work(2, 4), work(1, 1)]
-    feeds = assemble(works, DYNAMIC.sizes(works), DYNAMIC)
+    feeds = JointWork(works, DYNAMIC).feeds()
 
     assert feeds["x"].shape == (4, 4, 3)
     assert feeds["mask"].shape == (4, 4, 4)
@@ -55,7 +49,7 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"][0].sum() == 4
     assert feeds["x"].dtype == np.float32
     assert feeds["mask"].dtype == np.bool_
-    assert computed_tokens(works, DYNAMIC.sizes(works), DYNAMIC) == 16
+    assert JointWork(works, DYNAMIC).computed_tokens() == 16
     assert sum(one.real_tokens for one in works) == 11
 
 
@@ -65,13 +59,13 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
         work(2, 4, ("pooled",)),
         work(1, 1, ("attention.0", "pooled")),
     ]
-    assert outputs_of(works) == ["output", "attention.0", "pooled"]
+    assert JointWork(works, DYNAMIC).outputs == ["output", "attention.0", "pooled"]
     outputs = {
         "output": RANDOM.standard_normal((4, 4, 3)),
         "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),
         "pooled": RANDOM.standard_normal((4, 3)),
     }
-    first, second, third = split(outputs, works, DYNAMIC.sizes(works), DYNAMIC)
+    first, second, third = JointWork(works, DYNAMIC).split(outputs)
 
     assert list(first) == ["output", "attention.0"]
     assert list(second) == ["pooled"]
@@ -111,8 +105,8 @@ def test_two_sequences_have_the_lengths_of_both() -> None:
         assert size == Size(2, memory, tokens + memory + 3)
         works.append(Work(feeds=feeds, outputs=[], size=size, real_tokens=real_tokens))
 
-    assert computed_tokens(works, dynamic.sizes(works), dynamic) == 4 * (3 + 9)
-    assert computed_tokens(works, dynamic.sizes(works), packed) == 10 + 14
+    assert JointWork(works, dynamic).computed_tokens() == 4 * (3 + 9)
+    assert JointWork(works, packed).computed_tokens() == 10 + 14
 
 
 def test_without_lengths_all_tokens_count() -> None:

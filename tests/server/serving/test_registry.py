@@ -16,7 +16,7 @@ def model(name: str, version: int) -> Model:
     return Model(
         signature=cast(Any, signature),
         scheduler=cast(Any, None),
-        tokeniser=None,
+        lanes=cast(Any, None),
         device=on_cpu(""),
         statistics=Statistics(name, version),
     )

@@ -60,9 +60,9 @@ class World:
         self.hold.set()
         self.begun = threading.Semaphore(0)
         self.reconciler = Reconciler(
-            folder,
-            ServedVersions(
-                self.registry,
+            models=folder,
+            versions=ServedVersions(
+                registry=self.registry,
                 policy=policy,
                 load=self.load,
                 build=self.build,
@@ -111,18 +111,14 @@ class World:
                         engine=cast(Any, self.engine(signature.name, version.version)),
                         costs=cast(Any, None),
                     ),
-                    wide=None,
-                    tokeniser=None,
                 )
 
     def build(self, loaded: Loaded) -> Model:
         return Model(
-            signature=loaded.signature,
+            **vars(loaded),
             scheduler=cast(Any, FakeScheduler(loaded.signature.manifest.digest)),
-            tokeniser=None,
             device=on_cpu(""),
             statistics=Statistics(loaded.signature.name, loaded.signature.version),
-            close=loaded.close,
         )
 
     def engine(self, name: str, version: int) -> FakeEngine:
