@@ -246,8 +246,6 @@ class Runtime:
         *,
         deadline: float,
         held: Reservation,
-        most_bytes: int | None = None,
-        work_bytes: int = 0,
     ) -> R:
         """Answer an inference request that did not come as a message of the protocol.
 
@@ -257,8 +255,6 @@ class Runtime:
                 does; may be called in any thread.
             deadline: When the caller stops waiting, in the event loop's time.
             held: Has the request's bytes. Whoever reserved them releases them once the reply has been sent.
-            most_bytes: The most bytes of the reply; None: those of a message.
-            work_bytes: What `keep` costs beyond copying the reply, in bytes to copy.
 
         Raises:
             RequestError: The caller gets the reason.
@@ -266,14 +262,7 @@ class Runtime:
         """
         with self.lifecycle.accept():
             held.arrived()
-            return await self._inference.answer(
-                request,
-                keep,
-                deadline=self.deadline(deadline),
-                held=held,
-                most_bytes=most_bytes,
-                work_bytes=work_bytes,
-            )
+            return await self._inference.answer(request, keep, deadline=self.deadline(deadline), held=held)
 
     def _split(self, request: bytes) -> InferRequest:
         """Split a message; count one that is none."""

@@ -1,7 +1,6 @@
 """The application: metrics, probes, every other path, and the OpenAPI document of all of them."""
 
 import asyncio
-from concurrent.futures import Executor
 from importlib.metadata import version
 from typing import Any
 
@@ -14,17 +13,11 @@ from fastapi.security import HTTPBearer
 
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
-from polyhead_server.address import is_loopback
 from polyhead_server.errors import shorten
-from polyhead_server.grpc.access import Guard, guard_of
-from polyhead_server.http import cohere, labels, oip, openai, tei
-from polyhead_server.http.caller import Service
+from polyhead_server.http import cohere, oip, openai, tei
+from polyhead_server.http.caller import AnyCaller, Application, Service, make_router, with_callers
 from polyhead_server.http.errors import OPEN_INFERENCE, OPENAI, plain_reply
-from polyhead_server.http.routing import AnyCaller, Application, make_router, with_callers
-from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.metrics import any_ready, exposition
-from polyhead_server.runtime import Runtime
-from polyhead_server.settings import Settings
 
 _COMPRESS_FROM = 1024
 
@@ -71,33 +64,15 @@ async def openapi_document(request: Request) -> Response:
     return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
 
 
-def create_application(
-    settings: Settings,
-    workers: Executor,
-    runtime: Runtime | None = None,
-    log: RequestLog | None = None,
-) -> Application:
+def create_application(service: Service) -> Application:
     """Return the application.
 
     Args:
-        settings: The limits and origins.
-        workers: Runs work on large bodies.
-        runtime: The runtime, for inference; None serves metrics and probes only.
-        log: Records inferences.
+        service: What it answers with.
 
     Raises:
         StartError: The tokens cannot be used.
     """
-    guard = Guard() if runtime is None else guard_of(settings)
-    protected = runtime is not None and (settings.token_file is not None or settings.tls_cert is not None)
-    service = Service(
-        settings=settings,
-        runtime=runtime,
-        guard=guard,
-        local_only=is_loopback(settings.http_host) and not protected,
-        log=log,
-        workers=workers,
-    )
     application = _Application(
         title="polyhead",
         version=version("polyhead"),
@@ -109,17 +84,16 @@ def create_application(
         generate_unique_id_function=lambda route: route.name,
         exception_handlers={404: _no_such_route, 405: _no_such_route},
     )
-    needs_token = guard.closes(RPCS["ServerMetadata"].path)
+    needs_token = service.guard.closes(RPCS["ServerMetadata"].path)
     bearer = [Security(HTTPBearer(scheme_name="token", auto_error=False))] if needs_token else []
     application.include_router(probes_router)
     routers = [observations_router]
-    if runtime is not None:
+    if service.runtime is not None:
         application.include_router(oip.health_router)
         routers += [
             oip.infer_router,  # first, since routes are tried in order
             openai.embeddings_router,
             tei.tei_router,
-            labels.labels_router,
             cohere.cohere_router,
             openai.models_router,
             oip.server_router,
@@ -130,10 +104,10 @@ def create_application(
     for router in routers:
         application.include_router(router, dependencies=bearer)
     application.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=1)
-    if settings.http_origin:
+    if service.settings.http_origin:
         application.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.http_origin,
+            allow_origins=service.settings.http_origin,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["*"],

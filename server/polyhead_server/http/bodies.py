@@ -20,6 +20,9 @@ SMALL = 16 * 1024
 PIECE = 256 * 1024
 """Bytes that are sent at once. A piece is held until the client has read most of the one before."""
 
+BYTES_PER_NUMBER = 12
+"""Of a number as text, about."""
+
 MAX_JSON_BYTES = 32 * 2**20
 MAX_VALUES = 2**20
 """Values in a document, by its commas. A key counts as `_KEY` more, an array or object as `_ARRAY`, for their

@@ -23,7 +23,7 @@ from polyhead_server.http.tensors import Values, pack, write_parameters
 from polyhead_server.inference.reply import InferReply, detach
 from polyhead_server.inference.wire import LARGE, InferRequest, make_request
 from polyhead_server.repository.signature import Signature
-from polyhead_server.serving.tokeniser import check_total
+from polyhead_server.serving.tokeniser import check_total, padded
 from polyhead_server.settings import Settings
 
 _NAMED = re.compile(r"(?:^|(?<=of )|(?<=and ))(text_pair|text|input_ids)\b(?:\[(\d+)[^]]*\])?")
@@ -59,10 +59,8 @@ def _request_of(
     if isinstance(inputs[0], list):
         longest = max(map(len, inputs))
         check_total(len(inputs), longest, most_tokens)
-        padded = np.zeros((len(inputs), longest), np.int64)
-        for row, ids in zip(padded, inputs, strict=True):
-            row[: len(ids)] = ids
-        arrays = (padded, np.array(list(map(len, inputs)), np.int64))
+        ids = padded(inputs, np.zeros((len(inputs), longest), np.int64))
+        arrays = (ids, np.array(list(map(len, inputs)), np.int64))
         for role, array in zip((TOKENS, LENGTHS), arrays, strict=True):
             if (spec := signature.feed(role)) is not None:
                 message.inputs.add(name=spec.name, datatype="INT64", shape=array.shape)
@@ -141,12 +139,10 @@ async def answer_list(
         )
         caller.held.add(made.size + len(chunk) * written_bytes)
         try:
-            kept = await caller.infer(
-                made,
-                keep,
-                most_bytes=settings.max_working_bytes if written_bytes and len(chunk) == 1 else None,
-                work_bytes=LARGE if written_bytes else 0,
-            )
+            if written_bytes:
+                made.most_bytes = settings.max_working_bytes if len(chunk) == 1 else None
+                made.kept_bytes = LARGE
+            kept = await caller.infer(made, keep)
             return kept
         finally:
             caller.held.add(before + sum(each.nbytes for each in kept) - caller.held.bytes)

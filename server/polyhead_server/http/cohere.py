@@ -8,11 +8,10 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from polyhead_proto.outputs.evidence import EvidencePair
-from polyhead_server.http.caller import Caller
+from polyhead_server.http.caller import INFERENCE, Caller, Inferring, make_router
 from polyhead_server.http.errors import COHERE
 from polyhead_server.http.fields import MOST_INPUTS, Count, Described
-from polyhead_server.http.routing import INFERENCE, Inferring, make_router
-from polyhead_server.http.scoring import RankingOptions, rank
+from polyhead_server.http.texts import RankingOptions, rank
 
 cohere_router = make_router(COHERE, INFERENCE)
 _EXAMPLE: dict[str, Any] = {

@@ -7,6 +7,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -24,37 +25,29 @@ _PROMPT_SECONDS = 0.25
 _PAUSE_SECONDS = 0.01
 
 
+@dataclass(eq=False)
 class Connections:
     """Accept connections on a socket, at most so many.
 
     One more closes that which is idle and got its last reply the longest ago, or waits in the system's
     queue until one is idle.
-
-    Args:
-        listening: The socket.
-        application: Answers: an ASGI application.
-        limit: The most connections, those included that still agree on TLS.
-        context: Returns the TLS context for a new connection; None is plain text.
-        stall_seconds: How long a client may take to read a reply that fills the buffer.
     """
 
-    def __init__(
-        self,
-        listening: socket.socket,
-        application: Any,
-        *,
-        limit: int,
-        context: Callable[[], ssl.SSLContext] | None,
-        stall_seconds: float,
-    ) -> None:
-        listening.setblocking(False)
-        self._listening = listening
-        self._limit = limit
-        self._context = context
-        self._stall_seconds = stall_seconds
+    listening: socket.socket
+    application: Any
+    """Answers: an ASGI application."""
+    limit: int
+    """The most connections, those included that still agree on TLS."""
+    context: Callable[[], ssl.SSLContext] | None
+    """Returns the TLS context for a new connection; None is plain text."""
+    stall_seconds: float
+    """How long a client may take to read a reply that fills the buffer."""
+
+    def __post_init__(self) -> None:
+        self.listening.setblocking(False)
         # Our own log has what happens to requests.
         self._config = uvicorn.Config(
-            application,
+            self.application,
             ws="none",
             log_config=None,
             log_level="critical",
@@ -70,14 +63,14 @@ class Connections:
 
     def start(self) -> None:
         """Accept connections from now on."""
-        asyncio.get_running_loop().add_reader(self._listening, self._accept)
+        asyncio.get_running_loop().add_reader(self.listening, self._accept)
 
     async def end(self, seconds: float) -> None:
         """Accept nothing more; finish what was accepted, unless that takes longer."""
         if self._pause is not None:
             self._pause.cancel()
-        asyncio.get_running_loop().remove_reader(self._listening)
-        self._listening.close()
+        asyncio.get_running_loop().remove_reader(self.listening)
+        self.listening.close()
         for connection, task in self._open.items():
             if connection.transport is None:  # it still agrees on TLS
                 task.cancel()  # type: ignore[unreachable] # uvicorn's type is that of later
@@ -93,12 +86,12 @@ class Connections:
         """Accept a connection, if there is room for it."""
         loop = asyncio.get_running_loop()
         try:
-            if len(self._open) < self._limit or self._make_room():
-                self._begin(self._listening.accept()[0])
+            if len(self._open) < self.limit or self._make_room():
+                self._begin(self.listening.accept()[0])
                 return
         except OSError as error:  # its client has left, or there is no descriptor for it: it keeps waiting
             LOGGER.debug("HTTP: a connection was not accepted: %s", error)
-        loop.remove_reader(self._listening)
+        loop.remove_reader(self.listening)
         self._pause = loop.call_later(_PAUSE_SECONDS, self.start)
 
     def _make_room(self) -> bool:
@@ -113,7 +106,7 @@ class Connections:
         """Serve a connection until it ends."""
         accepted.setblocking(False)
         connection = GuardedProtocol(
-            config=self._config, server_state=self._state, app_state={}, stall_seconds=self._stall_seconds
+            config=self._config, server_state=self._state, app_state={}, stall_seconds=self.stall_seconds
         )
 
         def end(_: object) -> None:
@@ -125,7 +118,7 @@ class Connections:
         task.add_done_callback(end)
 
     async def _serve(self, connection: GuardedProtocol, accepted: socket.socket) -> None:
-        context = None if self._context is None else self._context()
+        context = None if self.context is None else self.context()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,

@@ -114,6 +114,15 @@ def _place(path: Sequence[object]) -> str:
     return place.removeprefix(".") or "the request"
 
 
+class TextOptions(Body):
+    """What every call with texts may say."""
+
+    model: str | None = None
+    """The family; without, the only one that can do it"""
+    truncate: bool | None = None
+    """Whether to cut texts that are too long; without, they are rejected"""
+
+
 # ---- Types of fields ---------------------------------------------------------------------------
 
 MOST = 2**53

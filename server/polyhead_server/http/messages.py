@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from google.protobuf.message import Message
-
 
 @dataclass(frozen=True)
 class JsonForm:
@@ -17,13 +15,9 @@ class JsonForm:
     """Returns what JSON has for a value."""
 
 
-def json_form(kind: type[Message]) -> JsonForm:
-    """Return how messages of a kind are written."""
-    return _of_message(kind.DESCRIPTOR)
-
-
 @cache
-def _of_message(descriptor: Any) -> JsonForm:
+def json_form(descriptor: Any) -> JsonForm:
+    """Return how messages that have a descriptor are written."""
     forms = {field.name: _of_field(field) for field in descriptor.fields}
     optional = {field.name for field in descriptor.fields if field.message_type and not field.is_repeated}
 
@@ -55,7 +49,7 @@ def _of_field(field: Any) -> JsonForm:
 
 def _of_value(field: Any) -> JsonForm:
     if field.message_type:
-        return _of_message(field.message_type)
+        return json_form(field.message_type)
     if field.enum_type:
         numbers = field.enum_type.values_by_number
         return JsonForm({"enum": list(field.enum_type.values_by_name)}, lambda number: numbers[number].name)

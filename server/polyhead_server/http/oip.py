@@ -12,19 +12,20 @@ from pydantic import ConfigDict
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_server.http.bodies import in_pieces
-from polyhead_server.http.caller import BINARY, BYTES_PER_NUMBER, JSON_BYTES, Caller
+from polyhead_server.http.bodies import BYTES_PER_NUMBER, in_pieces
+from polyhead_server.http.caller import (
+    BINARY,
+    INFERENCE,
+    JSON_BYTES,
+    AnyCaller,
+    Caller,
+    Inferring,
+    make_router,
+)
 from polyhead_server.http.errors import OPEN_INFERENCE
 from polyhead_server.http.fields import Body, Described
 from polyhead_server.http.messages import json_form
-from polyhead_server.http.routing import INFERENCE, AnyCaller, Inferring, make_router
-from polyhead_server.http.tensors import (
-    NUMBERS_AT_ONCE,
-    InferBody,
-    InferenceReply,
-    read_request,
-    write_reply,
-)
+from polyhead_server.http.tensors import InferBody, InferenceReply, read_request, write_reply
 from polyhead_server.inference.reply import detach
 
 health_router = make_router(OPEN_INFERENCE)
@@ -33,12 +34,6 @@ index_router = make_router(OPEN_INFERENCE, "RepositoryIndex", 400, 413, 415, 503
 model_router = make_router(OPEN_INFERENCE, "ModelMetadata", 404, 503)
 version_router = make_router(OPEN_INFERENCE, "ModelMetadata", 400, 404, 503)
 infer_router = make_router(OPEN_INFERENCE, INFERENCE, binary=True)
-
-
-class Live(Described):
-    """Whether a worker lives."""
-
-    live: bool
 
 
 class Ready(Described):
@@ -68,7 +63,7 @@ class IndexBody(Body):
 
 def _answers(procedure: str, field: str = "") -> dict[int | str, dict[str, Any]]:
     """Return what the document says of the response of a procedure, or of one field of it."""
-    schema = json_form(RPCS[procedure].response).schema
+    schema = json_form(RPCS[procedure].response.DESCRIPTOR).schema
     content = {"schema": schema["properties"][field] if field else schema}
     return {200: {"content": {"application/json": content}}}
 
@@ -77,7 +72,7 @@ async def _call(caller: Caller, procedure: str, field: str = "", **fields: Any) 
     """Answer with the response of a procedure, or with one field of it."""
     rpc = RPCS[procedure]
     response = await caller.runtime.call(procedure, rpc.request(**fields).SerializeToString())
-    found = json_form(rpc.response).write(rpc.response.FromString(response))
+    found = json_form(rpc.response.DESCRIPTOR).write(rpc.response.FromString(response))
     return await caller.json([orjson.dumps(found[field] if field else found)])
 
 
@@ -85,7 +80,7 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
-@health_router.get("/v2/health/live", response_model=Live)
+@health_router.get("/v2/health/live", responses=_answers("ServerLive"))
 async def server_live() -> Response:
     """Say that this worker lives."""
     return _json({"live": True})
@@ -181,7 +176,7 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         del request  # before the reply is translated
         written = write_reply(reply, is_binary)
         cost, run = BYTES_PER_NUMBER * written.elements, caller.service.run
-        if not written.raw and written.elements > NUMBERS_AT_ONCE:
+        if written.is_long:
             return in_pieces(written.json, run, work_bytes=cost)
         if not written.raw:
             return await caller.json(written.json, work_bytes=cost)

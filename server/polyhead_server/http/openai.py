@@ -12,14 +12,13 @@ from pydantic import ConfigDict
 
 from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
-from polyhead_server.http.caller import BYTES_PER_NUMBER
+from polyhead_server.http.bodies import BYTES_PER_NUMBER
+from polyhead_server.http.caller import INFERENCE, AnyCaller, Inferring, make_router
 from polyhead_server.http.calls import write_array
-from polyhead_server.http.embedding import EmbeddingOptions, embed, embeds
 from polyhead_server.http.errors import OPENAI
-from polyhead_server.http.families import served
 from polyhead_server.http.fields import Count, Described, Inputs
 from polyhead_server.http.oip import ModelName
-from polyhead_server.http.routing import INFERENCE, AnyCaller, Inferring, make_router
+from polyhead_server.http.texts import EmbeddingOptions, embed, embeds, served
 
 CREATED = int(time.time())
 """When this process was started, in seconds since the epoch: when its models were made, for `/v1/models`."""

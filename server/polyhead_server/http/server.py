@@ -5,6 +5,7 @@ import resource
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,32 +26,24 @@ MAX_CONNECTIONS = {False: 64, True: 1000}
 that the process may have."""
 
 
+@dataclass(eq=False)
 class HttpServer:
-    """Serve over HTTP, on the event loop that is running.
+    """Serve over HTTP, on the event loop that is running."""
 
-    Args:
-        settings: Say where, and whether at all.
-        runtime: The runtime, for inference; None serves metrics and probes only.
-        log: Records inferences.
-        reuse_port: Share the port with other processes.
-    """
+    settings: Settings
+    """Say where, and whether at all."""
+    runtime: "Runtime | None" = None
+    """The runtime, for inference; None serves metrics and probes only."""
+    log: "RequestLog | None" = None
+    """Records inferences."""
+    reuse_port: bool = False
+    """Whether to share the port with other processes."""
+    port: int | None = field(default=None, init=False)
+    """The port; None where nothing is served."""
+    failed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set if it cannot start. The log says why."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        runtime: "Runtime | None" = None,
-        log: "RequestLog | None" = None,
-        *,
-        reuse_port: bool = False,
-    ) -> None:
-        self.port: int | None = None
-        """The port; None where nothing is served."""
-        self.failed = asyncio.Event()
-        """Set if it cannot start. The log says why."""
-        self._settings = settings
-        self._runtime = runtime
-        self._log = log
-        self._reuse_port = reuse_port
+    def __post_init__(self) -> None:
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="http")
         """One thread: the event loop competes with one alone for Python's lock, however many bodies come."""
         self._connections: Connections | None = None
@@ -62,7 +55,7 @@ class HttpServer:
         Raises:
             StartError: The port cannot be used, or settings contradict each other.
         """
-        listening = open_port(self._settings, partial(listen, reuse_port=self._reuse_port))
+        listening = open_port(self.settings, partial(listen, reuse_port=self.reuse_port))
         if listening is not None:
             self.port = listening.getsockname()[1]
             self._starting = asyncio.create_task(self._start(listening))
@@ -96,17 +89,18 @@ class HttpServer:
     def _make(self, listening: socket.socket) -> "Connections":
         from polyhead_server.grpc.tls import tls_context
         from polyhead_server.http.app import create_application
+        from polyhead_server.http.caller import Service
         from polyhead_server.http.connections import Connections
 
-        application = create_application(self._settings, self._workers, self._runtime, self._log)
+        service = Service(settings=self.settings, workers=self._workers, runtime=self.runtime, log=self.log)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit = MAX_CONNECTIONS[self._runtime is not None]
+        limit = MAX_CONNECTIONS[self.runtime is not None]
         return Connections(
             listening,
-            application,
+            create_application(service),
             limit=limit if descriptors == resource.RLIM_INFINITY else min(limit, descriptors // 2),
-            context=None if self._runtime is None else tls_context(self._settings),
-            stall_seconds=self._settings.max_request_seconds,
+            context=None if self.runtime is None else tls_context(self.settings),
+            stall_seconds=self.settings.max_request_seconds,
         )
 
 

@@ -24,7 +24,7 @@ from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
 
-NUMBERS_AT_ONCE = 32_768
+_NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
 
 _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
@@ -286,6 +286,11 @@ class Written:
     raw: Sequence[bytes | memoryview]
     """The binary tensors that follow."""
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it is text of so many pieces that all of it is not made before the first is sent."""
+        return not self.raw and self.elements > _NUMBERS_AT_ONCE
+
 
 def write_reply(reply: InferReply, is_binary: IsBinary) -> Written:
     """Return how to write a reply. Its binary tensors are copied only if they are not contiguous."""
@@ -322,8 +327,8 @@ def _numbers(output: OutputLayout, content: Content) -> Iterator[bytes]:
         elements: Any = [text.decode() for text in strings]
     else:
         elements = content.reshape(-1)
-    for start in range(0, len(elements), NUMBERS_AT_ONCE):
-        text = orjson.dumps(elements[start : start + NUMBERS_AT_ONCE], option=orjson.OPT_SERIALIZE_NUMPY)
+    for start in range(0, len(elements), _NUMBERS_AT_ONCE):
+        text = orjson.dumps(elements[start : start + _NUMBERS_AT_ONCE], option=orjson.OPT_SERIALIZE_NUMPY)
         yield b"," * bool(start) + text[1:-1]
 
 

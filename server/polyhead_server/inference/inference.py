@@ -122,8 +122,6 @@ class Inference:
         deadline: float,
         held: Reservation,
         send: Callable[[R], Awaitable[None]] | None = None,
-        most_bytes: int | None = None,
-        work_bytes: int = 0,
     ) -> R:
         """Answer one request: with one reply, or in parts if it asks for them.
 
@@ -136,8 +134,6 @@ class Inference:
             deadline: When the caller stops waiting, in the event loop's time.
             held: Takes what is computed and written.
             send: Sends all parts but the last; None: a request for parts is rejected.
-            most_bytes: The most bytes of a whole reply; None: those of a message.
-            work_bytes: What `write` costs beyond copying a whole reply, in bytes to copy.
 
         Returns:
             What `write` has made of the reply, or of its last part.
@@ -155,14 +151,7 @@ class Inference:
                 model = template.model
             account.model = model
             with model.lease:  # it answers, whatever takes its place meanwhile
-                job = await self._read(
-                    request,
-                    template,
-                    model,
-                    deadline,
-                    streamed=send is not None,
-                    most_bytes=self._max_reply_bytes if most_bytes is None else most_bytes,
-                )
+                job = await self._read(request, template, model, deadline, streamed=send is not None)
                 if seen is not None:
                     if not job.template.holds_data:
                         held.add(-seen.expanded_bytes)
@@ -182,7 +171,7 @@ class Inference:
             if parts is None or send is None:
                 make = partial(make_reply, layout, arrays, request.request_id)
                 message, account.write_ns = await self._write(
-                    layout.work_bytes + work_bytes, make, write, account.timings
+                    layout.work_bytes + request.kept_bytes, make, write, account.timings
                 )
                 return message
             for part in parts:
@@ -225,13 +214,13 @@ class Inference:
         deadline: float,
         *,
         streamed: bool,
-        most_bytes: int,
     ) -> Job:
         # A header may hold much to check, so one that is new never is on the event loop.
         work_bytes = LARGE if template is None else max(request.size, template.work_bytes)
         try:
-            reader = partial(self._reader, most_bytes=most_bytes)
-            return await self._off_loop(work_bytes, reader, request, template, model, deadline, streamed)
+            return await self._off_loop(
+                work_bytes, self._reader, request, template, model, deadline, streamed
+            )
         except RequestError as error:
             traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
             raise

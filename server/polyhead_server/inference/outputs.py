@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, PRECISION
-from polyhead_proto.outputs.vectors import DATATYPES, VectorPrecision, doubt, numbers_of
+from polyhead_proto.names import DTYPE, HEADS, LAYERS, PRECISION
+from polyhead_proto.outputs.vectors import DATATYPES, VectorPrecision, numbers_of
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
-from polyhead_server.inference.vectors import Ranges, normalised, quantised, ranges_of
-from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature, TensorSpec
 
-_DOUBTED: set[str] = set()
-"""The models about whose vectors a doubt has been logged."""
+Ranges = NDArray[np.float32]
+"""[2, d]: the least and the largest value of each dimension."""
+
 
 _CONVERTING = 16
 """Bytes that are copied in the time in which one byte of another datatype is made."""
@@ -37,6 +36,47 @@ class RequestedOutput:
     selectors: Mapping[int, Selector]
     """By axis. How far indices may reach is known only when all sizes are."""
     precision: VectorPrecision | None = None
+
+    def layout(self, *, sizes: Mapping[str, int], text_bytes: Mapping[str, int]) -> "OutputLayout":
+        """Work out the shape and the bytes of an output; those of texts are given.
+
+        Raises:
+            InvalidRequestError: An index is out of range.
+        """
+        spec = self.spec
+        shape = list(spec.at(sizes))
+        width = shape[-1]
+        computed = math.prod(shape) * spec.dtype.itemsize if spec.computed else 0
+        selection: dict[int, Sequence[int]] = {}
+        for axis, selector in self.selectors.items():
+            numbers = {LAYERS: spec.layers, HEADS: spec.heads}.get(selector.name)
+            if numbers is not None:
+                selection[axis] = selector.resolve_numbers(numbers)
+            else:
+                selection[axis] = selector.resolve(shape[axis], spec.axes[axis])
+            shape[axis] = len(selection[axis])
+        is_cut = shape[-1] < width
+        ranges = None
+        if self.precision is not None:
+            parameter = f"parameter {PRECISION} of output {spec.name}"
+            ranges = ranges_of(spec, self.precision, shape[-1], parameter)
+            shape[-1] = numbers_of(self.precision, shape[-1])
+        size = (
+            text_bytes.get(spec.name, 0)
+            if spec.is_text
+            else math.prod(shape) * DTYPES[self.datatype].itemsize
+        )
+        return OutputLayout(
+            spec=spec,
+            datatype=self.datatype,
+            selection=selection,
+            shape=tuple(shape),
+            bytes=size,
+            computed_bytes=computed,
+            normalises=spec.unit is True and is_cut,
+            precision=self.precision,
+            ranges=ranges,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,55 +141,7 @@ def requested_outputs(
             raise InvalidRequestError(
                 f"parameter {name} of the request does not apply to any requested output"
             )
-    requested = [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
-    for one in requested:
-        for axis, selector in one.selectors.items():
-            if selector.name == DIMENSIONS:
-                width, trained = one.spec.shape[axis], one.spec.matryoshka
-                _warn(doubt(signature.name, selector.ranges[0][1], width, trained), signature.name)
-    return requested
-
-
-def layout_of_output(
-    output: RequestedOutput, *, sizes: Mapping[str, int], text_bytes: Mapping[str, int]
-) -> OutputLayout:
-    """Work out the shape and the bytes of an output; those of texts are given.
-
-    Raises:
-        InvalidRequestError: An index is out of range.
-    """
-    spec = output.spec
-    shape = list(spec.at(sizes))
-    width = shape[-1]
-    computed = math.prod(shape) * spec.dtype.itemsize if spec.computed else 0
-    selection: dict[int, Sequence[int]] = {}
-    for axis, selector in output.selectors.items():
-        numbers = {LAYERS: spec.layers, HEADS: spec.heads}.get(selector.name)
-        if numbers is not None:
-            selection[axis] = selector.resolve_numbers(numbers)
-        else:
-            selection[axis] = selector.resolve(shape[axis], spec.axes[axis])
-        shape[axis] = len(selection[axis])
-    is_cut = shape[-1] < width
-    ranges = None
-    if output.precision is not None:
-        parameter = f"parameter {PRECISION} of output {spec.name}"
-        ranges = ranges_of(spec, output.precision, shape[-1], parameter)
-        shape[-1] = numbers_of(output.precision, shape[-1])
-    size = (
-        text_bytes.get(spec.name, 0) if spec.is_text else math.prod(shape) * DTYPES[output.datatype].itemsize
-    )
-    return OutputLayout(
-        spec=spec,
-        datatype=output.datatype,
-        selection=selection,
-        shape=tuple(shape),
-        bytes=size,
-        computed_bytes=computed,
-        normalises=spec.unit is True and is_cut,
-        precision=output.precision,
-        ranges=ranges,
-    )
+    return [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
 
 
 def select(array: NDArray[Any], selection: Mapping[int, Sequence[int]]) -> NDArray[Any]:
@@ -168,6 +160,51 @@ def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
         return array.astype(DTYPES[datatype], copy=False)
     with np.errstate(over="ignore"):
         return array.astype(np.float16, copy=False)
+
+
+def ranges_of(spec: TensorSpec, precision: VectorPrecision, dimensions: int, field: str) -> Ranges | None:
+    """Return the ranges by which vectors get a precision; None if it needs none.
+
+    Args:
+        spec: The output of vectors.
+        precision: What they get.
+        dimensions: How many numbers they have by then.
+        field: What asks for it, for messages.
+
+    Raises:
+        InvalidRequestError: The export did not measure them.
+    """
+    if precision in {"binary", "ubinary"}:
+        return None
+    if (ranges := spec.ranges.get(dimensions)) is None:
+        known = f"of {listed(spec.ranges)} alone" if spec.ranges else "of none (polyhead export --sentences)"
+        raise InvalidRequestError(
+            f"{field} must be binary or ubinary, was {precision}, which needs the ranges of vectors of "
+            f"{dimensions} dimensions: the export measured those {known}"
+        )
+    return ranges
+
+
+def normalised(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Scale vectors [B, d] to length 1; one of zeros stays."""
+    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
+    return np.asarray(vectors / np.maximum(norms, np.finfo(vectors.dtype).tiny))
+
+
+def quantised(vectors: NDArray[Any], precision: VectorPrecision, ranges: Ranges | None) -> NDArray[Any]:
+    """Return vectors [B, d] as sentence-transformers' `quantize_embeddings` does; NaN as the least value.
+
+    With ranges, [B, d]: 256 levels from the least to the largest value of each dimension, from -128 or 0.
+    Without, [B, ⌈d/8⌉]: a bit for each positive number, the first of eight the highest, less 128 as `binary`.
+    """
+    if ranges is None:
+        levels = np.packbits(vectors > 0, axis=-1)
+    else:
+        least, largest = ranges
+        steps = (largest - least) / np.float32(255)
+        found = np.floor((vectors - least) / np.where(steps == 0, np.float32(1), steps))
+        levels = np.fmin(np.fmax(found, 0), 255).astype(np.uint8)
+    return levels if precision in {"uint8", "ubinary"} else (levels ^ np.uint8(128)).view(np.int8)
 
 
 def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters) -> RequestedOutput:
@@ -191,13 +228,6 @@ def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters)
         selectors={axis: selectors[name] for name, axis in axes.items() if axis is not None},
         precision=precision,
     )
-
-
-def _warn(why: str | None, model: str) -> None:
-    """Log a doubt about vectors of a model, once, however many dimensions callers ask for."""
-    if why is not None and model not in _DOUBTED:
-        _DOUBTED.add(model)
-        LOGGER.warning(why, extra={"model": model})
 
 
 def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:

@@ -180,16 +180,14 @@ def _read_selection(
             case names.HEADS | names.QUERIES | names.LAYERS:
                 selectors[name] = _selector(name, parameter, whose)
             case names.TOP | names.DIMENSIONS:
-                selectors[name] = _first(name, parameter, whose)
+                count = _whole_number(name, parameter, whose, least=1)
+                selectors[name] = Selector(name=name, whose=whose, ranges=[(0, count)])
             case names.DTYPE:
                 dtype = _choice(name, parameter, whose, get_args(Precision))
             case names.PRECISION:
                 precision = _choice(name, parameter, whose, get_args(VectorPrecision))
             case _ if not _changes_nothing(name, parameter, whose, raw=raw, text=text):
-                raise InvalidRequestError(
-                    f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}; "
-                    f"there are {known}"
-                )
+                raise _unknown(name, whose, f"; there are {known}")
     return OutputParameters(selectors=selectors, dtype=dtype, precision=precision)
 
 
@@ -207,9 +205,7 @@ def read_input_parameters(parameters: Parameters, whose: str, *, text: bool) -> 
         if name == "binary_data_size":
             size = _whole_number(name, parameter, whose)
         elif not _changes_nothing(name, parameter, whose, text=text):
-            raise InvalidRequestError(
-                f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}"
-            )
+            raise _unknown(name, whose)
     return size
 
 
@@ -240,16 +236,10 @@ def _changes_nothing(
 
 
 def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
-    match parameter.WhichOneof("parameter_choice"):
-        case "string_param":
-            text = parameter.string_param
-        case "int64_param":
-            text = str(parameter.int64_param)
-        case "uint64_param":
-            text = str(parameter.uint64_param)
-        case _:
-            raise _wrong(name, parameter, whose, "a string such as '0,3' or '0:4'")
-    if len(text) > _MAX_SELECTOR_LENGTH:
+    value = _value(parameter)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise _wrong(name, parameter, whose, "a string such as '0,3' or '0:4'")
+    if len(text := str(value)) > _MAX_SELECTOR_LENGTH:
         raise InvalidRequestError(
             f"parameter {name} of {whose} must be at most {_MAX_SELECTOR_LENGTH} characters long"
         )
@@ -265,12 +255,6 @@ def _selector(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
     return Selector(name=name, whose=whose, ranges=ranges)
 
 
-def _first(name: str, parameter: pb.InferParameter, whose: str) -> Selector:
-    """Read how many of the first are selected."""
-    count = _whole_number(name, parameter, whose, least=1)
-    return Selector(name=name, whose=whose, ranges=[(0, count)])
-
-
 def _choice(name: str, parameter: pb.InferParameter, whose: str, choices: Sequence[T]) -> T:
     for choice in choices:
         if parameter.string_param == choice:
@@ -279,32 +263,43 @@ def _choice(name: str, parameter: pb.InferParameter, whose: str, choices: Sequen
 
 
 def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:
-    if parameter.WhichOneof("parameter_choice") != "bool_param":
+    if not isinstance(value := _value(parameter), bool):
         raise _wrong(name, parameter, whose, "a boolean")
-    return parameter.bool_param
+    return value
 
 
 def _string(name: str, parameter: pb.InferParameter) -> str:
-    if parameter.WhichOneof("parameter_choice") != "string_param":
+    if not isinstance(value := _value(parameter), str):
         raise _wrong(name, parameter, "the request", "a string")
-    return parameter.string_param
+    return value
 
 
 def _whole_number(
     name: str, parameter: pb.InferParameter, whose: str = "the request", *, least: int = 0
 ) -> int:
-    if parameter.WhichOneof("parameter_choice") in {"int64_param", "uint64_param"}:
-        number = parameter.int64_param or parameter.uint64_param
-        if number >= least:
-            return number
+    value = _value(parameter)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
     raise _wrong(name, parameter, whose, f"a whole number of at least {least}")
 
 
 def _without_sequence(name: str, parameter: pb.InferParameter) -> None:
-    choice = parameter.WhichOneof("parameter_choice")
-    if choice is not None and getattr(parameter, choice):
+    if _value(parameter):
         why = ": the models here keep no state between requests"
         raise _wrong(name, parameter, "the request", "0, empty or false", why)
+
+
+def _value(parameter: pb.InferParameter) -> bool | int | float | str | None:
+    """Return a parameter's value; None where it has none."""
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
+
+
+def _unknown(name: str, whose: str, known: str = "") -> InvalidRequestError:
+    """Return the error for a parameter that there is not."""
+    return InvalidRequestError(
+        f"parameter {quoted(name)} of {whose} is not known{_HINTS.get(name, '')}{known}"
+    )
 
 
 def _wrong(

@@ -55,7 +55,6 @@ def read(
     streamed: bool,
     *,
     known: LayoutAt,
-    most_bytes: int,
     settings: Settings,
 ) -> Job:
     """Read and check a request, and lay out its reply; may be called in any thread.
@@ -67,7 +66,6 @@ def read(
         deadline: When the caller stops waiting, in the event loop's time.
         streamed: The reply may have several parts.
         known: `layout_at`, which remembers the layouts of templates.
-        most_bytes: The most bytes of a whole reply.
         settings: The server's limits.
 
     Raises:
@@ -116,6 +114,7 @@ def read(
             total_limit=settings.max_stream_reply_bytes,
         )
     else:
+        most_bytes = settings.max_reply_bytes if request.most_bytes is None else request.most_bytes
         check_size(layout, request.request_id, most_bytes)
     work = None
     if layout.computed:

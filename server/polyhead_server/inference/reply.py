@@ -17,12 +17,7 @@ from polyhead_proto import messages as pb
 from polyhead_proto.names import TIMINGS
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
-from polyhead_server.inference.outputs import (
-    OutputLayout,
-    RequestedOutput,
-    convert,
-    layout_of_output,
-)
+from polyhead_server.inference.outputs import OutputLayout, RequestedOutput, convert
 from polyhead_server.repository.signature import Signature
 
 Content: TypeAlias = NDArray[Any] | bytes
@@ -98,7 +93,7 @@ def layout_of_reply(
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    layouts = [layout_of_output(output, sizes=sizes, text_bytes=text_bytes) for output in outputs]
+    layouts = [output.layout(sizes=sizes, text_bytes=text_bytes) for output in outputs]
     header = pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),

@@ -70,6 +70,10 @@ class InferRequest:
     """The raw contents, in order, as views of what the request came in where they lie there."""
     size: int
     """The bytes that it keeps in memory: at least those of its raw contents."""
+    most_bytes: int | None = None
+    """The most bytes of a whole reply; None: those of a message."""
+    kept_bytes: int = 0
+    """What making what is kept of a whole reply costs beyond copying it, in bytes to copy."""
 
 
 def split_infer(payload: bytes) -> InferRequest:

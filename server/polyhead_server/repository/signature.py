@@ -19,39 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from polyhead_proto import names
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.names import (
-    ATTENTION,
-    ATTENTION_ROWS,
-    CROSS_ATTENTION,
-    CROSS_ATTENTION_ROWS,
-    DIMENSIONS,
-    FRACTIONS,
-    HEADS,
-    LAYERS,
-    LENGTHS,
-    POOLED,
-    PRECISION,
-    QUERIES,
-    SPANS,
-    TEXT,
-    TEXT_PAIR,
-    TOKENS,
-    TOP,
-)
 from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, PACKED, GraphName, Manifest, Tensor
 
 SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
-    HEADS: HEAD_AXIS,
-    LAYERS: LAYER_AXIS,
-    TOP: re.compile("Top|TopWords"),
+    names.HEADS: HEAD_AXIS,
+    names.LAYERS: LAYER_AXIS,
+    names.TOP: re.compile("Top|TopWords"),
 }
 """The letters of the axes from which parameters select; `queries` and `dimensions` select by role."""
 
 _COPIES = 4
 """How many values a run holds at once of the size of each that is asked along `Signature.optional` axes."""
 
-_WEIGHTS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS})
+_WEIGHTS = frozenset(
+    {names.ATTENTION, names.ATTENTION_ROWS, names.CROSS_ATTENTION, names.CROSS_ATTENTION_ROWS}
+)
 
 
 class TensorSpec(Tensor):
@@ -117,14 +101,14 @@ class TensorSpec(Tensor):
     @property
     def is_fraction(self) -> bool:
         """Whether it holds numbers from 0 to 1, weights or probabilities."""
-        return self.role in FRACTIONS
+        return self.role in names.FRACTIONS
 
     def selected_axis(self, parameter: str) -> int | None:
         """Return the axis from which a parameter of the output selects; None: it does not apply."""
-        if parameter == QUERIES:
-            return len(self.axes) - 2 if self.role in {ATTENTION, CROSS_ATTENTION} else None
-        if parameter in {DIMENSIONS, PRECISION}:
-            return len(self.axes) - 1 if self.role == POOLED else None
+        if parameter == names.QUERIES:
+            return len(self.axes) - 2 if self.role in {names.ATTENTION, names.CROSS_ATTENTION} else None
+        if parameter in {names.DIMENSIONS, names.PRECISION}:
+            return len(self.axes) - 1 if self.role == names.POOLED else None
         letters = SELECTED_AXES[parameter]
         return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
 
@@ -304,26 +288,26 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     results = tuple(_spec(tensor, manifest) for tensor in record.outputs)
     inputs = {spec.name: spec for spec in feeds}
     outputs = {spec.name: spec for spec in results}
-    ids = next((spec for spec in feeds if spec.role == TOKENS), None)
-    if ids is not None and any(spec.role == LENGTHS for spec in feeds):
+    ids = next((spec for spec in feeds if spec.role == names.TOKENS), None)
+    if ids is not None and any(spec.role == names.LENGTHS for spec in feeds):
         if manifest.tokenizer is not None:
             inputs[ids.name] = ids.model_copy(update={"optional": True})
-            for name in (TEXT, TEXT_PAIR) if manifest.tokenizer.pairs else (TEXT,):
+            for name in (names.TEXT, names.TEXT_PAIR) if manifest.tokenizer.pairs else (names.TEXT,):
                 inputs[name] = TensorSpec(name=name, datatype="BYTES", axes=("B",), optional=True)
-            outputs[TOKENS] = TensorSpec(
-                name=TOKENS, datatype="BYTES", axes=("B", ids.axes[1]), computed=False
+            outputs[names.TOKENS] = TensorSpec(
+                name=names.TOKENS, datatype="BYTES", axes=("B", ids.axes[1]), computed=False
             )
-            outputs[SPANS] = TensorSpec(
-                name=SPANS,
+            outputs[names.SPANS] = TensorSpec(
+                name=names.SPANS,
                 datatype="INT32",
                 axes=("B", ids.axes[1], "Span"),
                 sizes={"Span": 3},
-                role=SPANS,
+                role=names.SPANS,
                 labels=("start", "end", "word"),
                 computed=False,
                 only_named=True,
             )
-        outputs[LENGTHS] = TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",), computed=False)
+        outputs[names.LENGTHS] = TensorSpec(name=names.LENGTHS, datatype="INT32", axes=("B",), computed=False)
     return Signature(
         name=manifest.served_name(graph),
         version=manifest.version,
@@ -340,7 +324,7 @@ def _spec(tensor: Tensor, manifest: Manifest) -> TensorSpec:
     sizes, fields = manifest.sizes, dict(tensor)
     for name in ("fill", "below"):
         fields[name] = sizes.get(fields[name], fields[name])  # the letter of an axis that is fixed
-    if tensor.role == POOLED:
+    if tensor.role == names.POOLED:
         fields |= {
             "unit": manifest.encoder.normalise,
             "matryoshka": manifest.encoder.matryoshka,
