@@ -1,10 +1,12 @@
 """What tests of exports share: traced graphs, and how to read and run what was exported."""
 
+import copy
 import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,28 @@ def share_traces(folder: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polyhead_export.version.build_graph", build)
+        _load_translations_once(patch)
         yield
+
+
+def _load_translations_once(patch: pytest.MonkeyPatch) -> None:
+    """Have the exporter keep its thousand translations.
+
+    It loads them for every graph, which takes a quarter of the time of a small one. Another version of torch
+    may keep them elsewhere: exports then take longer.
+    """
+    with suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        load = cache(ONNXRegistry.from_torchlib)
+
+        def from_torchlib(*arguments: Any, **options: Any) -> ONNXRegistry:
+            """Return a copy: an export registers translations of its own."""
+            made = copy.copy(load(*arguments, **options))
+            made.functions = {target: list(known) for target, known in made.functions.items()}
+            return made
+
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(from_torchlib))
 
 
 def manifest_of(version: Path) -> dict[str, Any]:

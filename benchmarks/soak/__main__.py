@@ -14,7 +14,7 @@ _PARTS: Mapping[str, Callable[..., Findings]] = {
     "json": delays.run_json,
     "hostile": delays.run_hostile,
 }
-_TINY_SECONDS = 20.0
+_TINY_SECONDS = 10.0
 
 
 def main() -> int:

@@ -81,12 +81,13 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
 
 async def _load(traffic: Traffic, *, rate: float, seconds: float, seed: int) -> None:
     """Send at Poisson times, however long the replies take, and wait for them."""
+    kinds = traffic.kinds()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("soaking", total=seconds)
 
         async def send(at: float) -> None:
             ended = f"{traffic.counts.total():,} calls ended"
             progress.update(task, completed=at, description=ended)
-            await traffic.send(traffic.choose())
+            await traffic.send(next(kinds))
 
         await send_at(poisson(rate, seed, seconds=seconds), send, start=time.perf_counter())

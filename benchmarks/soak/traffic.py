@@ -5,7 +5,7 @@ import contextlib
 import random
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +113,12 @@ class Traffic:
             request.replies.extend([reply async for reply in self._replies(request)])
             self._count_success(request)
 
-    def choose(self) -> str:
-        """Draw a kind by its weight."""
-        return self._rng.choices(list(KINDS), [kind.weight for kind in KINDS.values()])[0]
+    def kinds(self) -> Iterator[str]:
+        """Yield the kind of each call: every kind once, however short the run, then as drawn by weight."""
+        weights = {name: kind.weight for name, kind in KINDS.items() if kind.weight}
+        yield from weights
+        while True:
+            yield from self._rng.choices(list(weights), list(weights.values()))
 
     async def send(self, kind: str) -> None:
         """Send one call of a kind, and count how it ends."""

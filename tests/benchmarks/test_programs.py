@@ -5,11 +5,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 
+from benchmarks.encoders import TINY_ENCODERS, TINY_TEXTS, export_missing
+
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs run, with most of what they would export, each encoder exported once.
+
+    They export the rest: texts in int8 and for the baseline, and what only the soak serves.
+    """
+    folder = tmp_path_factory.mktemp("programs")
+    build = folder / "build"
+    export_missing([*TINY_ENCODERS, TINY_TEXTS], build / "bench-models")
+    for encoder in TINY_ENCODERS:
+        copytree(build / "bench-models" / encoder.name, build / "baseline-models" / encoder.name)
+    of_texts = build / "bench-models-texts" / TINY_TEXTS.name / "fp32" / TINY_TEXTS.name
+    copytree(build / "bench-models" / TINY_TEXTS.name, of_texts)
+    return folder
 
 
 def run(folder: Path, *arguments: str) -> None:
@@ -35,14 +54,14 @@ def held(facts: dict[str, Any]) -> dict[str, bool]:
     return {one["name"]: one["holds"] for one in facts["conditions"]}
 
 
-def test_bench(tmp_path: Path) -> None:
+def test_bench(folder: Path) -> None:
     """Beside this checkout's own server as the baseline."""
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / ".venv").symlink_to(sys.prefix)
+    (folder / "other").mkdir()
+    (folder / "other" / ".venv").symlink_to(sys.prefix)
 
-    run(tmp_path, "benchmarks.bench", "--baseline", "other")
+    run(folder, "benchmarks.bench", "--baseline", "other")
 
-    shown, facts = page(tmp_path, "serving")
+    shown, facts = page(folder, "serving")
     assert held(facts)["every request was answered"]
     assert "BASELINE=PATH" in shown
     head = next(line for line in shown.splitlines() if line.startswith("| encoder |"))
@@ -61,11 +80,11 @@ def test_bench(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["peers", "natural", "engines", "int8"])
-def test_compare(tmp_path: Path, part: str) -> None:
+def test_compare(folder: Path, part: str) -> None:
     """Whoever has no environment here takes no part."""
-    run(tmp_path, "benchmarks.compare", "--parts", part)
+    run(folder, "benchmarks.compare", "--parts", part)
 
-    shown, facts = page(tmp_path, part)
+    shown, facts = page(folder, part)
     assert f"make compare PARTS={part}" in shown
     assert facts["rankings" if part == "int8" else "comparisons"]
     assert all(
@@ -76,10 +95,10 @@ def test_compare(tmp_path: Path, part: str) -> None:
     )
 
 
-def test_soak(tmp_path: Path) -> None:
-    run(tmp_path, "benchmarks.soak")
+def test_soak(folder: Path) -> None:
+    run(folder, "benchmarks.soak")
 
-    shown, facts = page(tmp_path, "soak")
+    shown, facts = page(folder, "soak")
     timed = (
         "delays a lone text",
         "the longest honest call",

@@ -81,7 +81,7 @@ def test_every_kind_of_graph_of_a_modern_encoder(architectures: Path) -> None:
 
 def test_a_shared_layer_is_stored_once_in_16_bits(tmp_path: Path) -> None:
     with traced_once():
-        version = export_family(build(SHARED), "family", tmp_path, graphs=["rows"], precision="fp16").folder
+        version = export_family(build(SHARED), "family", tmp_path, precision="fp16").folder
 
     graphs = graphs_of(version)
     assert len(set(added_to_scores(graphs["model.onnx"]))) == 1

@@ -70,10 +70,11 @@ def fused(variant: str, kind: GraphKind) -> ir.Model:
     ("variant", "kind", "operators"),
     [
         ("post-norm", FastGraph(), {"Attention": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "MatMul": 6}),
-        (
+        pytest.param(
             "post-norm",
             AttentionGraph(),
             {"Softmax": 2, "SkipLayerNormalization": 4, "BiasGelu": 2, "Attention": 0},
+            marks=pytest.mark.slow,
         ),
         # The first norm has no residual before it.
         (
@@ -83,11 +84,17 @@ def fused(variant: str, kind: GraphKind) -> ir.Model:
         ),
         # Queries and keys are read beside attention, so their projection stays an operator of its own.
         ("own head width, no bias", RowsGraph(), {"MultiHeadAttention": 2, "Softmax": 2, "Attention": 0}),
-        ("a mask of the caller's", RowsGraph(), {"Softmax": 2, "MultiHeadAttention": 2}),
-        (
+        pytest.param(
+            "a mask of the caller's",
+            RowsGraph(),
+            {"Softmax": 2, "MultiHeadAttention": 2},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "causal, pre-norm",
             RowsGraph(attention_layers=(1,)),
             {"MultiHeadAttention": 1, "Softmax": 1, "Attention": 2},
+            marks=pytest.mark.slow,
         ),
         ("causal, pre-norm", AttentionGraph(attention_layers=(0, 2)), {"Softmax": 2, "Attention": 1}),
         ("own head width, no bias", FastGraph(), {"Attention": 2, "SkipLayerNormalization": 4, "Gelu": 2}),

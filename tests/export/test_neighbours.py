@@ -1,6 +1,7 @@
 """A graph whose replies depend on the neighbours in a batch is refused."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,12 @@ def largest_of_the_batch(model: ir.Model) -> None:
     model.graph.outputs[0] = changed
 
 
+@cache
+def traced() -> ir.Model:
+    """The fast graph of `CONFIG`. Clone it before you change it."""
+    return build_graph(seeded(CONFIG, 6), FastGraph(), pack=True)
+
+
 @pytest.mark.parametrize(
     ("in_int8", "plant", "is_refused"),
     [
@@ -66,7 +73,7 @@ def test_what_neighbours_change_is_measured(
     in_int8: bool, plant: Callable[[ir.Model], None] | None, is_refused: bool, tmp_path: Path
 ) -> None:
     encoder, kind = seeded(CONFIG, 6), FastGraph()
-    model = build_graph(encoder, kind, pack=True)
+    model = traced().clone()
     names = names_of(encoder)
     if in_int8:
         quantise(model, names)

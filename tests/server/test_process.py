@@ -1,10 +1,14 @@
 """`polyhead serve` as a process: its log, its signals and its exit code."""
 
 import fcntl
+import http.client
+import json
+import queue
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,48 @@ def test_a_signal_under_load_loses_no_accepted_request(
     assert server.end() == 0
     assert callers.codes == [grpc.StatusCode.UNAVAILABLE] * 4
     assert f"{number.name} received" in server.log
+    assert "stopped" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_sigterm_under_load_over_http_ends_well_too(start: Any) -> None:
+    """Each request is answered, or its connection refused; the process ends with 0."""
+    server = start("--device", "cpu", "--http", "--http-port", "0")
+    port = int(server.until(r"inference over HTTP on http://127\.0\.0\.1:(\d+)/v2")[1])
+    server.until("serving")
+    tensor = {"name": "x", "datatype": "FP32", "shape": X.shape, "data": X.ravel().tolist()}
+    body = json.dumps({"inputs": [tensor], "outputs": [{"name": "output"}]})
+    answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def call() -> None:
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            try:
+                connection.request(
+                    "POST", "/v2/models/tiny/infer", body, {"Content-Type": "application/json"}
+                )
+                status = connection.getresponse().status
+            except ConnectionError:
+                return  # nothing is accepted any more
+            finally:
+                connection.close()
+            answered.put(status)
+            if status != 200:
+                return
+
+    with ThreadPoolExecutor(4) as callers:
+        calling = [callers.submit(call) for _ in range(4)]
+        codes = [answered.get(timeout=120) for _ in range(20)]
+        server.process.send_signal(signal.SIGTERM)
+        for each in calling:
+            each.result(240)
+    while not answered.empty():
+        codes.append(answered.get())
+
+    assert server.end() == 0
+    assert codes[:20] == [200] * 20
+    assert set(codes) <= {200, 503}
+    assert "SIGTERM received" in server.log
     assert "stopped" in server.log
     assert "Traceback" not in server.log
 

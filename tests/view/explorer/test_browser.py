@@ -437,6 +437,19 @@ def test_long_texts_and_many_heads_fit(driver: webdriver.Chrome) -> None:
         driver.get("about:blank")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_system(window: Window, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        colours = [window.find("body").value_of_css_property(name) for name in ("color", "background-color")]
+        text, ground = (sum(int(part) for part in one[5:-4].split(",")[:3]) for one in colours)
+        assert (text > ground) is (scheme == "dark")
+        assert abs(text - ground) > 500
+    finally:
+        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
 def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeClient) -> None:
     window.type("text", "one & two = three")
     window.find("#score").send_keys("confidence")

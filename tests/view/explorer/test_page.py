@@ -37,6 +37,27 @@ def test_nothing_is_fetched_from_elsewhere_and_no_text_becomes_markup(page: Test
         assert not re.search(r"<script>|\son\w+=|\sstyle=", text), "the policy would block it"
 
 
+def luminance(colour: str) -> float:
+    """The relative luminance of #rgb or #rrggbb, as WCAG defines it."""
+    digits = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_can_be_read_on_a_light_page_and_on_a_dark_one(page: TestClient) -> None:
+    roots = re.findall(r":root \{(.*?)\}", page.get("/explorer.css").text, re.S)
+    light, dark = (dict(re.findall(r"--(\w+): #([0-9a-f]+)", root)) for root in roots)
+
+    assert light.keys() == dark.keys()
+    for colours in (light, dark):
+        ground = luminance(colours["page"])
+        for name in ("text", "quiet", "focus"):
+            darker, lighter = sorted((luminance(colours[name]), ground))
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, name
+            assert (ground == darker) is (colours is dark)
+
+
 @pytest.mark.parametrize("path", ["/", "/explorer.js", "/api/server", "/missing", "/api/overview"])
 def test_every_answer_has_the_headers_that_lock_the_page(page: TestClient, path: str) -> None:
     headers = page.get(path).headers
