@@ -22,6 +22,7 @@ from polyhead_export.attention_ops import (
     needs_no_mask,
 )
 from polyhead_export.interventions import Interventions
+from polyhead_export.packed_attention import attends_packed, packed_attention
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
 from polyhead_model.encoder import Visit, pass_by
@@ -155,6 +156,8 @@ def run_forward(
             unmasked=needs_no_mask(config),
             lengths=lengths,
         )
+        if pack and dtype == torch.float16 and attends_packed(config):
+            own.fuse_by(packed_attention())
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)
         recorders.append(own)
@@ -296,6 +299,10 @@ class _Recorder:
                 self._key_lengths, tokens, causal=self._causal, logits=self._all_logits, window=window
             ),
         )
+
+    def fuse_by(self, attend: Attend) -> None:
+        """Let fused attention be computed so."""
+        self._in_fused_layers = [attend] * len(self._windows)
 
     def __call__(
         self,
