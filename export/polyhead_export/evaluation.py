@@ -193,6 +193,26 @@ class _PackedAttention(_PackedMultiHeadAttention):
         return super()._run(query, key, value, None, offsets, before, **attributes)
 
 
+class _FusedMatMul(OpRun):
+    """onnxruntime's operator, of the transpose of what it multiplies with."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Array, y: Array, *, alpha: float, transB: int) -> tuple[Array]:  # noqa: N803
+        return (x @ (y.swapaxes(-2, -1) if transB else y) * alpha,)
+
+
+class _BiasSoftmax(OpRun):
+    """onnxruntime's operator, along the last axis."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, scores: Array, bias: Array, **_: Any) -> tuple[Array]:
+        biased = scores + bias
+        weights = np.exp(biased - biased.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True),)
+
+
 class _SkipLayerNormalization(OpRun):
     """onnxruntime's operator: the norm of a sum, and the sum as fourth output."""
 
@@ -232,6 +252,8 @@ _OPERATORS = {
     "Attention": _Attention,
     "PackedMultiHeadAttention": _PackedMultiHeadAttention,
     "PackedAttention": _PackedAttention,
+    "FusedMatMul": _FusedMatMul,
+    "BiasSoftmax": _BiasSoftmax,
     "SkipLayerNormalization": _SkipLayerNormalization,
     "BiasGelu": _BiasGelu,
     "FastGelu": _FastGelu,

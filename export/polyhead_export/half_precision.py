@@ -21,8 +21,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from polyhead_export.comparison import Closeness, check_parity
+from polyhead_export.cuda_operators import emulate
 from polyhead_export.errors import ParityError
-from polyhead_export.packed_attention import emulate
 from polyhead_export.parity import RANDOM_INPUTS, Drift, Judged, Reference
 from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind

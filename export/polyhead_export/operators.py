@@ -15,6 +15,9 @@ from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.signature import GraphKind, packs
 from polyhead_model import EncoderConfig
 
+_WITH_BIAS = {"Softmax": "BiasSoftmax"}
+"""Operators that do what others do, and add a bias before."""
+
 
 def count_operators(model: ir.Model) -> dict[str, int]:
     """Return the number of nodes of each type, by type."""
@@ -83,7 +86,7 @@ def check_operators(operators: Mapping[str, int], required: Mapping[str, int], f
         ExportError: There are fewer nodes of a type than required.
     """
     for operator, least in required.items():
-        if (count := operators.get(operator, 0)) < least:
+        if (count := operators.get(operator, 0) + operators.get(_WITH_BIAS.get(operator, ""), 0)) < least:
             raise ExportError(
                 f"{file} must have {least} {operator}, has {count}: torch or onnxscript has written a graph "
                 "in which it was not found; export with the versions of constraints.txt"

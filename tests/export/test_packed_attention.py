@@ -14,13 +14,13 @@ from tests.encoders import draw_norms_and_biases, seeded
 from tests.exports import manifest_of, session_of
 
 from polyhead_export import ParityError, export_family
+from polyhead_export.cuda_operators import OPERATORS
 from polyhead_export.evaluation import evaluate
 from polyhead_export.fusion import fuse, fuse_packed
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import JudgeInHalfPrecision, for_cpu, widen
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.rows import RowsGraph
-from polyhead_export.packed_attention import OPERATORS
 from polyhead_export.parity import reference_outputs
 from polyhead_export.precision import in_precision
 from polyhead_export.samples import sample_inputs
