@@ -8,6 +8,7 @@ and its `GatherElements` takes at most 64 indices. Operators of onnxruntime's ow
 use them.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch.nn import functional as F
+
+from polyhead_export.errors import ParityError
 
 Array = NDArray[Any]
 
@@ -145,6 +148,71 @@ class _Attention(_MultiHeadAttention):
         )
 
 
+class _PackedMultiHeadAttention(_MultiHeadAttention):
+    """onnxruntime's operator: attention of each sequence to itself, wherever the lengths say that it lies."""
+
+    def _run(  # type: ignore[override]
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        *lie: Array,
+        num_heads: int,
+        scale: float,
+    ) -> tuple[Array]:
+        offsets, before = lie
+        packed = [query, key, value]
+        if bias is not None:
+            packed = [x + part for x, part in zip(packed, np.split(bias, 3), strict=True)]
+        exist = np.arange(offsets.shape[1]) < np.diff(before)[:, None]
+        places = np.arange(offsets.size).reshape(offsets.shape)
+        expected = np.concatenate((places[exist], places[~exist]))
+        if before[0] or before[-1] != len(query) or not np.array_equal(offsets.flatten(), expected):
+            raise ParityError(
+                f"{type(self).__name__} must have offsets of {len(query)} tokens and of padding that agree "
+                f"with the tokens before each sequence, {before.tolist()}, had {offsets.tolist()}"
+            )
+        context = []
+        for start, end in itertools.pairwise(before):
+            q, k, v = (x[None, start:end] for x in packed)
+            attended = super()._run(
+                q, k, v, num_heads=num_heads, unidirectional=0, mask_filter_value=0, scale=scale
+            )
+            context.append(attended[0][0])
+        return (np.concatenate(context),)
+
+
+class _PackedAttention(_PackedMultiHeadAttention):
+    """onnxruntime's operator, which includes the projection."""
+
+    def _run(  # type: ignore[override]
+        self, x: Array, weight: Array, bias: Array, offsets: Array, before: Array, **attributes: Any
+    ) -> tuple[Array]:
+        query, key, value = np.split(x @ weight + bias, 3, axis=-1)
+        return super()._run(query, key, value, None, offsets, before, **attributes)
+
+
+class _FusedMatMul(OpRun):
+    """onnxruntime's operator, of the transpose of what it multiplies with."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Array, y: Array, *, alpha: float, transB: int) -> tuple[Array]:  # noqa: N803
+        return (x @ (y.swapaxes(-2, -1) if transB else y) * alpha,)
+
+
+class _BiasSoftmax(OpRun):
+    """onnxruntime's operator, along the last axis."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, scores: Array, bias: Array, **_: Any) -> tuple[Array]:
+        biased = scores + bias
+        weights = np.exp(biased - biased.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True),)
+
+
 class _SkipLayerNormalization(OpRun):
     """onnxruntime's operator: the norm of a sum, and the sum as fourth output."""
 
@@ -182,6 +250,10 @@ _OPERATORS = {
     "GatherElements": _GatherElements,
     "MultiHeadAttention": _MultiHeadAttention,
     "Attention": _Attention,
+    "PackedMultiHeadAttention": _PackedMultiHeadAttention,
+    "PackedAttention": _PackedAttention,
+    "FusedMatMul": _FusedMatMul,
+    "BiasSoftmax": _BiasSoftmax,
     "SkipLayerNormalization": _SkipLayerNormalization,
     "BiasGelu": _BiasGelu,
     "FastGelu": _FastGelu,

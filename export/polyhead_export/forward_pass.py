@@ -21,7 +21,9 @@ from polyhead_export.attention_ops import (
     fused_masked_attention,
     needs_no_mask,
 )
+from polyhead_export.half_attention import attention_in_16_bits
 from polyhead_export.interventions import Interventions
+from polyhead_export.packed_attention import attends_packed, packed_attention
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
 from polyhead_model.encoder import Visit, pass_by
@@ -141,20 +143,29 @@ def run_forward(
     dtype = next(encoder.parameters()).dtype
     x, memory = inputs[config.main_input], inputs.get("memory")
     recorders = []
+
+    def explicit_of(hiding: Tensor | None) -> Attend:
+        if plain:
+            return explicit_attention(dtype)
+        return explicit_masked_attention() if dtype == torch.float32 else attention_in_16_bits(hiding)
+
     if config.cross_attention != "alone":
         tokens, mask = x.shape[1], inputs.get("mask")
         window = None if config.local_window is None else masks.window(tokens, config.local_window)
+        keys = lengths if (found := encoder.key_lengths(x, lengths)) is None else found
         own = _Recorder(
-            lengths if (keys := encoder.key_lengths(x, lengths)) is None else keys,
+            keys,
             mask,
             explicit,
-            explicit_attention(dtype) if plain else explicit_masked_attention(),
+            explicit_of(None if config.causal or mask is not None or window is not None else keys),
             causal=config.causal,
             windows=[window if config.is_local(layer) else None for layer in range(config.layers)],
             width=config.local_window,
             unmasked=needs_no_mask(config),
             lengths=lengths,
         )
+        if pack and dtype == torch.float16 and attends_packed(config):
+            own.fuse_by(packed_attention())
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)
         recorders.append(own)
@@ -164,7 +175,7 @@ def run_forward(
                 inputs["memory_lengths"],
                 inputs.get("memory_mask"),
                 explicit,
-                explicit_attention(dtype) if plain else explicit_masked_attention(),
+                explicit_of(None if "memory_mask" in inputs else inputs["memory_lengths"]),
                 windows=[None] * config.layers,
                 can_be_empty=True,
             )
@@ -297,6 +308,10 @@ class _Recorder:
             ),
         )
 
+    def fuse_by(self, attend: Attend) -> None:
+        """Let fused attention be computed so."""
+        self._in_fused_layers = [attend] * len(self._windows)
+
     def __call__(
         self,
         query: Tensor,
@@ -316,7 +331,7 @@ class _Recorder:
         attend = (self._in_explicit_layers if layer in self._explicit else self._in_fused_layers)[layer]
         context, weights = attend(query, key, value, heads, visible, bias=bias, layouts=layouts)
         if weights is not None:
-            self._weights[layer] = weights
+            self._weights[layer] = weights.float()
         if self.at_heads is not None:
             context = self.at_heads(layer, context, layouts[0])
         return context, weights

@@ -3,6 +3,7 @@
 | traced operators | fused operator |
 |---|---|
 | projection of q, k and v, Split, MultiHeadAttention | `Attention`, which includes the projection |
+| the same with `PackedMultiHeadAttention` | `PackedAttention`, or the bias of the projection as its own |
 | Add of a bias, Add of the residual, LayerNormalization | `SkipLayerNormalization` |
 | Add of a bias, Gelu | `BiasGelu`, or `FastGelu` for the tanh approximation |
 
@@ -20,6 +21,9 @@ from onnxscript.rewriter.ort_fusions.bias_gelu import bias_gelu_rules
 from onnxscript.rewriter.ort_fusions.skip_normalization import skip_layer_normalization_ruleset
 from onnxscript.rewriter.pattern import RewriteRule, RewriteRuleSet
 
+from polyhead_export.first_axes import drop_first_axes
+from polyhead_export.packed_attention import projects
+
 CONTRIB = "com.microsoft"
 
 
@@ -33,15 +37,31 @@ def fuse(model: ir.Model) -> None:
     model.opset_imports.setdefault(CONTRIB, 1)
 
 
+def fuse_packed(model: ir.Model, longest: int | None) -> None:
+    """Fuse attention to packed tokens with its projection, in place, and compute tokens as [N, …].
+
+    Args:
+        model: A graph, after `fuse`.
+        longest: The most tokens of a sequence; None = no limit.
+    """
+    drop_first_axes(model)
+    (_PACKED_ATTENTION_RULES if projects(longest) else _PACKED_BIAS_RULES).apply_to_model(model)
+    RemoveUnusedNodesPass()(model)
+
+
 def _projected_attention(op: Any, x: Any, weight: Any, bias: Any, lengths: Any) -> Any:
     q, k, v = op.Split(op.Add(op.MatMul(x, weight), bias), num_outputs=3, _outputs=3)
     return op.MultiHeadAttention(q, k, v, None, lengths, _domain=CONTRIB, _outputs=["attended"])
 
 
 def _attention(op: Any, *, x: Any, weight: Any, bias: Any, lengths: Any, attended: ir.Value) -> Any:
-    node = attended.producer()
-    attributes = {} if node is None else {name: attr.value for name, attr in node.attributes.items()}
-    return op.Attention(x, weight, bias, lengths, _domain=CONTRIB, **attributes)
+    return op.Attention(x, weight, bias, lengths, _domain=CONTRIB, **_attributes(attended))
+
+
+def _attributes(value: ir.Value) -> dict[str, Any]:
+    """Return the attributes of the node that gives a value."""
+    node = value.producer()
+    return {} if node is None else {name: attribute.value for name, attribute in node.attributes.items()}
 
 
 def _projected_attention_without_bias(op: Any, x: Any, weight: Any, lengths: Any) -> Any:
@@ -51,9 +71,52 @@ def _projected_attention_without_bias(op: Any, x: Any, weight: Any, lengths: Any
 
 def _attention_with_zero_bias(op: Any, *, weight: Any, **rest: Any) -> Any:
     # The bias is optional, but the CPU kernel crashes without one (onnxruntime 1.31).
+    return _attention(op, weight=weight, bias=_zero_bias(op, weight), **rest)
+
+
+def _zero_bias(op: Any, weight: Any) -> Any:
     matrix: NDArray[Any] = weight.const_value.numpy()
-    bias = op.initializer(ir.Tensor(np.zeros_like(matrix[0])), name=f"{weight.name}_no_bias")
-    return _attention(op, weight=weight, bias=bias, **rest)
+    return op.initializer(ir.Tensor(np.zeros_like(matrix[0])), name=f"{weight.name}_no_bias")
+
+
+def _packed(op: Any, projected: Any, offsets: Any, before: Any) -> Any:
+    q, k, v = op.Split(projected, num_outputs=3, _outputs=3)
+    return op.PackedMultiHeadAttention(q, k, v, None, offsets, before, _domain=CONTRIB, _outputs=["attended"])
+
+
+def _packed_attention(op: Any, *, projected: ir.Value, offsets: Any, before: Any, attended: ir.Value) -> Any:
+    x, weight, bias = _projection_of(projected)
+    bias = _zero_bias(op, weight) if bias is None else bias
+    return op.PackedAttention(x, weight, bias, offsets, before, _domain=CONTRIB, **_attributes(attended))
+
+
+def _packed_with_bias(op: Any, *, projected: ir.Value, offsets: Any, before: Any, attended: ir.Value) -> Any:
+    x, weight, bias = _projection_of(projected)
+    q, k, v = op.Split(op.MatMul(x, weight), axis=-1, num_outputs=3, _outputs=3)
+    inputs = q, k, v, bias, offsets, before
+    return op.PackedMultiHeadAttention(*inputs, _domain=CONTRIB, **_attributes(attended))
+
+
+def _projection_of(value: Any) -> tuple[Any, Any, Any]:
+    """Return the operands x, weight and bias of a projection, the bias None where there is none.
+
+    All are None if the value is no projection, or is read more than once.
+    """
+    bias = None
+    if _gives(value, "Add"):
+        value, bias = value.producer().inputs
+    return (*value.producer().inputs, bias) if _gives(value, "MatMul") else (None, None, None)
+
+
+def _gives(value: Any, operator: str) -> bool:
+    """Return whether a value is an operator's result, and is read once."""
+    node = value.producer()
+    return node is not None and node.op_type == operator and len(value.uses()) == 1
+
+
+def _is_projection(*_: object, projected: ir.Value, **__: object) -> bool:
+    x, weight, bias = _projection_of(projected)
+    return x is not None and _are_weights(weight=weight, bias=bias)
 
 
 def _gelu_of_sum(op: Any, x: Any, bias: Any) -> Any:
@@ -80,6 +143,8 @@ _ATTENTION_RULES = RewriteRuleSet(
         RewriteRule(_projected_attention_without_bias, _attention_with_zero_bias, _are_weights),
     ]
 )
+_PACKED_ATTENTION_RULES = RewriteRuleSet([RewriteRule(_packed, _packed_attention, _is_projection)])
+_PACKED_BIAS_RULES = RewriteRuleSet([RewriteRule(_packed, _packed_with_bias, _is_projection)])
 _FAST_GELU_RULES = RewriteRuleSet([RewriteRule(_gelu_of_sum, _fast_gelu, _are_weights)])
 
 

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from polyhead_export.comparison import Closeness, check_parity
+from polyhead_export.cuda_operators import emulate
 from polyhead_export.errors import ParityError
 from polyhead_export.parity import RANDOM_INPUTS, Drift, Judged, Reference
 from polyhead_export.precision import Precision
@@ -96,8 +97,15 @@ class JudgeInHalfPrecision:
         # Not in the system's temporary folder: the weights may be larger than the space there.
         with tempfile.TemporaryDirectory(prefix="emulation-", dir=self._folder) as place:
             file = Path(place) / kind.file
-            ir.save(widen(model, rounding=rounding), file, external_data="weights.bin")
+            ir.save(for_cpu(model, rounding=rounding), file, external_data="weights.bin")
             return reference.compare(file, kind, exact)
+
+
+def for_cpu(model: ir.Model, *, rounding: bool) -> ir.Model:
+    """Return what `widen` does, with operators that onnxruntime has kernels for on CPUs."""
+    wide = widen(model, rounding=rounding)
+    emulate(wide)
+    return wide
 
 
 def widen(model: ir.Model, *, rounding: bool) -> ir.Model:

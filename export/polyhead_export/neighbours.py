@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyhead_export.comparison import Change, Closeness, parts_of
 from polyhead_export.errors import ParityError
-from polyhead_export.half_precision import widen
+from polyhead_export.half_precision import for_cpu
 from polyhead_export.parity import open_session
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.samples import sample_inputs
@@ -62,7 +62,7 @@ def measure_neighbours(
     else:
         with tempfile.TemporaryDirectory(prefix="emulation-", dir=folder) as place:
             file = Path(place) / kind.file
-            ir.save(widen(ir.load(graph), rounding=True), file, external_data="weights.bin")
+            ir.save(for_cpu(ir.load(graph), rounding=True), file, external_data="weights.bin")
             measured = _measure(open_session(file), config, kind)
     changes = {
         name: Change(value, max(each.change_limit for each in parts_of(name, compared)))

@@ -10,9 +10,13 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from polyhead_export.errors import ExportError
+from polyhead_export.packed_attention import projects
 from polyhead_export.precision import IN_16_BITS, Precision
-from polyhead_export.signature import GraphKind
+from polyhead_export.signature import GraphKind, packs
 from polyhead_model import EncoderConfig
+
+_WITH_BIAS = {"Softmax": "BiasSoftmax"}
+"""Operators that do what others do, and add a bias before."""
 
 
 def count_operators(model: ir.Model) -> dict[str, int]:
@@ -20,8 +24,17 @@ def count_operators(model: ir.Model) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in model.graph).items()))
 
 
-def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precision) -> dict[str, int]:
-    """Return the least number of nodes of each type that the graph's speed depends on."""
+def required_operators(
+    config: EncoderConfig, kind: GraphKind, precision: Precision, longest: int | None = None
+) -> dict[str, int]:
+    """Return the least number of nodes of each type that the graph's speed depends on.
+
+    Args:
+        config: The encoder's configuration.
+        kind: The graph's kind.
+        precision: Its precision.
+        longest: The most tokens of a sequence; None = no limit.
+    """
     layers = frozenset(range(config.layers))
     explicit = frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
@@ -38,9 +51,13 @@ def required_operators(config: EncoderConfig, kind: GraphKind, precision: Precis
     local = frozenset(layer for layer in layers if config.is_local(layer))
     projected = frozenset() if separate else fused - side - local
     both = 2 if config.cross_attention == "after_self" else 1
+    prefix = ""
+    if precision in IN_16_BITS and packs(config, precision):
+        prefix = "Packed"
+        projected = projected if projects(longest) else frozenset()
     required = {
-        "Attention": len(projected),
-        "MultiHeadAttention": both * len(fused) - len(projected),
+        f"{prefix}Attention": len(projected),
+        f"{prefix}MultiHeadAttention": both * len(fused) - len(projected),
         "Softmax": both * len(explicit | side),
     }
     required = {operator: least for operator, least in required.items() if least}
@@ -69,7 +86,7 @@ def check_operators(operators: Mapping[str, int], required: Mapping[str, int], f
         ExportError: There are fewer nodes of a type than required.
     """
     for operator, least in required.items():
-        if (count := operators.get(operator, 0)) < least:
+        if (count := operators.get(operator, 0) + operators.get(_WITH_BIAS.get(operator, ""), 0)) < least:
             raise ExportError(
                 f"{file} must have {least} {operator}, has {count}: torch or onnxscript has written a graph "
                 "in which it was not found; export with the versions of constraints.txt"

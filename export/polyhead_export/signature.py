@@ -15,6 +15,7 @@ from torch import Tensor
 
 from polyhead_export.attention_ops import needs_no_mask
 from polyhead_export.forward_pass import ForwardPass
+from polyhead_export.packed_attention import attends_packed
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
@@ -80,7 +81,7 @@ class GraphKind:
     def maps(self, config: EncoderConfig, precision: Precision = "fp32") -> int:
         """Return how many values [T, keys] a run holds at once for each sequence, besides its outputs."""
         explicit = self.explicit_layers(config) and not self.pooled_only
-        if packs(config, precision) and needs_no_mask(config) and not explicit:
+        if packs(config, precision) and (precision == "fp16" or needs_no_mask(config)) and not explicit:
             return _MAPS_OF_LONG
         return 2 * config.heads + bias_maps(config)
 
@@ -153,10 +154,12 @@ _MAPS_OF_LONG = 4
 def packs(config: EncoderConfig, precision: Precision) -> bool:
     """Return whether layers are computed for the N tokens of a batch that exist, not for B·T places.
 
-    Attention alone costs too little for that: between its operator and padded inputs and outputs, tokens
-    would be moved more often than computed with. Kernels of GPUs for packed tokens have not been tried.
+    Attention alone costs too little for that in fp32: between its operator and padded inputs and outputs,
+    tokens would be moved more often than computed with. In 16 bits, attention itself must take packed tokens.
     """
-    return config.feed_forward is not None and precision not in IN_16_BITS
+    if precision in IN_16_BITS:
+        return precision == "fp16" and attends_packed(config)
+    return config.feed_forward is not None
 
 
 def activations(config: EncoderConfig, precision: Precision) -> tuple[str, ...]:

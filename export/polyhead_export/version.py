@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from polyhead_export.comparison import Change
 from polyhead_export.errors import ExportError, ParityError
-from polyhead_export.fusion import fuse
+from polyhead_export.fusion import fuse, fuse_packed
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import JudgeInHalfPrecision
 from polyhead_export.manifest import Identity, write_manifest
@@ -61,6 +61,8 @@ def write_version(
     name, precision = identity.name, identity.precision
     served = in_precision(encoder, precision)
     names = names_of(served)
+    limits = (encoder.config.positions, None if tokenizer is None else tokenizer.max_tokens)
+    longest = min((each for each in limits if each is not None), default=None)
     traced: dict[GraphKind, ir.Model] = {}
     models: dict[GraphKind, ir.Model] = {}
     operators: dict[str, dict[str, int]] = {}
@@ -73,9 +75,9 @@ def write_version(
             on_step(f"{name}: tracing the {kind.name} graph")
             graph = build_graph(served, kind, pack=packs(encoder.config, precision))
         try:
-            model = _in_its_precision(graph, encoder, kind, precision, names)
+            model = _in_its_precision(graph, encoder, kind, precision, names, longest=longest)
             operators[kind.name] = count_operators(model)
-            required = required_operators(encoder.config, kind, precision)
+            required = required_operators(encoder.config, kind, precision, longest)
             check_operators(operators[kind.name], required, kind.file)
         except ExportError as error:
             failures[kind.name] = error
@@ -122,7 +124,13 @@ def write_version(
 
 
 def _in_its_precision(
-    traced: ir.Model, encoder: Encoder, kind: GraphKind, precision: Precision, names: Mapping[str, str]
+    traced: ir.Model,
+    encoder: Encoder,
+    kind: GraphKind,
+    precision: Precision,
+    names: Mapping[str, str],
+    *,
+    longest: int | None,
 ) -> ir.Model:
     """Return the graph to serve; a copy unless it is the one that was traced.
 
@@ -132,6 +140,8 @@ def _in_its_precision(
     if precision in IN_16_BITS:
         model = traced.clone()
         fuse(model)
+        if packs(encoder.config, precision):
+            fuse_packed(model, longest)
         return model
     if precision == "int8":
         model = traced.clone()

@@ -571,8 +571,8 @@ def _zero_padding(x: Tensor, valid: Tensor | None, layout: TokenLayout | None = 
         x, valid = layout.pack(x), None if valid is None else layout.pack(valid)
     if valid is None:
         return x
-    # An integer beside floats would have its type promoted, for which the exporter gives N another name.
-    zero = 0.0 if x.is_floating_point() else 0
+    # A number that is not of the same type would be promoted, for which the exporter gives N another name.
+    zero = torch.zeros((), dtype=x.dtype, device=x.device)
     return torch.where(valid if x.ndim == 2 else valid[..., None], x, zero)
 
 

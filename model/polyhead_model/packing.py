@@ -89,12 +89,24 @@ class Packed:
     """
 
     def __init__(self, lengths: Tensor, tokens: int) -> None:
-        exist = masks.valid_tokens(lengths.clamp(min=1), tokens)
-        self.sequences, self.positions = exist.nonzero().unbind(1)
-        """[N], of each token: the number of its sequence, and its position there."""
-        self._places = self.sequences * tokens + self.positions  # [N], in B·T
-        # [B, T], the token of each place. In padding that is the one before it.
-        self._sources = (exist.flatten().int().cumsum(0) - 1).reshape(exist.shape)
+        counts = lengths.clamp(min=1).long()
+        self.exist = masks.valid_tokens(counts, tokens)
+        """Boolean [B, T], whether N counts what is in a place."""
+        self.ends = counts.cumsum(0)
+        self.starts = self.ends - counts
+        """[B], how many tokens there are before each sequence; `ends`, with its own."""
+        self._places = self.exist.flatten().nonzero().squeeze(1)  # [N], in B·T
+        position = torch.arange(tokens, device=lengths.device)
+        self.sequences = self._at_places(torch.arange(lengths.shape[0], device=lengths.device)[:, None])
+        """[N], the number of each token's sequence."""
+        self.positions = self._at_places(position)
+        """[N], the position of each token in its sequence."""
+        self.sources = self.starts[:, None] + position.minimum(counts[:, None] - 1)
+        """[B, T], the token of each place. In padding that is the one before it."""
+
+    def _at_places(self, x: Tensor) -> Tensor:
+        """Return what x, which broadcasts to [B, T], has for each token: [N]."""
+        return x.expand(self.exist.shape).flatten().index_select(0, self._places)
 
     def pack(self, x: Tensor) -> Tensor:
         """Take the tokens of x: [1, N, …]."""
@@ -104,11 +116,11 @@ class Packed:
 
     def pad(self, x: Tensor) -> Tensor:
         """Return x [1, N, …] as [B, T, …]; padding holds copies of tokens."""
-        return take_rows(x.squeeze(0), self._sources)
+        return take_rows(x.squeeze(0), self.sources)
 
     def by_head(self, x: Tensor, heads: int) -> Tensor:
         """Return x [1, N, H·K] as [B, H, T, K], likewise, in one step instead of two."""
-        return take_by_head(x, self._sources, heads)
+        return take_by_head(x, self.sources, heads)
 
     def merge_heads(self, x: Tensor) -> Tensor:
         """Return x [B, H, T, K] as [1, N, H·K]."""
@@ -131,7 +143,7 @@ class Packed:
 
     def rows(self, x: Tensor, positions: Tensor) -> Tensor:
         """Number tokens at positions [B, Tq] among the rows of x [1, N, …]: in padding, the one before it."""
-        return self._sources.gather(1, positions)
+        return self.sources.gather(1, positions)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -49,7 +49,7 @@ def rotate(x: Tensor, heads: int, rotation: Rotation) -> Tensor:
         rotation: Of T positions, or [B, T, K], where sequences differ in theirs.
     """
     cosines, sines = (each.to(x.dtype).unsqueeze(-2) for each in rotation)  # (T, 1, K) or (B, T, 1, K)
-    by_head = x.reshape(*x.shape[:2], heads, -1)
+    by_head = x.reshape(*x.shape[:2], heads, x.shape[2] // heads)
     first, second = by_head.chunk(2, dim=-1)
     return (by_head * cosines + torch.cat((second, first), -1) * sines).flatten(2)
 

@@ -111,7 +111,7 @@ def test_fused_graphs_agree_with_pytorch(variant: str, kind: GraphKind, operator
     names = [spec.name for spec in outputs_of(config, kind)]
 
     assert {operator: counted.get(operator, 0) for operator in operators} == operators
-    check_operators(counted, required_operators(config, kind, "fp16"), kind.file)
+    check_operators(counted, required_operators(config, kind, "bf16"), kind.file)
     for seed, (batch, tokens) in enumerate([(4, 19), (1, 2), (7, 1)], start=22):
         inputs = sample_inputs(config, kind, batch, tokens, seed=seed)
         expected = reference_outputs(encoder, kind, inputs)
