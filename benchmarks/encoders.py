@@ -112,7 +112,7 @@ TINY_TEXTS = BenchEncoder(
 def export_missing(encoders: Sequence[BenchEncoder], models: Path, *, precision: Precision = "fp32") -> None:
     """Export the encoders that are not in the model repository yet."""
     for encoder in encoders:
-        if not (models / encoder.name / "1").exists():
+        if not (models / encoder.name / "1" / "manifest.json").exists():
             built = encoder.build()
             export_family(
                 built.encoder,
@@ -121,6 +121,7 @@ def export_missing(encoders: Sequence[BenchEncoder], models: Path, *, precision:
                 precision=precision,
                 tokenizer=built.tokenizer,
                 left_out=built.left_out,
+                if_exists="replace",  # what an export that was ended has left, or one beside this has written
             )
 
 

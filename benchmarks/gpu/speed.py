@@ -1,5 +1,6 @@
 """Both graphs against the same encoder in PyTorch, eager and compiled, on one stream."""
 
+import gc
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
@@ -185,8 +186,14 @@ def _captured_call(
             call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=device.stream):
-        kept = call()
+    # A session that is collected meanwhile frees its memory, which CUDA forbids during a capture.
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, stream=device.stream):
+            kept = call()
+    finally:
+        gc.enable()
 
     def replay() -> Tensor:
         graph.replay()

@@ -27,7 +27,7 @@ from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.scanning import Broken, VersionFolder, scan
 from polyhead_server.repository.signature import signature_of
-from polyhead_server.serving.loading import drift_on
+from polyhead_server.serving.loading import drift_on, without
 from polyhead_server.serving.tokeniser import open_tokeniser
 
 RequestedDevice = Literal["auto", "cpu", "openvino", "cuda"]
@@ -252,6 +252,8 @@ def _inspect(version: VersionFolder, graph: GraphName, device: Device) -> GraphF
     except ServingError as error:
         cause = "" if error.__cause__ is None else f": {error.__cause__}"
         problem = f"{error}{cause}".splitlines()[0]
+        if isinstance(error, DeviceError):
+            problem += without(signature_of(manifest, graph))
     return {
         **{"model": manifest.served_name(graph), "version": version.version, "precision": manifest.precision},
         **{"provider": provider, "problem": problem, "drift": drift},

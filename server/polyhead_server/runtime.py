@@ -63,7 +63,7 @@ class Runtime:
         self.device = replace(
             in_precision(choose_device(settings.device), settings.compute_precision),
             packed=settings.weights == "packed",
-            memory_limit=settings.gpu_memory,
+            memory_limit=settings.gpu_memory // settings.workers,
         )
         self.registry = Registry(self._changed)
         self.lifecycle = Lifecycle(self.registry, self._changed)
@@ -147,7 +147,7 @@ class Runtime:
                 wide=loaded.wide,
                 planner=Planner(
                     packed=signature.packed,
-                    max_tokens=self.settings.max_batch_tokens,
+                    max_tokens=self.settings.max_batch_tokens or self.device.batch_tokens,
                     most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
                 ),
             ),

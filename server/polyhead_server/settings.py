@@ -172,7 +172,7 @@ class Settings:
     one mapped file, which halves the memory and slows down runs, short ones most."""
 
     gpu_memory: Annotated[int, _SizeOrZero] = 0
-    """GPU memory limit of each graph in each worker, for weights and runs. 0 is no limit."""
+    """GPU memory limit of each graph, for weights and runs, all workers of a GPU together. 0 is no limit."""
 
     max_request_bytes: Annotated[int, _MessageSize] = 64 * 2**20
     """Largest request message, in bytes or as 64MiB."""
@@ -196,8 +196,9 @@ class Settings:
     max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
     """Most tokens to compute that wait for one model. Requests over it are rejected at once."""
 
-    max_batch_tokens: Annotated[int, _AtLeastOne] = 16_384
-    """Most tokens to compute in a batch of several requests."""
+    max_batch_tokens: Annotated[int, _AtLeastZero] = 0
+    """Most tokens to compute in a batch of several requests. 0 chooses: on a GPU 131,072, on the CPU 16,384.
+    Below that, batches grow as long as that saves time, by the costs that are learned."""
 
     max_wait_seconds: Annotated[float, _Positive] = 30.0
     """Longest time in the queue, unless the request sets a shorter timeout."""

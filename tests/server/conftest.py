@@ -242,7 +242,7 @@ def fails(code: grpc.StatusCode, message: str | None = None) -> Iterator[pytest.
 
 def everything_on(provider: str) -> list[Any]:
     """A session's record of where its nodes are: on this provider."""
-    node = SimpleNamespace(op_type="MatMul")
+    node = SimpleNamespace(name="planted", op_type="MatMul")
     return [SimpleNamespace(ep_name=provider, get_nodes=lambda: [node])]
 
 

@@ -1,8 +1,10 @@
 """A device and its capabilities, which all others ask. `devices` chooses one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from polyhead_server.errors import DeviceError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -49,6 +51,8 @@ class Device:
     """
     default_lanes: int = 1
     """How many runs of one session go side by side: two where copies of one go beside kernels of another."""
+    batch_tokens: int = 16_384
+    """The most tokens of a batch of several requests, unless the server is told otherwise."""
     slow_fusions: frozenset[str] = frozenset()
     """Onnxruntime's fusions whose kernels are slower here than the operators that they replace."""
 
@@ -72,6 +76,18 @@ class Device:
         """Onnxruntime's name for the memory arena that runs take memory from."""
         return "cpu:0" if self.host_memory else f"gpu:{self.number}"
 
-    def left_to_cpu(self, operators: Operators) -> Mapping[str, int]:
-        """Return the operators of a session that run on the CPU although the device is another one."""
-        return {} if self.provider == CPU else operators.get(CPU, {})
+    def leaves_to(self, provider: str) -> bool:
+        """Return whether nodes on this provider were left to the CPU although the device is another one."""
+        return provider == CPU != self.provider
+
+
+def check_provider(session_providers: Sequence[str], device: Device) -> None:
+    """Check that a session got its device.
+
+    Raises:
+        DeviceError: onnxruntime took another one.
+    """
+    if session_providers[0] != device.provider:
+        raise DeviceError(
+            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
+        )

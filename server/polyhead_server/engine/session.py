@@ -1,6 +1,5 @@
-"""Open onnxruntime sessions, and check which provider computes which of their operators."""
+"""Open and run onnxruntime sessions."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,10 @@ from typing import Any
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from polyhead_server.engine.device import Device, Operators
+from polyhead_server.engine.device import Device, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
-from polyhead_server.errors import DeviceError, RepositoryError
-
-_SHAPES = frozenset(
-    {
-        *("Cast", "Concat", "Constant", "ConstantOfShape", "Gather", "Identity"),
-        *("Range", "Shape", "Size", "Slice", "Squeeze", "Unsqueeze"),
-    }
-)
-"""Operators that onnxruntime computes shapes with, on purpose on the CPU. All others are work for the GPU."""
+from polyhead_server.engine.placement import check_placement
+from polyhead_server.errors import RepositoryError
 
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
@@ -65,7 +57,7 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
     session = _open(path, device, threads)
     check_provider(session.get_providers(), device)
     if device.checks_placement:
-        _check_placement(path.name, session, device)
+        check_placement(path, session, device)
     return session
 
 
@@ -92,45 +84,3 @@ def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
     return session
-
-
-def check_provider(session_providers: Sequence[str], device: Device) -> None:
-    """Check that a session got its device.
-
-    Raises:
-        DeviceError: onnxruntime took another one.
-    """
-    if session_providers[0] != device.provider:
-        raise DeviceError(
-            f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
-        )
-
-
-def placed(session: ort.InferenceSession) -> Operators:
-    """Count the operators of a session by provider. The session must record where its nodes are."""
-    counts: dict[str, Counter[str]] = {}
-    for part in session.get_provider_graph_assignment_info():
-        counts.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
-    return {provider: dict(sorted(counts[provider].items())) for provider in sorted(counts)}
-
-
-def slow_on_cpu(operators: Operators, device: Device) -> Mapping[str, int]:
-    """Return the operators that are left to the CPU although they do more than compute shapes."""
-    left = device.left_to_cpu(operators)
-    return {operator: count for operator, count in left.items() if operator not in _SHAPES}
-
-
-def _check_placement(file: str, session: ort.InferenceSession, device: Device) -> None:
-    """Check that the provider took the whole graph: it leaves to the CPU what it has no kernel for."""
-    operators = placed(session)
-    slow = ", ".join(f"{count} {operator}" for operator, count in slow_on_cpu(operators, device).items())
-    if slow:
-        raise DeviceError(
-            f"{file} must run on {device.provider} as a whole, onnxruntime left {slow} to the CPU: "
-            "export it again with this version of polyhead, or serve it with --device cpu"
-        )
-    if not operators.get(device.provider):
-        raise DeviceError(
-            f"{file} must run on {device.provider}, but onnxruntime reports none of its operators there: "
-            "install the onnxruntime that polyhead asks for, or serve it with --device cpu"
-        )

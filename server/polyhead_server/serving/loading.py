@@ -135,7 +135,10 @@ class Loader:
         except Exception as error:
             for engine in engines:
                 engine.close()
-            return _failure(error)(name=signature.name, version=signature.version)
+            failed = _failure(error)(name=signature.name, version=signature.version)
+            if isinstance(error, DeviceError):
+                return replace(failed, reason=f"{error}{without(signature)}")
+            return failed
         model = partial(CostModel, doubling_tokens=DOUBLING_TOKENS if self.device.host_threads else inf)
         wide = None
         if engines[1:]:
@@ -216,6 +219,19 @@ def _may_double(manifest: Manifest, device: Device) -> bool:
     """Return whether a graph gets a second session, for lanes, without being asked to."""
     weights = sum(file.bytes for file in manifest.files.values())  # the other files are small
     return device.host_threads and (weights <= _MAX_DOUBLED_WEIGHTS or not device.packed)
+
+
+def without(signature: Signature) -> str:
+    """Say which outputs a family lacks without one of its graphs, to end a sentence."""
+    manifest = signature.manifest
+    others = {
+        tensor.name
+        for graph, record in manifest.graphs.items()
+        if graph != signature.graph
+        for tensor in record.outputs
+    }
+    lost = [tensor.name for tensor in signature.results if tensor.name not in others]
+    return f"; the family lacks {', '.join(lost)} without it" if lost else ""
 
 
 def _failure(error: Exception) -> Callable[..., Failed]:

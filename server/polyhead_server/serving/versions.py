@@ -191,19 +191,22 @@ class ServedVersions:
         if failed:
             state = "" if failed[0].may_pass else found.state  # the empty state is tried again
             family.failures[number] = (state, failed[0].reason)
-        # While a family serves, its versions are replaced with all of their graphs or not at all.
-        if failed and not models:
+        # While a family serves, its versions are replaced with all of their graphs or not at all, but
+        # for those that this device does not run: it would not run them at another look either.
+        refused = all(isinstance(failure.error, DeviceError) for failure in failed)
+        if failed and not models and not (refused and loaded):
             for result in loaded:
                 await in_thread(result.close)
             names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
             self._report_failure(family, number, failed[0].reason, names, failed[0].error)
             return bool(old)
-        for failure in failed:
-            self._report_failure(family, number, failure.reason, [failure.name], failure.error)
         if not at_once:  # all of them in one iteration of the event loop
             models = [self._put_into_service(result) for result in loaded]
         for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
             self._retire(self.registry.forget(name, number))
+        family.served.pop(number, None)  # what failed is not served as before
+        for failure in failed:
+            self._report_failure(family, number, failure.reason, [failure.name], failure.error)
         if not failed:
             family.logged.pop(number, None)
         family.served[number] = models

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from polyhead_server.engine.device import CPU, CUDA, OPENVINO
+from polyhead_server.engine.device import CPU, CUDA, OPENVINO, check_provider
 from polyhead_server.engine.devices import (
     check_precision,
     choose_device,
@@ -19,7 +19,7 @@ from polyhead_server.engine.devices import (
     on_cpu,
     on_cuda,
 )
-from polyhead_server.engine.session import check_provider, placed
+from polyhead_server.engine.placement import placed
 from polyhead_server.errors import DeviceError, RepositoryError
 
 MISSING = "missing libcublas.so.13"
@@ -58,6 +58,8 @@ def test_what_cuda_sessions_are_created_with() -> None:
 
     assert fallback == CPU
     assert plain["use_tf32"] == "0"
+    assert "device_id" not in plain  # else onnxruntime logs that CUDA is no plug-in
+    assert int(plain["sdpa_kernel"]) & 8 == 0  # cuDNN's attention builds a plan for each (B, T)
     assert "gpu_mem_limit" not in plain
     assert limited["gpu_mem_limit"] == "1073741824"
 

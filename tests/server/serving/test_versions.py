@@ -10,7 +10,7 @@ import pytest
 from tests.server.serving.world import World
 from tests.waiting import reached
 
-from polyhead_server.errors import RepositoryError, UnknownModelError
+from polyhead_server.errors import DeviceError, RepositoryError, UnknownModelError
 from polyhead_server.serving.registry import ModelState
 
 
@@ -138,6 +138,22 @@ async def test_a_change_that_cannot_be_loaded_leaves_the_old_and_says_why(world:
     await world.reconciler.reconcile()
     assert world.parameters() == 30
     assert {reason for *_, reason in world.index()} == {""}
+
+
+async def test_a_change_that_the_device_runs_in_part_is_taken_over_without_the_rest(world: World) -> None:
+    world.write(1)
+    await world.start()
+    world.write(1, parameters=2)
+    world.broken = {"a.attention 1": "left 1 Softmax to the CPU"}
+    world.error = DeviceError("left 1 Softmax to the CPU")
+    await world.reconciler.reconcile()
+
+    assert world.serving() == {"a": [1]}
+    assert world.index() == [
+        ("a", 1, ModelState.READY, ""),
+        ("a.attention", 1, ModelState.UNAVAILABLE, "left 1 Softmax to the CPU"),
+    ]
+    assert len(world.retired) == 2
 
 
 async def test_a_manifest_that_breaks_leaves_the_old_until_it_is_whole_again(world: World) -> None:

@@ -1,0 +1,176 @@
+"""What onnxruntime may leave to the CPU: shape arithmetic, whatever the operator, and nothing else.
+
+The nodes of `RECORDED` were left to the CPU on an H100; what those of the other kinds are has not been seen.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx.parser import parse_model
+
+from polyhead_server.engine.device import CPU, CUDA
+from polyhead_server.engine.devices import on_cpu, on_cuda
+from polyhead_server.engine.placement import Node, shape_nodes, slow_on_cpu
+
+RECORDED = {
+    "model": {"Concat": 1, "Squeeze": 1},
+    "attention": {"Concat": 1, "Squeeze": 1},
+    "rows": {"Concat": 3, "Squeeze": 1},
+    "insight": {
+        "Concat": 7,
+        "Min": 1,
+        "Reshape": 2,
+        "Squeeze": 1,
+        "Sub": 1,
+    },  # and a Concat more for each layer
+    "stream": {"Add": 2, "Concat": 9, "Mul": 8, "Reshape": 2, "Squeeze": 4, "Sub": 2},
+}
+HEAVY = {"MatMul", "Gemm", "Softmax", "LayerNormalization", "MultiHeadAttention", "Einsum", "Gelu", "Erf"}
+
+
+class Recorded:
+    """A session that says of these nodes that they are on the CPU, and that one more is on the GPU."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self._nodes = [SimpleNamespace(name=name, op_type=operator) for name, operator in nodes]
+
+    def get_provider_graph_assignment_info(self) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(ep_name=CPU, get_nodes=lambda: self._nodes),
+            SimpleNamespace(ep_name=CUDA, get_nodes=lambda: [SimpleNamespace(name="m", op_type="MatMul")]),
+        ]
+
+
+def judged(text: str) -> set[str]:
+    """The nodes of a graph that compute shapes; each has its output's name."""
+    model = parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    for node in model.graph.node:
+        node.name = node.output[0]
+    return {name for name, _ in shape_nodes(model)}
+
+
+def test_what_follows_from_shapes_and_constants_is_shape_arithmetic_whatever_its_operator() -> None:
+    shapes = judged(
+        """g (float[B, T] x, int64[B] lengths) => (float[B, T] y) <int64[1] one = {1}> {
+            s = Shape(x)
+            half = Constant<value = float {0.5}>()
+            f = Cast<to = 1>(s)
+            m = Mul(f, half)
+            t = Softmax(m)
+            i = Cast<to = 7>(t)
+            c = Concat<axis = 0>(i, one)
+            found = NonZero(x)
+            many = Shape(found)
+            twice = Add(many, many)
+            longest = ReduceMax(lengths)
+            mixed = Add(longest, one)
+            y = Mul(x, half)
+        }""",
+    )
+
+    assert shapes == {"s", "half", "f", "m", "t", "i", "c", "many", "twice"}
+
+
+def test_what_has_a_graph_of_its_own_is_no_shape_arithmetic() -> None:
+    shapes = judged(
+        """g (float[B, T] x) => (float[4] y) {
+            large = Constant<value_float = 0.5>()
+            yes = Constant<value = bool {1}>()
+            y = If(yes) <
+                then_branch = one () => (float[4] a) { a = Identity(large) },
+                else_branch = two () => (float[4] b) { b = Identity(large) }
+            >
+        }""",
+    )
+
+    assert "y" not in shapes
+
+
+def test_a_weight_is_no_constant_of_shapes() -> None:
+    weight = onnx.helper.make_tensor("weight", onnx.TensorProto.FLOAT, [64, 64], [0.0] * 4096)
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[B] x) => (float[64, 64] y) { y = Neg(weight) }'
+    )
+    model.graph.node[0].name = "n"
+    model.graph.initializer.append(weight)
+
+    assert shape_nodes(model) == set()
+
+
+@pytest.mark.parametrize(
+    "planted", ["p = Softmax(x)", "p = MatMul(x, x)", "p = Cast<to = 11>(x)", "p = Gather(x, one)"]
+)
+def test_work_on_the_batch_that_is_left_to_the_cpu_is_named(tmp_path: Path, planted: str) -> None:
+    file = tmp_path / "model.onnx"
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2, 2] x) => (float[2, 2] y) <int64[1] one = {1}> '
+        f"{{ s = Shape(x) {planted} y = Add(x, x) }}"
+    )
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, file)
+    operator = model.graph.node[1].op_type
+
+    left = Recorded(("s", "Shape"), ("p", operator))
+    assert slow_on_cpu(file, left, on_cuda("")) == {operator: 1}
+    assert slow_on_cpu(file, left, on_cpu("")) == {}
+    assert slow_on_cpu(file, Recorded(("s", "Shape")), on_cuda("")) == {}
+
+
+def test_a_node_that_the_file_does_not_have_is_work_but_for_a_gather_of_a_shape(
+    repository: Path,
+) -> None:
+    file = repository / "tiny" / "1" / "model.onnx"
+
+    left = Recorded(("Gather", "Gather"), ("Transpose", "Transpose"), ("", "Concat"), ("Softmax", "Softmax"))
+    assert slow_on_cpu(file, left, on_cuda("")) == {"Concat": 1, "Softmax": 1, "Transpose": 1}
+
+
+def graphs(*folders: Path) -> Iterator[Path]:
+    """Every graph of some repositories."""
+    for folder in folders:
+        yield from sorted(folder.rglob("*.onnx"))
+
+
+def test_what_was_left_to_the_cpu_on_a_card_is_shape_arithmetic(probed_models: Path) -> None:
+    for kind, recorded in RECORDED.items():
+        (file,) = (file for file in graphs(probed_models) if file.stem == kind)
+        left = Counter(operator for _, operator in kept(file))
+
+        assert left >= Counter(recorded), kind
+
+
+@pytest.mark.parametrize(
+    "models", ["repository", "probed_models", "architectures", "scorers", "splade", "tagger"]
+)
+def test_no_graph_needs_more_than_shapes_on_the_cpu(models: str, request: pytest.FixtureRequest) -> None:
+    """The rule's own verdict: no card has confirmed it for contacts, sparse, late interaction and heads."""
+    for file in graphs(request.getfixturevalue(models)):
+        shapes = kept(file)
+        assert shapes, file
+        assert not HEAVY & {operator for _, operator in shapes}, file
+        assert slow_on_cpu(file, Recorded(*shapes), on_cuda("")) == {}
+        work = next(
+            (node.name, node.op_type)
+            for node in onnx.load(file, load_external_data=False).graph.node
+            if node.op_type in HEAVY
+        )
+        assert slow_on_cpu(file, Recorded(*shapes, work), on_cuda("")) == {work[1]: 1}
+
+
+def kept(file: Path) -> set[Node]:
+    """The nodes of shapes that are there once onnxruntime has folded constants."""
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = ort.InferenceSession(file, options, providers=[CPU])
+    recorded = {
+        (node.name, node.op_type)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    }
+    return recorded & shape_nodes(onnx.load(file, load_external_data=False))

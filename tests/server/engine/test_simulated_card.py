@@ -1,0 +1,119 @@
+"""A card that compiles attention for each shape, by onnxruntime's rules. What is served needs no plan.
+
+On compute capability 9.0 and above, cuDNN's attention builds a plan for each (B, T) and keeps it in the
+thread that needed it, for MultiHeadAttention and Attention in 16 bits, unless the provider's option
+`sdpa_kernel` leaves cuDNN out. Packed operators need none.
+"""
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.clock import SkippingLoop
+from tests.server.scheduling.conftest import Counter, Prices
+
+from polyhead_server.engine.devices import on_cuda
+from polyhead_server.engine.engine import Arrays
+from polyhead_server.scheduling import (
+    Dispatch,
+    DynamicAxes,
+    Lanes,
+    Limits,
+    Planner,
+    Scheduler,
+    Size,
+    Work,
+)
+
+_CUDNN = 8
+_PLANNED = {"MultiHeadAttention", "Attention"}
+UNPINNED: Mapping[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """These run on threads, so that the clock must go on."""
+    return "asyncio", {"loop_factory": SkippingLoop}
+
+
+class SimulatedCard:
+    """Runs nothing, and remembers the plans that it would have built.
+
+    Args:
+        operator: Of attention, in 16 bits.
+        options: The provider's.
+    """
+
+    def __init__(self, operator: str, options: Mapping[str, str]) -> None:
+        chosen = int(options.get("sdpa_kernel", "0"))
+        self._plans = operator in _PLANNED and (chosen == 0 or bool(chosen & _CUDNN))
+        self.plans: set[tuple[int, tuple[int, ...]]] = set()
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        shape = feeds["x"].shape
+        self.shapes.add(shape)
+        if self._plans:
+            self.plans.add((threading.get_ident(), shape))
+        return dict.fromkeys(outputs, feeds["x"])
+
+    def stop(self) -> None:
+        """Nothing lasts."""
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+async def served(card: SimulatedCard) -> None:
+    """Serve texts of natural lengths, one after the other and side by side, on the lanes of a GPU."""
+    lanes = Lanes(engine=card, costs=Prices(1e-3, token=1e-6), count=on_cuda("").default_lanes)
+    scheduler = Scheduler(
+        Dispatch(lanes, wide=None, planner=Planner()),
+        name="card",
+        dynamic=DynamicAxes(inputs={"x": ((1, 0),)}, outputs={"x": ((1, 0),)}, measures=(("x", 1),)),
+        limits=Limits(max_queued_tokens=2**20),
+        observer=Counter(),
+    )
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(3, 0.6, 96), 3, 128).astype(int)
+    for some in (*lengths[:32, None], lengths[32:]):
+        await asyncio.gather(*(scheduler.submit(text(int(tokens))) for tokens in some))
+    await scheduler.close()
+
+
+def text(tokens: int) -> Work:
+    return Work(
+        feeds={"x": np.zeros((1, tokens), np.int64)},
+        outputs=["x"],
+        size=Size.full(1, tokens),
+        real_tokens=tokens,
+    )
+
+
+@pytest.mark.parametrize("operator", ["MultiHeadAttention", "Attention"])
+async def test_attention_that_chooses_its_kernel_builds_a_plan_for_each_shape(operator: str) -> None:
+    card = SimulatedCard(operator, UNPINNED)
+    await served(card)
+
+    assert len(card.shapes) > 20
+    assert len(card.plans) >= len(card.shapes)  # and again in another thread
+
+
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [
+        ("MultiHeadAttention", on_cuda("").options),
+        ("Attention", on_cuda("").options),
+        ("PackedAttention", UNPINNED),
+        ("PackedMultiHeadAttention", UNPINNED),
+    ],
+)
+async def test_what_is_served_needs_no_plan(operator: str, options: Mapping[str, str]) -> None:
+    card = SimulatedCard(operator, options)
+    await served(card)
+
+    assert len(card.shapes) > 20
+    assert not card.plans
