@@ -34,14 +34,14 @@ def interpolate(text: str, environment: Mapping[str, str]) -> str:
         present = bool(given) if operator.startswith(":") else given is not None
         if operator.endswith("+"):
             return other if present else ""
-        return str(given) if present and given is not None else other
+        return str(given) if present and given is not None else interpolate(other, environment)
 
     return _VARIABLE.sub(value, text)
 
 
 def variables() -> set[str]:
     """The names of all variables."""
-    return {match[1] for match in _VARIABLE.finditer(TEXT)}
+    return set(re.findall(r"\$\{(\w+)", TEXT))
 
 
 def seconds(duration: str) -> float:

@@ -85,6 +85,9 @@ def test_a_proxy_is_in_front_of_each_server(name: str, behind: str) -> None:
     assert settings["POLYHEAD_PROXY_SECONDS"] == Settings(models=ROOT).max_request_seconds
     longer = services({"POLYHEAD_SERVE_MAX_REQUEST_SECONDS": "900"})[name]
     assert longer["environment"]["POLYHEAD_PROXY_SECONDS"] == 900
+    # HAProxy reads no fractions.
+    fraction = {"POLYHEAD_SERVE_MAX_REQUEST_SECONDS": "0.5", "POLYHEAD_PROXY_SECONDS": "1"}
+    assert services(fraction)[name]["environment"]["POLYHEAD_PROXY_SECONDS"] == 1
 
 
 def test_tls_ends_at_the_proxy() -> None:
@@ -183,7 +186,7 @@ def test_the_example_lists_every_variable_with_its_default() -> None:
     lines = (ROOT / ".env.example").read_text().splitlines()
     matches = (re.fullmatch(r"#([A-Z_]+)=(.*)", line) for line in lines)
     listed = {match[1]: match[2] for match in matches if match}
-    defaults = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", TEXT))
+    defaults = dict(re.findall(r"\$\{(\w+):?-([^{}]*)\}", TEXT))
 
     exported = set(services()["export"]["environment"])
     passed = {

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import queue
+import socket
 import ssl
 import threading
 import urllib.request
@@ -118,6 +119,11 @@ def test_the_configuration_is_clean() -> None:
     done = run(str(HAPROXY), "-c", "-f", CONFIGURATION, env=servers)
 
     assert "WARNING" not in done
+
+
+def test_a_fraction_of_a_second_is_refused_by_name() -> None:
+    with pytest.raises(AssertionError, match=r"unexpected character '\.' in 'timeout client'"):
+        run(str(HAPROXY), "-c", "-f", CONFIGURATION, env={"POLYHEAD_PROXY_SECONDS": "0.5"})
 
 
 def test_the_largest_messages_pass_both_ways(channel: grpc.Channel) -> None:
@@ -281,6 +287,8 @@ class Served:
     """A server, and the proxy in front of it."""
 
     server: ServerProcess
+    http: str
+    """Where it takes HTTP."""
     proxy: Proxy
 
 
@@ -291,7 +299,7 @@ def served(repository: Path) -> Iterator[Served]:
     try:
         http = server.until(r"metrics on http://(\S+)/metrics")[1]
         with proxied(grpc=server.until(r"serving .* on (\S+) with")[1], http=http) as proxy:
-            yield Served(server, proxy)
+            yield Served(server, http, proxy)
     finally:
         server.close()
 
@@ -324,6 +332,21 @@ def test_http_metrics_and_probes_pass(served: Served) -> None:
         with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             assert reply.status == 200
             assert said in reply.read().decode()
+
+
+def test_only_callers_over_loopback_must_name_it(served: Served) -> None:
+    """A name that an attacker points to this machine (DNS rebinding) comes over loopback."""
+    get = b"GET /healthz HTTP/1.1\r\nHost: polyhead.example\r\nConnection: close\r\n\r\n"
+
+    def status(proxy: Proxy, said: bytes) -> bytes:
+        host, port = proxy.http.split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+            connection.sendall(said)
+            return connection.makefile("rb").readline().split()[1]
+
+    with proxied(http=served.http, tls="accept-proxy") as proxy:
+        for address, expected in ((b"127.0.0.1", b"403"), (b"192.0.2.2", b"200")):
+            assert status(proxy, b"PROXY TCP4 192.0.2.1 %b 1024 8002\r\n" % address + get) == expected
 
 
 @pytest.mark.parametrize("bomb", [LARGE, MANY], ids=["large header", "many headers"])

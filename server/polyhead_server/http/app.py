@@ -1,6 +1,7 @@
 """The application: metrics, probes, every other path, and the OpenAPI document of all of them."""
 
 import asyncio
+import re
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
+from starlette.types import Receive, Send
 
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
@@ -20,6 +22,7 @@ from polyhead_server.http.errors import OPEN_INFERENCE, OPENAI, plain_reply
 from polyhead_server.observability.metrics import any_ready, exposition
 
 _COMPRESS_FROM = 1024
+_NO_GZIP = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
 
 _REQUEST_ID = {
     "name": REQUEST_ID,
@@ -103,7 +106,7 @@ def create_application(service: Service) -> Application:
         ]
     for router in routers:
         application.include_router(router, dependencies=bearer)
-    application.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=1)
+    application.add_middleware(_GZip, minimum_size=_COMPRESS_FROM, compresslevel=1)
     if service.settings.http_origin:
         application.add_middleware(
             CORSMiddleware,
@@ -113,6 +116,14 @@ def create_application(service: Service) -> Application:
             expose_headers=["*"],
         )
     return with_callers(application, service)
+
+
+class _GZip(GZipMiddleware):
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Compress nothing for callers that refuse it: Starlette looks for the name alone."""
+        if _NO_GZIP.search(scope["caller"].header("accept-encoding")):
+            scope = {**scope, "headers": [one for one in scope["headers"] if one[0] != b"accept-encoding"]}
+        await super().__call__(scope, receive, send)
 
 
 class _Application(FastAPI):

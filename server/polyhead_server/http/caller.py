@@ -222,14 +222,16 @@ class Caller:
         )
         self.body_bytes = len(body)
         size = self._json_bytes(body) if binary else len(body)
-        self.binary = body[size:]
+        text = body
+        if size < len(body):
+            self.binary, text = memoryview(body)[size:], body[:size]
         document = None
         if size:
-            document, expanded = await self.service.run(size, read_json, body[:size])
+            document, expanded = await self.service.run(size, read_json, text)
             self.held.add(expanded)
         return _ReadRequest(request, document, is_empty=not size)
 
-    def _json_bytes(self, body: memoryview) -> int:
+    def _json_bytes(self, body: bytearray) -> int:
         """Return how many bytes of a body are JSON."""
         if JSON_BYTES not in dict(self._metadata):
             return len(body)

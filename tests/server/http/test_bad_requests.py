@@ -104,6 +104,23 @@ def test_too_much_json_is_refused(web: OverHttp, body: bytes, named: str) -> Non
     assert named in answered.error
 
 
+def test_what_is_in_strings_is_no_value(web: OverHttp) -> None:
+    code = r"\"[{,:\\" * (3 * 2**16)
+    long = '[{"' + code + '": "' + code + '"}]'
+
+    answered = web.post(INFER, long.encode())
+    assert answered.status == 400
+    answered = web.post(INFER, long.encode() + b"," * MAX_VALUES)
+    assert (answered.status, f"had {MAX_VALUES + 20}: " in answered.error) == (413, True)
+
+
+def test_fewer_texts_are_asked_for_first(web: OverHttp) -> None:
+    answered = web.post("/v1/embeddings", b"[" + b"1," * MAX_VALUES + b"1]")
+
+    assert answered.status == 413
+    assert ": send fewer texts in a request" in answered.error
+
+
 def with_binary(size: int | str, *, raw: bytes = RAW, count: int = len(RAW)) -> tuple[bytes, dict[str, str]]:
     """A request with a binary tensor, and a header that may lie."""
     text = json.dumps(changed(data=None, parameters={"binary_data_size": count})).encode()
@@ -163,6 +180,11 @@ def test_a_header_that_comes_twice_is_refused(
 
     assert reply.startswith(b"HTTP/1.1 %d " % status)
     assert b"was '%b, %b'" % (first, second) in reply
+
+
+def test_an_unknown_encoding_is_refused_before_the_body_comes(web: OverHttp) -> None:
+    with web.connect(HEAD + b"Content-Encoding: br\r\nContent-Length: 1000\r\n\r\n") as connection:
+        assert connection.recv(64).startswith(b"HTTP/1.1 415 ")
 
 
 def test_a_body_needs_no_type(web: OverHttp) -> None:

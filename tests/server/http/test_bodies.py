@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import json
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ import pytest
 from tests.server.http.conftest import StartHttp
 
 from polyhead_server import Settings
-from polyhead_server.http.bodies import read_body
+from polyhead_server.http.bodies import read_body, read_json
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.serving.budget import Budget
 
@@ -66,6 +68,19 @@ def test_a_body_takes_the_memory_that_is_counted(parts: Any, encoding: str) -> N
         return peak / budget.bytes
 
     assert asyncio.run(read()) < 1.5
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_string_counts_with_the_memory_that_it_takes(escaped: bool) -> None:
+    def more(string: str) -> int:
+        """What reading it adds to the bytes of its text."""
+        text = bytearray(json.dumps([string], ensure_ascii=escaped).encode())
+        document, size = read_json(text)
+        assert sys.getsizeof(document[0]) < len(text) + size + 100
+        return size
+
+    assert more("a" * LONG) < 1000
+    assert more("a" * LONG + "\U0001f600") > 3 * LONG
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,23 @@ def test_large_json_comes_in_pieces_and_is_the_same(web: OverHttp) -> None:
     np.testing.assert_array_equal(tensors(plain)["output"], expected["output"])
 
 
+@pytest.mark.parametrize(
+    ("accepted", "packs"),
+    [
+        ("gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("GZIP ; Q=0.000, *", False),
+        ("identity", False),
+    ],
+)
+def test_replies_are_packed_for_those_who_take_it(web: OverHttp, accepted: str, packs: bool) -> None:
+    reply = web.get("/metrics", **{"Accept-Encoding": accepted})
+
+    assert ("content-encoding" in reply.headers) is packs
+    assert reply.headers["vary"] == "Accept-Encoding"
+
+
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_bodies_may_be_compressed(web: OverHttp, encoding: str, pack: Any) -> None:
     body, headers = binary(parameters={"binary_data_output": True})
