@@ -211,8 +211,12 @@ class Ingress:
             answers = [ReplicaAnswer(error=reply)]
         else:
             try:
-                async with asyncio.timeout(self._settings.max_request_seconds):
+                # A replica has the same limit, and says more.
+                async with asyncio.timeout(self._settings.max_request_seconds + _STATE_SECONDS):
                     answers = await self._pass_on(procedure, request, identifier)
+            except TimeoutError:
+                late = errors.ExpiredError("no replica had an answer in time: the deadline has passed")
+                answers = [ReplicaAnswer(error=logged_reply(late, identifier))]
             except errors.ServingError as error:
                 answers = [ReplicaAnswer(error=logged_reply(error, identifier))]
         if (failure := answers[-1].error) is not None:
