@@ -1,6 +1,7 @@
 """The device that models run on: which one it is, and how graphs are opened on it.
 
-Only this module and `device` know onnxruntime's execution providers by name; all others ask a `Device`.
+Only this module, `device` and `placement` know onnxruntime's execution providers by name; all others ask a
+`Device`.
 
 A device that was asked for works, or the server does not start. onnxruntime itself falls back to the CPU with
 a warning if CUDA does not load, and lists the CUDA provider as available because its file exists. So the
