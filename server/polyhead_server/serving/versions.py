@@ -161,7 +161,7 @@ class ServedVersions:
             family.failures.pop(number, None)
             family.logged.pop(number, None)
             names = [model.signature.name for model in served]
-            if any(self.registry.reason(name, number) for name in names):
+            if any(self.registry.slot(name, str(number)).reason for name in names):
                 LOGGER.info("%s version %d has the files again that are served", family.name, number)
                 for name in names:
                     self.registry.keep(name, number, "")
