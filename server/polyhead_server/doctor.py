@@ -19,6 +19,7 @@ from rich.markup import escape
 from polyhead_proto.system.cgroups import THIS_PROCESS
 from polyhead_server.engine import devices, openvino_session
 from polyhead_server.engine.cpus import available_cpus
+from polyhead_server.engine.cuda_libraries import cuda_version
 from polyhead_server.engine.device import ComputePrecision, Device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.gpus import count_gpus
@@ -136,7 +137,6 @@ def show(report: Report, console: Console) -> None:
 
 def this_machine() -> Machine:
     """Look at the machine that this process runs on."""
-    cuda, problem = devices.cuda_version(), devices.cuda_problem()
     limit = min((each.limit for each in THIS_PROCESS.memory_limits()), default=None)
     openvino = None
     with suppress(DeviceError):
@@ -151,8 +151,8 @@ def this_machine() -> Machine:
             "driver": _driver(),
         },
         onnxruntime_packages=sorted({*metadata.packages_distributions().get("onnxruntime", ())}),
-        onnxruntime_cuda=cuda,
-        cuda_problem=problem,
+        onnxruntime_cuda=cuda_version(),
+        cuda_problem=devices.cuda_problem(),
         gpus=count_gpus() or 0,
         processors=os.cpu_count() or 1,
         threads=available_cpus(),
