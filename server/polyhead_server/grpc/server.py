@@ -19,6 +19,7 @@ from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.tracing import open_tracer
+from polyhead_server.repository.scanning import no_models
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings, parse_grpc_option
 
@@ -165,10 +166,7 @@ class GrpcServer:
             await self._grpc.start()
         models = [model.signature for model in self.runtime.registry.models()]
         if not models:
-            LOGGER.warning(
-                "nothing to serve yet: --models %s has no model; polyhead export writes them there",
-                self.runtime.settings.models,
-            )
+            LOGGER.warning("nothing to serve yet: %s", no_models(self.runtime.settings.models))
         LOGGER.info(
             "serving %s on %s with %s (%s)",
             ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",
