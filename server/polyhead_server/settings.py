@@ -17,6 +17,7 @@ from polyhead_server.remote import RemoteFolder, location
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LARGEST_MESSAGE = 2**31 - 1
+_PORT = Number(gte=0, lte=65_535)
 # Bytes of text for each token of `max_request_tokens`: some 25 times what text needs.
 _TEXT_BYTES_PER_TOKEN = 128
 _OWNED_GRPC_OPTIONS = {
@@ -92,12 +93,16 @@ def _check_origins(_type: object, origins: Sequence[str]) -> None:
             )
 
 
+def _check_http_port(type_: object, port: int | str) -> None:
+    if isinstance(port, int):
+        _PORT(type_, port)
+
+
 def _check_grpc_options(_type: object, options: Sequence[str]) -> None:
     for option in options:
         parse_grpc_option(option)
 
 
-_PORT = Number(gte=0, lte=65_535)
 _AtLeastOne = Parameter(validator=Number(gte=1))
 _AtLeastZero = Parameter(validator=Number(gte=0))
 _Positive = Parameter(validator=Number(gt=0))
@@ -225,7 +230,9 @@ class Settings:
     http_host: Annotated[str, _Http] = "127.0.0.1"
     """Address for HTTP: Prometheus metrics, probes, and inference with --http."""
 
-    http_port: Annotated[int | Literal["auto", "off"], Parameter(group="HTTP", validator=_PORT)] = "auto"
+    http_port: Annotated[
+        int | Literal["auto", "off"], Parameter(group="HTTP", validator=_check_http_port)
+    ] = "auto"
     """Port for HTTP: without --http, of metrics and probes only. 0 takes a free one. auto takes 8002, or none
     when that is taken and --http is not given. off serves no HTTP."""
 
