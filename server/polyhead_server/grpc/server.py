@@ -126,9 +126,7 @@ class GrpcServer:
         Raises:
             StartError: All models failed, or the port is taken, or the server was closed.
         """
-        if self._serving is None:
-            raise RuntimeError("a server must be started before its models can be loaded")
-        await asyncio.shield(self._serving)
+        await asyncio.shield(self._serving or self._serve())  # the runtime says if it is not started
 
     async def drain(self, seconds: float, *stops: Callable[[float], Awaitable[None]]) -> bool:
         """Reject new requests, finish the accepted ones, and stop. What is not done in time is rejected.
