@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from tests.checkpoints import bert_template, write_checkpoint, write_splade
 from tests.clock import SkippingLoop
 from tests.encoders import seeded
-from tests.exports import share_traces
+from tests.exports import share_exports
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from polyhead_export import TokenizerFile, export_family, from_checkpoint
@@ -103,6 +103,7 @@ def write_tokenizer(path: Path) -> None:
 SLOW = (
     "benchmarks",
     "client/test_real_insight.py",
+    "client/test_stream.py",
     "deploy/test_kubernetes.py",
     "deploy/test_proxy.py",
     "export/test_blocks.py",
@@ -116,6 +117,8 @@ SLOW = (
     "export/test_neighbours.py",
     "export/test_packed_attention.py",
     "export/test_planted_mistakes.py",
+    "export/test_pooled.py",
+    "export/test_precision.py",
     "export/test_pruning.py",
     "export/test_quantisation.py",
     "export/test_stream.py",
@@ -132,14 +135,20 @@ SLOW = (
     "server/workers/test_supervisor.py",
     "test_checkpoints_served.py",
     "test_configurations.py",
+    "test_contacts_served.py",
     "test_cross_attention_served.py",
     "test_distribution.py",
+    "test_late_interaction_served.py",
     "test_mpnet_served.py",
     "test_pruned_served.py",
     "test_sentences.py",
+    "test_vectors_served.py",
     "view/explorer/test_browser.py",
 )
 """What `make test` leaves to `make test-all`: it takes long, or an environment of its own."""
+
+SLOW_FIXTURES = {"minilm_models", "tagger"}
+"""Likewise what has a family exported that nothing else needs."""
 
 
 ON_OPENVINO_TOO = (
@@ -198,10 +207,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow before pytest selects by marks: files, and what has a trained encoder exported."""
+    """Mark what is slow before pytest selects by marks."""
     for item in items:
-        exports_minilm = isinstance(item, pytest.Function) and "minilm_models" in item.fixturenames
-        if is_among(item.path, SLOW) or exports_minilm:
+        exports = isinstance(item, pytest.Function) and SLOW_FIXTURES & {*item.fixturenames}
+        if is_among(item.path, SLOW) or exports:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not is_among(item.path, SLOW))  # a long file must not be the last, alone
 
@@ -236,9 +245,9 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have exports trace each graph of an encoder once in a run."""
-    with share_traces(made_once(tmp_path_factory, "traces", lambda _: None)):
+def shared_exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have exports trace and compare each graph of an encoder once in a run."""
+    with share_exports(made_once(tmp_path_factory, "exports", lambda _: None)):
         yield
 
 

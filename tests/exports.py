@@ -4,50 +4,95 @@ import copy
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from polyhead_export.comparison import Change
 from polyhead_export.graphs import build_graph
+from polyhead_export.neighbours import measure_neighbours
+from polyhead_export.parity import Judged, JudgeInFp32, compared_sizes
 from polyhead_export.signature import GraphKind
 from polyhead_export.weights import hash_of
 from polyhead_model import Encoder, parameters
+
+T = TypeVar("T")
 
 _MOST_PARAMETERS = 1_000_000
 """Of what is kept: a file of a graph and its weights together may have 2 GiB."""
 
 
 @contextmanager
-def share_traces(folder: Path) -> Iterator[None]:
-    """Have exports trace each graph of an encoder once in all processes that share a folder.
+def share_exports(folder: Path) -> Iterator[None]:
+    """Have exports trace and compare each graph of an encoder once in all processes that share a folder.
 
-    Most of what tests export are the same few small encoders, and most of an export is tracing.
+    Most of what tests export are the same few small encoders, and most of an export is tracing and comparing.
     """
 
     def build(encoder: Encoder, kind: GraphKind, *, pack: bool) -> ir.Model:
         if parameters(encoder.config) > _MOST_PARAMETERS:
             return build_graph(encoder, kind, pack=pack)
-        said = repr((type(encoder).__qualname__, encoder.config, hash_of(encoder), kind, pack))
-        file = folder / f"{hashlib.sha256(said.encode()).hexdigest()}.onnx"
-        with file.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not file.exists():
-                part = file.with_suffix(".part")
-                ir.save(build_graph(encoder, kind, pack=pack), part)
-                part.rename(file)
-        return ir.load(file)
+
+        def trace() -> bytes:
+            return ir.to_proto(build_graph(encoder, kind, pack=pack)).SerializeToString()
+
+        content = _once(folder, ("trace", *_said(encoder), kind, pack), trace)
+        return ir.from_proto(onnx.ModelProto.FromString(content))
+
+    class Remembering(JudgeInFp32):
+        """Compares the same files with the same encoder once."""
+
+        def __init__(self, encoder: Encoder, files: Path) -> None:
+            super().__init__(encoder, files)
+            self.encoder, self.files = encoder, files
+
+        def judge(self, kind: GraphKind) -> Judged:
+            said = (*_said(self.encoder), compared_sizes(self.encoder.config), *_files(self.files, kind))
+            return _once(folder, ("judge", *said), lambda: super(Remembering, self).judge(kind))
+
+    def measure(files: Path, kind: GraphKind, *rest: Any) -> dict[str, Change]:
+        said = ("neighbours", *_files(files, kind), rest)
+        return _once(folder, said, lambda: measure_neighbours(files, kind, *rest))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polyhead_export.version.build_graph", build)
+        patch.setattr("polyhead_export.version.JudgeInFp32", Remembering)
+        patch.setattr("polyhead_export.version.measure_neighbours", measure)
         _load_translations_once(patch)
         yield
+
+
+def _said(encoder: Encoder) -> tuple[object, ...]:
+    """What an encoder computes follows from this."""
+    return type(encoder).__qualname__, encoder.config, hash_of(encoder)
+
+
+def _files(folder: Path, kind: GraphKind) -> tuple[object, ...]:
+    """A graph, and what its files hold."""
+    names = (kind.file, "weights.bin")
+    return kind, *(hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names)
+
+
+def _once(folder: Path, said: object, make: Callable[[], T]) -> T:
+    """What is made once of the same, in all processes that share a folder."""
+    file = folder / hashlib.sha256(repr(said).encode()).hexdigest()
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            part = file.with_suffix(".part")
+            part.write_bytes(pickle.dumps(make()))
+            part.rename(file)
+    made: T = pickle.loads(file.read_bytes())
+    return made
 
 
 def _load_translations_once(patch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ def test_the_files_on_a_request_s_path_are_there() -> None:
     assert len(named) > 15
 
 
+@pytest.mark.slow
 def test_your_own_encoder(
     minilm_checkpoint: Path,
     tmp_path: Path,

@@ -56,7 +56,7 @@ SUBPACKAGES = {
     "http": {"grpc", "runtime", "inference", "serving", "repository", "observability"},
     "process": {"http", "grpc", "engine", "repository", "observability"},
     "workers": {"process", "http", "engine", "observability"},
-    "ray": {"runtime", "grpc", "inference", "serving", "engine", "repository", "observability"},
+    "ray": {"process", "runtime", "grpc", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
 """The server's subpackages, and modules at its top, and what each may import. All may log and count."""

@@ -3,6 +3,7 @@
 Shape letters: B batch, T tokens, H heads, K head width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -217,6 +218,28 @@ def explicit_masked_attention() -> Attend:
 
     Onnxruntime's CPU computes these with all threads, and `Where` with one.
     """
+
+    def masks_of(mask: Tensor, _scores: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = torch.where(mask, 0.0, _MASKED_SCORE)[:, None]  # (B or 1, 1, Tq or 1, Tk)
+        return hidden, mask[:, None].float()
+
+    return masked_by_sum(_scores, masks_of)
+
+
+def masked_by_sum(
+    score: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    masks_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    softmax: Callable[[Tensor, Tensor], Tensor] = lambda scores, hidden: (scores + hidden).softmax(-1),
+) -> Attend:
+    """Return attention as explicit operations, with weights, whose masks are a sum and a product.
+
+    The product is for kernels that give a masked key 4e-39, and a query without any other equal weights.
+
+    Args:
+        score: Returns scores [B, H, Tq, Tk] of queries and keys [B, H, T, K] with a bias or None.
+        masks_of: Returns what is added to such scores, and factors of weights, of a mask.
+        softmax: Returns weights, of scores and what is added to them.
+    """
     made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
 
     def attend(
@@ -231,16 +254,14 @@ def explicit_masked_attention() -> Attend:
         layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, Tensor]:
         queries, keys = layouts
-        scores = _scores(queries.by_head(query, heads), keys.by_head(key, heads), bias)
+        scores = score(queries.by_head(query, heads), keys.by_head(key, heads), bias)
         if mask is None:
             weights = scores.softmax(-1)
         else:
             if id(mask) not in made:
-                hidden = torch.where(mask, 0.0, _MASKED_SCORE)[:, None]  # (B or 1, 1, Tq or 1, Tk)
-                made[id(mask)] = mask, hidden, mask[:, None].float()
+                made[id(mask)] = mask, *masks_of(mask, scores)
             _, hidden, sees = made[id(mask)]
-            # The product: kernels may give a masked key 4e-39, and a query without any other equal weights.
-            weights = (scores + hidden).softmax(-1) * sees
+            weights = softmax(scores, hidden) * sees
         return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights
 
     return attend

@@ -23,7 +23,7 @@ from polyhead_export.attention_ops import (
 )
 from polyhead_export.half_attention import attention_in_16_bits
 from polyhead_export.interventions import Interventions
-from polyhead_export.packed_attention import attends_packed, packed_attention
+from polyhead_export.packed_attention import packed_attention
 from polyhead_model import Attend, Encoder, masks
 from polyhead_model.attention import PADDED, MultiHeadAttention
 from polyhead_model.encoder import Visit, pass_by
@@ -134,7 +134,7 @@ def run_forward(
         norm_maps: Of each attention in the order of computation, see `norm_maps_of`.
         plain: Whether explicit attention is as the encoder computes it, not as onnxruntime is fastest.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
-        pack: Whether padding is left out between attentions, see `Encoder.forward`.
+        pack: Whether padding is left out between attentions, see `Encoder.forward`; in fp16 in them, too.
         pooled_only: Whether the last layer is computed for pooled tokens alone, likewise.
         intervenes: Whether the inputs say what to read and to edit, see `Interventions`.
     """
@@ -164,7 +164,7 @@ def run_forward(
             unmasked=needs_no_mask(config),
             lengths=lengths,
         )
-        if pack and dtype == torch.float16 and attends_packed(config):
+        if pack and dtype == torch.float16:
             own.fuse_by(packed_attention())
         if masks_by_bias and mask is None:
             own.mask_by_bias(tokens)

@@ -3,12 +3,13 @@
 Shape letters: B batch, T tokens, H heads, K head width.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from polyhead_export.attention_ops import masked_by_sum
 from polyhead_model import Attend
-from polyhead_model.attention import PADDED
-from polyhead_model.packing import TokenLayout
 
 
 def attention_in_16_bits(lengths: Tensor | None) -> Attend:
@@ -19,37 +20,19 @@ def attention_in_16_bits(lengths: Tensor | None) -> Attend:
     Args:
         lengths: Integers [B], of the keys, if they are hidden by their lengths alone; None = by the mask.
     """
-    made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each mask once, not in every layer
 
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        heads: int,
-        mask: Tensor | None,
-        /,
-        *,
-        bias: Tensor | None = None,
-        layouts: tuple[TokenLayout, TokenLayout] = PADDED,
-    ) -> tuple[Tensor, Tensor]:
-        queries, keys = layouts
-        scores = _scaled_products(queries.by_head(query, heads), keys.by_head(key, heads))
-        if bias is not None:
-            scores = scores + bias.to(scores.dtype)
-        if mask is None:
-            weights = scores.softmax(-1)
-        else:
-            if id(mask) not in made:
-                made[id(mask)] = mask, *_masks_of(mask, lengths, scores)
-            _, hidden, sees = made[id(mask)]
-            fused = lengths is not None and scores.dtype == torch.float16
-            weights = (_softmax_of_sum(scores, hidden) if fused else (scores + hidden).softmax(-1)) * sees
-        return queries.merge_heads(weights @ keys.by_head(value, heads)), weights
+    def score(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
+        scores = _scaled_products(query, key)
+        return scores if bias is None else scores + bias.to(scores.dtype)
 
-    return attend
+    def softmax(scores: Tensor, hidden: Tensor) -> Tensor:
+        fused = lengths is not None and scores.dtype == torch.float16
+        return _softmax_of_sum(scores, hidden) if fused else (scores + hidden).softmax(-1)
+
+    return masked_by_sum(score, partial(_masks_of, lengths), softmax)
 
 
-def _masks_of(mask: Tensor, lengths: Tensor | None, scores: Tensor) -> tuple[Tensor, Tensor]:
+def _masks_of(lengths: Tensor | None, mask: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return what is added to scores, and factors [B, 1, Tq, 1] of weights: 0 where a query sees nothing."""
     visible, sees = mask[:, None], mask.any(-1, keepdim=True)
     if lengths is not None:

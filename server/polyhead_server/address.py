@@ -80,10 +80,8 @@ def reserve_port(host: str, port: int) -> socket.socket:
         A socket that is bound and never listens.
 
     Raises:
-        StartError: The port is taken, the address is not this machine's, or ports cannot be shared here.
+        StartError: The port is taken, or the address is not this machine's.
     """
-    if not hasattr(socket, "SO_REUSEPORT"):
-        raise StartError("--workers must be 1 here: this system cannot share a port (SO_REUSEPORT)")
     try:
         # Without SO_REUSEPORT, so that a port that others share among themselves counts as taken.
         with listen(host, port) as probe:

@@ -19,6 +19,7 @@ from rich.markup import escape
 from polyhead_proto.system.cgroups import THIS_PROCESS
 from polyhead_server.engine import devices, openvino_session
 from polyhead_server.engine.cpus import available_cpus
+from polyhead_server.engine.cuda_libraries import cuda_version
 from polyhead_server.engine.device import ComputePrecision, Device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.engine.gpus import count_gpus
@@ -136,9 +137,6 @@ def show(report: Report, console: Console) -> None:
 
 def this_machine() -> Machine:
     """Look at the machine that this process runs on."""
-    cuda, problem = devices.cuda_version(), devices.cuda_problem()
-    driver = _integers("libcuda.so.1", "cuDriverGetVersion", 1)
-    nvrtc = _integers(f"libnvrtc.so.{cuda.partition('.')[0]}", "nvrtcVersion", 2) if cuda else []
     limit = min((each.limit for each in THIS_PROCESS.memory_limits()), default=None)
     openvino = None
     with suppress(DeviceError):
@@ -150,12 +148,11 @@ def this_machine() -> Machine:
             "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
             "onnxruntime": ort.__version__,
             "openvino": openvino,
-            "driver": f"{driver[0] // 1000}.{driver[0] % 1000 // 10}" if driver else None,  # 13020 is 13.2
-            "nvrtc": ".".join(map(str, nvrtc)) or None,
+            "driver": _driver(),
         },
         onnxruntime_packages=sorted({*metadata.packages_distributions().get("onnxruntime", ())}),
-        onnxruntime_cuda=cuda,
-        cuda_problem=problem,
+        onnxruntime_cuda=cuda_version(),
+        cuda_problem=devices.cuda_problem(),
         gpus=count_gpus() or 0,
         processors=os.cpu_count() or 1,
         threads=available_cpus(),
@@ -175,14 +172,13 @@ def instructions_in(cpuinfo: Path) -> list[str]:
     return [name for name, any_of in _INSTRUCTIONS.items() if any_of & flags]
 
 
-def _integers(library: str, function: str, count: int) -> list[int]:
-    """Call `function(int *, …)` of a library and return its integers; none where it cannot be called."""
-    numbers = [ctypes.c_int(0) for _ in range(count)]
-    try:
-        failed = getattr(ctypes.CDLL(library), function)(*map(ctypes.byref, numbers))
-    except OSError:
-        return []
-    return [] if failed else [number.value for number in numbers]
+def _driver() -> str | None:
+    """Return the highest CUDA version that the driver runs; None where there is no driver."""
+    number = ctypes.c_int(0)
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    version = number.value
+    return f"{version // 1000}.{version % 1000 // 10}" if version else None  # 13020 is 13.2
 
 
 def examine(
@@ -277,10 +273,6 @@ def _remedy(asked: RequestedDevice, machine: Machine) -> str:
 
 def _advice(machine: Machine, device: Device) -> Iterator[Finding]:
     """Say how more gets done, where that has been measured: docs/precision.md."""
-    nvrtc, driver = machine.versions["nvrtc"], machine.versions["driver"]
-    if nvrtc and driver and [*map(int, nvrtc.split("."))] > [*map(int, driver.split("."))]:
-        what = f"nvrtc {nvrtc} is newer than the driver, whose CUDA {driver} rejects cuDNN's attention"
-        yield Finding(what, f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver}.*'")
     if machine.gpus and machine.cuda_problem is not None:
         yield Finding(f"there is a GPU, but {machine.cuda_problem}", _remedy("cuda", machine))
     if not device.host_memory:

@@ -97,16 +97,21 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         return await _end(server, http, settings.drain_seconds) or int(http.failed.is_set())
 
 
+def prepare(device: str) -> None:
+    """Prepare this process for a runtime on a device, as `--device` names it."""
+    give_memory_back()
+    if device != "openvino":  # whose gathers would take small integers, such as token ids, for zero
+        flush_denormals()
+    remove_abandoned_copies()
+
+
 def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
     """Serve as a process of its own, and exit with the code of `serve`.
 
     Raises:
         StartError: The server cannot start, or has nothing to serve.
     """
-    give_memory_back()
-    if settings.device != "openvino":  # whose gathers would take small integers, such as token ids, for zero
-        flush_denormals()
-    remove_abandoned_copies()
+    prepare(settings.device)
     code = asyncio.run(serve(settings, worker))
     # All work is done. To tear the interpreter down around gRPC's and onnxruntime's threads takes a second,
     # and aborts the process if a thread is still loading.

@@ -21,16 +21,15 @@ from polyhead_proto import RPCS, SERVICE
 from polyhead_proto.names import PUSHBACK, REQUEST_ID
 from polyhead_server import errors
 from polyhead_server.address import listen, warn_if_exposed
-from polyhead_server.engine.allocator import give_memory_back, keep_trim
+from polyhead_server.engine.allocator import keep_trim
 from polyhead_server.engine.cpus import available_cpus
-from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import ErrorReply, StartError
 from polyhead_server.grpc.access import guard_of
 from polyhead_server.grpc.call import logged_reply
 from polyhead_server.inference.wire import parse_small, peek, split_infer
 from polyhead_server.observability.access_log import request_id
 from polyhead_server.observability.logs import LOGGER, configure
-from polyhead_server.repository.copies import remove_abandoned_copies
+from polyhead_server.process import prepare
 from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.catalogue import server_metadata
@@ -138,12 +137,9 @@ class FamilyReplica:
 
     async def __init__(self, settings: Settings, family: str) -> None:  # type: ignore[misc]  # Serve awaits it
         configure(settings.log_level, settings.log_format)
-        give_memory_back()
-        remove_abandoned_copies()
         resources = ray.get_runtime_context().get_assigned_resources()  # without a GPU it may see all
         device = "cpu" if settings.device == "auto" and not resources.get("GPU") else settings.device
-        if device != "openvino":  # see `polyhead_server.process.run`
-            flush_denormals()
+        prepare(device)
         threads = settings.threads or max(1, int(resources.get("CPU", 1)))
         self._family = family
         self._runtime = Runtime(replace(settings, device=device, threads=threads), families=[family])

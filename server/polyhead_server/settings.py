@@ -17,7 +17,7 @@ from polyhead_server.remote import RemoteFolder, location
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LARGEST_MESSAGE = 2**31 - 1
-_LARGEST_PORT = 65_535
+_PORT = Number(gte=0, lte=65_535)
 # Bytes of text for each token of `max_request_tokens`: some 25 times what text needs.
 _TEXT_BYTES_PER_TOKEN = 128
 _OWNED_GRPC_OPTIONS = {
@@ -93,9 +93,9 @@ def _check_origins(_type: object, origins: Sequence[str]) -> None:
             )
 
 
-def _check_http_port(_type: object, port: int | str) -> None:
-    if isinstance(port, int) and not 0 <= port <= _LARGEST_PORT:
-        raise ValueError(f"a port must be from 0 to {_LARGEST_PORT}")
+def _check_http_port(type_: object, port: int | str) -> None:
+    if isinstance(port, int):
+        _PORT(type_, port)
 
 
 def _check_grpc_options(_type: object, options: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ class Settings:
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 listens on every interface."""
 
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=_LARGEST_PORT))] = 8001
+    port: Annotated[int, Parameter(validator=_PORT)] = 8001
     """Port to listen on. 0 takes a free one; the log says which."""
 
     grpc_option: Annotated[

@@ -79,6 +79,7 @@ def test_every_kind_of_graph_of_a_modern_encoder(architectures: Path) -> None:
     assert added_to_scores(graphs["rows.onnx"]) == [whole, local]
 
 
+@pytest.mark.slow
 def test_a_shared_layer_is_stored_once_in_16_bits(tmp_path: Path) -> None:
     with traced_once():
         version = export_family(build(SHARED), "family", tmp_path, precision="fp16").folder

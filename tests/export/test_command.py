@@ -214,6 +214,7 @@ def test_sentences_that_do_not_fit(content: bytes | None, message: str, tmp_path
         )
 
 
+@pytest.mark.slow
 def test_a_description_in_16_bits(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "encoder.json"
     file.write_text('{"d_model": 12, "heads": 3, "head_width": 8, "layers": 1, "bias": false}')
@@ -251,6 +252,7 @@ def test_descriptions_of_no_encoder_are_refused(text: str, message: str, tmp_pat
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.slow
 def test_what_could_not_be_verified_is_added_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails_for_attention(*arguments: Any) -> dict[str, Any]:
         if arguments[1].name == "attention":

@@ -56,9 +56,8 @@ ROTARY = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind_of", ["ESM-2", *(pytest.param(each, marks=pytest.mark.slow) for each in ROTARY if each != "ESM-2")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind_of", ROTARY)
 def test_float64_has_the_frequencies_of_the_encoder(kind_of: str, tmp_path: Path) -> None:
     """Angles grow with positions, and so would the difference of frequencies with more digits."""
     encoder = of_trained_scale(

@@ -59,10 +59,7 @@ def build(config: EncoderConfig) -> Encoder:
     return seeded(config, 71, change=draw_norms_and_biases)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=() if each == "MPNet, head masks" else pytest.mark.slow) for each in ENCODERS],
-)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_the_graph_gives_what_pytorch_gives(name: str) -> None:
     encoder = build(ENCODERS[name])
     session = session_of(build_graph(encoder, KIND, pack=True))
@@ -92,7 +89,6 @@ def test_the_last_layer_computes_one_token_of_each_sequence() -> None:
     assert [int(np.prod(each.shape[:-1])) for each in values] == [4 + 9 + 2, 3]
 
 
-@pytest.mark.slow
 def test_another_token_in_the_place_of_the_first_is_found(tmp_path: Path) -> None:
     first = build(dataclasses.replace(BERT, pooling="cls", classifier=None))
     last = Encoder(dataclasses.replace(first.config, pooling="last")).eval()
@@ -109,7 +105,6 @@ def test_another_token_in_the_place_of_the_first_is_found(tmp_path: Path) -> Non
             check_parity(compared, KIND.file)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision"), [("BERT", "int8"), ("ModernBERT", "fp16")])
 def test_it_is_exported_in_other_precisions(name: str, precision: Any, tmp_path: Path) -> None:
     """The export itself compares it with PyTorch."""

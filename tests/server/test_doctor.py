@@ -24,18 +24,16 @@ from polyhead_server.errors import DeviceError, RepositoryError, StartError
 Doctor = Callable[..., tuple[int, str]]
 
 BARE = Machine(
-    versions={"openvino": None, "driver": None, "nvrtc": None},
+    versions={"openvino": None, "driver": None},
     onnxruntime_packages=("onnxruntime-gpu",),
     onnxruntime_cuda="13.0",
     cuda_problem="missing libcuda.so.1",
 )
 """A machine without a GPU."""
-WITH_GPU = replace(
-    BARE, versions={"openvino": None, "driver": "13.0", "nvrtc": "13.0"}, cuda_problem=None, gpus=1
-)
+WITH_GPU = replace(BARE, versions={"openvino": None, "driver": "13.0"}, cuda_problem=None, gpus=1)
 """A machine on whose GPU everything works."""
 FAST = ("AVX2", "AVX-512", "VNNI", "BF16")
-INSTALLED = {"openvino": "2026.4.1", "driver": None, "nvrtc": None}
+INSTALLED = {"openvino": "2026.4.1", "driver": None}
 
 
 @pytest.fixture
@@ -190,15 +188,6 @@ def test_openvino_that_is_not_installed_is_a_problem(monkeypatch: pytest.MonkeyP
     (problem,) = examine(BARE, "openvino").problems
 
     assert problem.remedy == "pip install 'polyhead[openvino]', or serve with --device cpu"
-
-
-def test_a_compiler_that_is_newer_than_the_driver_is_reported() -> None:
-    versions = {"openvino": None, "driver": "13.9", "nvrtc": "13.10"}
-
-    (advice,) = examine(replace(WITH_GPU, versions=versions), "cuda").advice
-
-    assert advice.what.startswith("nvrtc 13.10 is newer than the driver, whose CUDA 13.9 rejects")
-    assert "'nvidia-cuda-nvrtc==13.9.*'" in advice.remedy
 
 
 def test_two_onnxruntimes_overwrite_each_other() -> None:

@@ -181,7 +181,7 @@ def test_a_family_that_comes_later_is_served_and_one_that_goes_is_not(
     empty.mkdir()
     with caplog.at_level("INFO"):
         server = serve(models=empty, repository_mode="poll", poll_seconds=0.05)
-    assert f"nothing to serve yet: --models {empty} has no model" in caplog.text
+    assert f"nothing to serve yet: --models must hold at least one model, {empty} has none" in caplog.text
     assert "serving no model on " in caplog.text
     assert not server.call("ServerReady").ready
     shutil.copytree(models.folder / "tiny", empty / ".staged")

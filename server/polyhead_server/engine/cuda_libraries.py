@@ -14,6 +14,11 @@ from pathlib import Path
 import onnxruntime as ort
 
 
+def cuda_version() -> str | None:
+    """Return the CUDA version that onnxruntime was built for, or None if it was built without CUDA."""
+    return getattr(ort, "cuda_version", None) or None
+
+
 def preload() -> list[str]:
     """Load the libraries of onnxruntime's CUDA provider, printing nothing.
 
@@ -27,7 +32,7 @@ def preload() -> list[str]:
         load(name)
     # onnxruntime prints the path or the name of each library that it could not load.
     failed = re.findall(r"^Failed to load (.+?): ", printed.getvalue(), re.MULTILINE)
-    return [name for name in dict.fromkeys(re.split(r"[/\\]", path)[-1] for path in failed) if not load(name)]
+    return [name for name in dict.fromkeys(Path(path).name for path in failed) if not load(name)]
 
 
 def load(name: str) -> bool:
@@ -41,9 +46,9 @@ def load(name: str) -> bool:
 
 def _used() -> tuple[str, ...]:
     """Return the libraries, each after those that it needs."""
-    major = str(getattr(ort, "cuda_version", "") or "").partition(".")[0]
-    if not major or sys.platform == "win32":
+    if (version := cuda_version()) is None:
         return ()
+    major = version.partition(".")[0]
     cuda = ("cudart", "nvrtc", "cublasLt", "cublas")
     return (*(f"lib{name}.so.{major}" for name in cuda), "libcurand.so.10", "libcudnn.so.9")
 

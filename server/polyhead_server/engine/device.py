@@ -13,9 +13,6 @@ OPENVINO = "OpenVINO"
 
 ComputePrecision = Literal["fp32", "bf16"]
 
-Operators = Mapping[str, Mapping[str, int]]
-"""How many nodes of each operator each provider computes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -75,10 +72,6 @@ class Device:
     def arena(self) -> str:
         """Onnxruntime's name for the memory arena that runs take memory from."""
         return "cpu:0" if self.host_memory else f"gpu:{self.number}"
-
-    def leaves_to(self, provider: str) -> bool:
-        """Return whether nodes on this provider were left to the CPU although the device is another one."""
-        return provider == CPU != self.provider
 
 
 def check_provider(session_providers: Sequence[str], device: Device) -> None:

@@ -1,13 +1,13 @@
 """The device that models run on: which one it is, and how graphs are opened on it.
 
-Only this module and `device` know onnxruntime's execution providers by name; all others ask a `Device`.
+Only this module, `device` and `placement` know onnxruntime's execution providers by name; all others ask a
+`Device`.
 
 A device that was asked for works, or the server does not start. onnxruntime itself falls back to the CPU with
 a warning if CUDA does not load, and lists the CUDA provider as available because its file exists. So the
 decision is made here, by running a small graph.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -97,18 +97,11 @@ def on_openvino(reason: str) -> Device:
     )
 
 
-def cuda_version() -> str | None:
-    """Return the CUDA version that onnxruntime was built for, or None if it was built without CUDA."""
-    if CUDA not in ort.get_available_providers():
-        return None
-    return str(getattr(ort, "cuda_version", "")) or None
-
-
 def cuda_problem(number: int = 0) -> str | None:
     """Return what keeps CUDA from working, or None if a graph ran on this GPU."""
     if CUDA not in ort.get_available_providers():
         return "this onnxruntime was built without CUDA: install onnxruntime-gpu in its place"
-    driver = ["libcuda.so.1"] if sys.platform == "linux" and not load("libcuda.so.1") else []
+    driver = [] if load("libcuda.so.1") else ["libcuda.so.1"]
     if missing := driver + preload():
         return (
             f"missing {', '.join(missing)}: pip install 'polyhead[cuda]', and the NVIDIA driver for libcuda"

@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import sys
 from collections.abc import Callable
 
 
@@ -31,8 +30,6 @@ def count_gpus() -> int | None:
     Returns:
         None if there is no driver, or it cannot be asked this way.
     """
-    if sys.platform != "linux":
-        return None
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

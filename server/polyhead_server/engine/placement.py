@@ -4,15 +4,15 @@ Onnxruntime computes shapes on the CPU, on purpose. Which nodes do that follows 
 their operators: a Mul of two sizes is nothing, a Mul of activations moves them off the GPU and back.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
 import onnx
 import onnxruntime as ort
 
-from polyhead_server.engine.device import Device, Operators
+from polyhead_server.engine.device import CPU, Device
 from polyhead_server.errors import DeviceError
 
 _SMALL = 1024
@@ -26,12 +26,12 @@ Node = tuple[str, str]
 """Its name and its operator."""
 
 
-def placed(session: ort.InferenceSession) -> Operators:
-    """Count the operators of a session by provider. The session must record where its nodes are."""
-    counts: dict[str, Counter[str]] = {}
+def placed(session: ort.InferenceSession) -> Mapping[str, list[Node]]:
+    """Return the nodes of a session by provider. The session must record where its nodes are."""
+    nodes: dict[str, list[Node]] = defaultdict(list)
     for part in session.get_provider_graph_assignment_info():
-        counts.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
-    return {provider: dict(sorted(counts[provider].items())) for provider in sorted(counts)}
+        nodes[part.ep_name] += [(node.name, node.op_type) for node in part.get_nodes()]
+    return nodes
 
 
 def slow_on_cpu(path: Path, session: ort.InferenceSession, device: Device) -> Mapping[str, int]:
@@ -42,13 +42,7 @@ def slow_on_cpu(path: Path, session: ort.InferenceSession, device: Device) -> Ma
         session: A session of it, which records where its nodes are.
         device: Where it is meant to run.
     """
-    left: list[Node] = [
-        (node.name, node.op_type)
-        for part in session.get_provider_graph_assignment_info()
-        if device.leaves_to(part.ep_name)
-        for node in part.get_nodes()
-    ]
-    if not left:
+    if not device.checks_placement or not (left := placed(session).get(CPU)):
         return {}
     model = onnx.load(path, load_external_data=False)
     shapes, names = shape_nodes(model), {node.name for node in model.graph.node}
@@ -85,11 +79,8 @@ def _is_shape(node: onnx.NodeProto, known: set[str]) -> bool:
         return False
     if node.op_type in {"Shape", "Size"}:
         return True
-    return all(prod(constant.dims) <= _SMALL for constant in _constants(node)) and known >= {*node.input}
-
-
-def _constants(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    return (attribute.t for attribute in node.attribute if attribute.HasField("t"))
+    constants = (attribute.t for attribute in node.attribute if attribute.HasField("t"))
+    return all(prod(constant.dims) <= _SMALL for constant in constants) and known >= {*node.input}
 
 
 def check_placement(path: Path, session: ort.InferenceSession, device: Device) -> None:
@@ -104,7 +95,7 @@ def check_placement(path: Path, session: ort.InferenceSession, device: Device) -
             f"{path.name} must run on {device.provider} as a whole, onnxruntime left {slow} to the CPU: "
             "export it again with this version of polyhead, or serve it with --device cpu"
         )
-    if not placed(session).get(device.provider):
+    if device.provider not in placed(session):
         raise DeviceError(
             f"{path.name} must run on {device.provider}, but onnxruntime reports none of its operators "
             "there: install the onnxruntime that polyhead asks for, or serve it with --device cpu"

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from threading import Thread
-from types import MappingProxyType
 
 import grpc
 from grpc_reflection.v1alpha import reflection
@@ -20,6 +19,7 @@ from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.tracing import open_tracer
+from polyhead_server.repository.scanning import no_models
 from polyhead_server.runtime import Runtime
 from polyhead_server.settings import Settings, parse_grpc_option
 
@@ -30,35 +30,33 @@ _LOOK_SECONDS = 0.05
 _LAST_REPLIES_SECONDS = 1.0
 _LAST_TRACES_SECONDS = 1.0
 
-DEFAULTS: Mapping[str, int] = MappingProxyType(
-    {
-        "grpc.max_allowed_incoming_connections": 1000,
-        # Of calls whose metadata are too large, gRPC makes Python objects before it rejects them, up to 12 MB
-        # each: this bounds them for each connection. More in flight would only wait for the event loop.
-        "grpc.max_concurrent_streams": 32,
-        "grpc.max_metadata_size": 16 * 2**10,
-        "grpc.keepalive_time_ms": 60_000,
-        "grpc.keepalive_timeout_ms": 20_000,
-        "grpc.http2.min_ping_interval_without_data_ms": 10_000,
-        # A client may ping while it has no call, too: that is when it needs to know.
-        "grpc.keepalive_permit_without_calls": 1,
-        # gRPC does not say what has come of a message that is not complete, and keeps what it has begun to
-        # send: the connection's end bounds how long. Between calls, clients connect again without an error.
-        "grpc.max_connection_age_ms": 1_800_000,
-        # For calls in progress then: at least as long as any request may take.
-        "grpc.max_connection_age_grace_ms": 1_800_000,
-        # A connection on which nothing is said takes one of those that are allowed.
-        "grpc.server_handshake_timeout_ms": 5_000,
-        # So does one without calls, and gRPC cannot be told to close the one that is idle the longest. Its
-        # client connects again with the next call. Shorter than what probes may fail for.
-        "grpc.max_connection_idle_ms": 5_000,
-        # None. gRPC decompresses a request before anybody can count its bytes: 8 MB became 4 GB in memory.
-        "grpc.compression_enabled_algorithms_bitset": 1,
-        # Calls that gRPC has and the event loop has not taken yet. gRPC cancels further ones by itself. An
-        # honest burst exceeds its own limits (1,000 to 3,000). Each call takes some 10 KB and 0.2 ms.
-        "grpc.server.max_pending_requests": 16_384,
-    }
-)
+DEFAULTS: Mapping[str, int] = {
+    "grpc.max_allowed_incoming_connections": 1000,
+    # Of calls whose metadata are too large, gRPC makes Python objects before it rejects them, up to 12 MB
+    # each: this bounds them for each connection. More in flight would only wait for the event loop.
+    "grpc.max_concurrent_streams": 32,
+    "grpc.max_metadata_size": 16 * 2**10,
+    "grpc.keepalive_time_ms": 60_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+    # A client may ping while it has no call, too: that is when it needs to know.
+    "grpc.keepalive_permit_without_calls": 1,
+    # gRPC does not say what has come of a message that is not complete, and keeps what it has begun to
+    # send: the connection's end bounds how long. Between calls, clients connect again without an error.
+    "grpc.max_connection_age_ms": 1_800_000,
+    # For calls in progress then: at least as long as any request may take.
+    "grpc.max_connection_age_grace_ms": 1_800_000,
+    # A connection on which nothing is said takes one of those that are allowed.
+    "grpc.server_handshake_timeout_ms": 5_000,
+    # So does one without calls, and gRPC cannot be told to close the one that is idle the longest. Its
+    # client connects again with the next call. Shorter than what probes may fail for.
+    "grpc.max_connection_idle_ms": 5_000,
+    # None. gRPC decompresses a request before anybody can count its bytes: 8 MB became 4 GB in memory.
+    "grpc.compression_enabled_algorithms_bitset": 1,
+    # Calls that gRPC has and the event loop has not taken yet. gRPC cancels further ones by itself. An
+    # honest burst exceeds its own limits (1,000 to 3,000). Each call takes some 10 KB and 0.2 ms.
+    "grpc.server.max_pending_requests": 16_384,
+}
 _INT_MAX = 2**31 - 1
 
 
@@ -128,9 +126,7 @@ class GrpcServer:
         Raises:
             StartError: All models failed, or the port is taken, or the server was closed.
         """
-        if self._serving is None:
-            raise RuntimeError("a server must be started before its models can be loaded")
-        await asyncio.shield(self._serving)
+        await asyncio.shield(self._serving or self._serve())  # the runtime says if it is not started
 
     async def drain(self, seconds: float, *stops: Callable[[float], Awaitable[None]]) -> bool:
         """Reject new requests, finish the accepted ones, and stop. What is not done in time is rejected.
@@ -168,10 +164,7 @@ class GrpcServer:
             await self._grpc.start()
         models = [model.signature for model in self.runtime.registry.models()]
         if not models:
-            LOGGER.warning(
-                "nothing to serve yet: --models %s has no model; polyhead export writes them there",
-                self.runtime.settings.models,
-            )
+            LOGGER.warning("nothing to serve yet: %s", no_models(self.runtime.settings.models))
         LOGGER.info(
             "serving %s on %s with %s (%s)",
             ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",

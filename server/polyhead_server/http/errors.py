@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -18,21 +17,19 @@ from polyhead_server.grpc.call import logged_reply
 from polyhead_server.observability.access_log import CURRENT
 from polyhead_server.observability.logs import LOGGER
 
-STATUS: Mapping[StatusCode, int] = MappingProxyType(
-    {
-        StatusCode.INVALID_ARGUMENT: 400,
-        StatusCode.UNAUTHENTICATED: 401,
-        StatusCode.PERMISSION_DENIED: 403,
-        StatusCode.NOT_FOUND: 404,
-        StatusCode.FAILED_PRECONDITION: 409,
-        StatusCode.RESOURCE_EXHAUSTED: 413,
-        StatusCode.CANCELLED: 499,
-        StatusCode.INTERNAL: 500,
-        StatusCode.UNIMPLEMENTED: 501,
-        StatusCode.UNAVAILABLE: 503,
-        StatusCode.DEADLINE_EXCEEDED: 504,
-    }
-)
+STATUS: Mapping[StatusCode, int] = {
+    StatusCode.INVALID_ARGUMENT: 400,
+    StatusCode.UNAUTHENTICATED: 401,
+    StatusCode.PERMISSION_DENIED: 403,
+    StatusCode.NOT_FOUND: 404,
+    StatusCode.FAILED_PRECONDITION: 409,
+    StatusCode.RESOURCE_EXHAUSTED: 413,
+    StatusCode.CANCELLED: 499,
+    StatusCode.INTERNAL: 500,
+    StatusCode.UNIMPLEMENTED: 501,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.DEADLINE_EXCEEDED: 504,
+}
 """The HTTP status of each gRPC status that the server gives."""
 
 _CODES: Mapping[int, str] = {status: code.name for code, status in STATUS.items()}

@@ -103,11 +103,6 @@ def embeds(signature: Signature) -> bool:
     return signature.graph == "fast" and signature.feed(names.TOKENS) is not None and has(signature, DENSE)
 
 
-def weighs_words(signature: Signature) -> bool:
-    """Return whether a graph gives sparse vectors."""
-    return output_of(signature, names.SPARSE_VALUES) is not None
-
-
 async def embed(
     caller: Caller,
     field: str,
@@ -136,7 +131,7 @@ async def embed(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    can, does = (embeds, "embed") if roles == DENSE else (weighs_words, "weigh words")
+    can, does = (embeds, "embed") if roles == DENSE else (partial(has, roles=SPARSE), "weigh words")
     model = named(caller.registry, options.model, can, does)
     signature = cheapest(caller.registry, model, roles)
     outputs = [output_of(signature, role) for role in roles]

@@ -31,6 +31,7 @@ _HINTS = {
     ),
 }
 
+_WORDS = {bool: "a boolean", str: "a string"}
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?::\s*([0-9]{1,9})\s*)?")
 _MAX_SELECTOR_LENGTH = 64 * 1024
 
@@ -134,13 +135,13 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
     for name, parameter in parameters.items():
         match name:
             case names.TRUNCATE if takes_text:
-                truncate = _boolean(name, parameter)
+                truncate = _typed(bool, name, parameter)
             case names.PROMPT_NAME if takes_text:
-                prompt_name = _string(name, parameter)
+                prompt_name = _typed(str, name, parameter)
             case names.PARTS:
-                parts = _boolean(name, parameter)
+                parts = _typed(bool, name, parameter)
             case "triton_enable_empty_final_response":
-                _boolean(name, parameter)
+                _typed(bool, name, parameter)
             case "timeout":
                 timeout = _whole_number(name, parameter)
             case "priority":
@@ -228,7 +229,7 @@ def _changes_nothing(
             raise _wrong(name, parameter, whose, " or ".join(known), why)
         return True
     if name == raw:
-        if not _boolean(name, parameter, whose):
+        if not _typed(bool, name, parameter, whose):
             why = ": outputs are always in raw_output_contents"
             raise _wrong(name, parameter, whose, "true or left out", why)
         return True
@@ -262,15 +263,9 @@ def _choice(name: str, parameter: pb.InferParameter, whose: str, choices: Sequen
     raise _wrong(name, parameter, whose, ", ".join(map(str, choices)))
 
 
-def _boolean(name: str, parameter: pb.InferParameter, whose: str = "the request") -> bool:
-    if not isinstance(value := _value(parameter), bool):
-        raise _wrong(name, parameter, whose, "a boolean")
-    return value
-
-
-def _string(name: str, parameter: pb.InferParameter) -> str:
-    if not isinstance(value := _value(parameter), str):
-        raise _wrong(name, parameter, "the request", "a string")
+def _typed(kind: type[T], name: str, parameter: pb.InferParameter, whose: str = "the request") -> T:
+    if not isinstance(value := _value(parameter), kind):
+        raise _wrong(name, parameter, whose, _WORDS[kind])
     return value
 
 

@@ -176,6 +176,8 @@ def _header(parts: Parts, part: Part) -> bytes:
 
 def _axis(output: OutputLayout, part_bytes: int) -> tuple[int, int]:
     """Return the axis along which an output's blocks run, and how many of its indices fit into one."""
+    if output.datatype == "BYTES":  # never cut
+        return 0, output.shape[0]
     inner = output.bytes
     for axis, size in enumerate(output.shape):
         inner //= size
@@ -184,13 +186,7 @@ def _axis(output: OutputLayout, part_bytes: int) -> tuple[int, int]:
     raise AssertionError("parts_of checks that an element fits")
 
 
-def _is_one_part(output: OutputLayout, part_bytes: int) -> bool:
-    return output.bytes <= part_bytes or output.datatype == "BYTES"
-
-
 def _count(output: OutputLayout, part_bytes: int) -> int:
-    if _is_one_part(output, part_bytes):
-        return 1
     axis, step = _axis(output, part_bytes)
     return math.prod(output.shape[:axis]) * math.ceil(output.shape[axis] / step)
 
@@ -198,9 +194,6 @@ def _count(output: OutputLayout, part_bytes: int) -> int:
 def _blocks(output: OutputLayout, part_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the start and the shape of each block."""
     shape = output.shape
-    if _is_one_part(output, part_bytes):
-        yield (0,) * len(shape), shape
-        return
     axis, step = _axis(output, part_bytes)
     before, behind = (1,) * axis, shape[axis + 1 :]
     for outer in np.ndindex(*shape[:axis]):

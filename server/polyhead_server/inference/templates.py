@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import MappingProxyType
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PROMPT_NAME, TEXT
@@ -127,7 +126,7 @@ def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[s
 def layout_at(
     template: RequestTemplate,
     tokens: int,
-    text_bytes: Mapping[str, int] = MappingProxyType({}),
+    text_bytes: Mapping[str, int] | None = None,
     *,
     settings: Settings,
 ) -> ReplyLayout:
@@ -136,7 +135,7 @@ def layout_at(
     Args:
         template: The request's.
         tokens: Its T.
-        text_bytes: Those of outputs of texts; 0 until they are known.
+        text_bytes: Those of outputs of texts; None until they are known.
         settings: The server's limits.
 
     Raises:
@@ -146,7 +145,7 @@ def layout_at(
     signature = template.model.signature
     sizes = {**template.sizes, signature.length: tokens}
     _check_work(sizes, signature, settings)
-    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, text_bytes=text_bytes)
+    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, text_bytes=text_bytes or {})
 
 
 def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:

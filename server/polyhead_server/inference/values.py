@@ -5,7 +5,6 @@ Every size is compared before an array is made, every value before it reaches th
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,13 @@ from polyhead_proto.names import ROWS
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.inference.inputs import RequestInput, shown
 
-_CONTENTS: Mapping[str, str] = MappingProxyType(
-    {
-        "BOOL": "bool_contents",
-        "INT32": "int_contents",
-        "INT64": "int64_contents",
-        "FP32": "fp32_contents",
-        "BYTES": "bytes_contents",
-    }
-)
+_CONTENTS: Mapping[str, str] = {
+    "BOOL": "bool_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "BYTES": "bytes_contents",
+}
 _ALL_CONTENTS = tuple(field.name for field in pb.InferTensorContents.DESCRIPTOR.fields)
 _FEW = 64
 _AT_ONCE = 2**14

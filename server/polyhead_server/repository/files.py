@@ -19,10 +19,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """
     # Checked before, as opening some devices has an effect, and after, as it may have been replaced.
     _check(path, path.stat() if follow else path.lstat())
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    if not follow:
-        flags |= getattr(os, "O_NOFOLLOW", 0)
-    file = os.open(path, flags)
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     try:
         _check(path, os.fstat(file))
         return os.fdopen(file, "rb")

@@ -142,14 +142,10 @@ class Graph(_Model):
         if (problem := self._activations_problem(given)) is not None:
             return problem
         every = (*self.inputs, *self.outputs)
-        used = {tensor.name: tensor.letters for tensor in every}
-        for name, letters in (
-            {
-                "map_axes": {letter for axes in self.map_axes or () for letter in axes},
-                "activations": {*(self.activations or ())} - {"N"},
-            }
-            | used
-        ).items():
+        used = [(tensor.name, tensor.letters) for tensor in every]
+        used.append(("map_axes", {letter for axes in self.map_axes or () for letter in axes}))
+        used.append(("activations", {*(self.activations or ())} - {"N"}))
+        for name, letters in used:
             if missing := letters - given:
                 return f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
         problems = ((tensor.name, tensor.names_problem(sizes)) for tensor in every)

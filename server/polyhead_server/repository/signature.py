@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -315,8 +314,8 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
         manifest=manifest,
         feeds=feeds,
         results=results,
-        inputs=MappingProxyType(inputs),
-        outputs=MappingProxyType(outputs),
+        inputs=inputs,
+        outputs=outputs,
     )
 
 

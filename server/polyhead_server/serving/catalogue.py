@@ -101,15 +101,13 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             )
         ],
         dynamic_batching=pb.ModelDynamicBatching(
-            # No request is delayed to fill a batch, and the queue is bounded in tokens: 0 in these terms.
-            max_queue_delay_microseconds=0,
+            # By default, no request is delayed to fill a batch, no number of requests bounds the queue, and
+            # what waits too long is rejected. So it is here; the queue is bounded in tokens.
             priority_levels=PRIORITIES,
             default_priority_level=DEFAULT_PRIORITY,
             default_queue_policy=pb.ModelQueuePolicy(
-                timeout_action=pb.ModelQueuePolicy.REJECT,
                 default_timeout_microseconds=round(settings.max_wait_seconds * 1e6),
                 allow_timeout_override=True,
-                max_queue_size=0,
             ),
         ),
         parameters={

@@ -60,11 +60,20 @@ class Failed:
 
     name: str
     version: int
-    reason: str
-    may_pass: bool = False
-    """The machine lacked memory or room, or the storage did not answer: it may load another time."""
-    error: Exception | None = None
+    error: Exception
     """What happened. The log may show it, the index does not."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in our own words: the index shows it."""
+        if isinstance(self.error, RepositoryError | DeviceError):
+            return str(self.error)
+        return "it could not be loaded; the server's log says why"
+
+    @property
+    def may_pass(self) -> bool:
+        """The machine lacked memory or room, or the storage did not answer: it may load another time."""
+        return _may_pass(self.error)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -115,8 +124,8 @@ class Loader:
                 if self.device.compute_precision != "fp32":
                     start(partial(self._measure_drifts, folder, loaded, copies.pop_all()))
         except Exception as error:
-            failed = _failure(error)
-            yield from (failed(name=manifest.served_name(graph), version=version.version) for graph in left)
+            for graph in left:
+                yield Failed(name=manifest.served_name(graph), version=version.version, error=error)
 
     def _load_graph(self, path: Path, signature: Signature, tokeniser: Tokeniser | None) -> Loaded | Failed:
         device, threads = self.device, self.threads
@@ -135,10 +144,9 @@ class Loader:
         except Exception as error:
             for engine in engines:
                 engine.close()
-            failed = _failure(error)(name=signature.name, version=signature.version)
             if isinstance(error, DeviceError):
-                return replace(failed, reason=f"{error}{without(signature)}")
-            return failed
+                error.args = (f"{error}{without(signature)}",)
+            return Failed(name=signature.name, version=signature.version, error=error)
         model = partial(CostModel, doubling_tokens=DOUBLING_TOKENS if self.device.host_threads else inf)
         wide = None
         if engines[1:]:
@@ -232,15 +240,6 @@ def without(signature: Signature) -> str:
     }
     lost = [tensor.name for tensor in signature.results if tensor.name not in others]
     return f"; the family lacks {', '.join(lost)} without it" if lost else ""
-
-
-def _failure(error: Exception) -> Callable[..., Failed]:
-    """Return how a graph failed by an error. Reasons are our own words: the index shows them."""
-    if isinstance(error, RepositoryError | DeviceError):
-        reason = str(error)
-    else:
-        reason = "it could not be loaded; the server's log says why"
-    return partial(Failed, reason=reason, may_pass=_may_pass(error), error=error)
 
 
 def _may_pass(error: BaseException | None) -> bool:

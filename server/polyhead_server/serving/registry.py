@@ -142,11 +142,6 @@ class Registry:
 
     # ---- Reading -----------------------------------------------------------------------------------
 
-    def reason(self, name: str, version: int) -> str:
-        """Return why a version is not served; empty where it is, or is unknown."""
-        slot = self._get(name, version)
-        return "" if slot is None else slot.reason
-
     def names(self) -> list[str]:
         """Return the names of all models, ready or not."""
         return sorted(self._slots)

@@ -30,7 +30,6 @@ Policy = Literal["latest", "all"]
 """`latest`: serve each family's newest version that can be loaded; `all`: serve every version."""
 
 Results: TypeAlias = Generator[Loaded | Failed]
-Load = Callable[[VersionFolder], Results]
 
 
 @dataclass
@@ -55,7 +54,7 @@ class ServedVersions:
     registry: Registry
     """The models in service."""
     policy: Policy
-    load: Load
+    load: Callable[[VersionFolder], Results]
     """Loads the graphs of a version; called in a thread."""
     build: Callable[[Loaded], Model]
     """Makes a model of a loaded graph."""
@@ -161,7 +160,7 @@ class ServedVersions:
             family.failures.pop(number, None)
             family.logged.pop(number, None)
             names = [model.signature.name for model in served]
-            if any(self.registry.reason(name, number) for name in names):
+            if any(self.registry.slot(name, str(number)).reason for name in names):
                 LOGGER.info("%s version %d has the files again that are served", family.name, number)
                 for name in names:
                     self.registry.keep(name, number, "")

@@ -28,7 +28,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.http.server import announce, open_port
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.settings import Settings
-from polyhead_server.workers.worker import READY, REPORT_SECONDS, Assignment
+from polyhead_server.workers.worker import ASSIGNMENTS, READY, REPORT_SECONDS, Assignment
 
 _PREFIX = "polyhead-metrics-"
 _FILE_BYTES = {
@@ -183,7 +183,8 @@ class Supervisor:
             restarts=self.restarts[worker],
         )
         assert process.stdin is not None  # noqa: S101 - a pipe
-        process.stdin.write(assignment.to_line())  # and left open: it ends with this process
+        # And left open: it ends with this process.
+        process.stdin.write(ASSIGNMENTS.dump_json(assignment) + b"\n")
         return process
 
     async def _take_reports(self, worker: int, process: Process) -> float | None:

@@ -36,17 +36,9 @@ class Assignment:
     restarts: int
     """How often the worker has been replaced. A replacement listens only when it has loaded."""
 
-    def to_line(self) -> bytes:
-        """Return the assignment as a line of JSON."""
-        return _ADAPTER.dump_json(self) + b"\n"
 
-    @staticmethod
-    def from_line(line: bytes) -> "Assignment":
-        """Read what `to_line` returned."""
-        return _ADAPTER.validate_json(line)
-
-
-_ADAPTER = TypeAdapter(Assignment)
+ASSIGNMENTS = TypeAdapter(Assignment)
+"""Writes them as JSON, of which each is a line, and reads them."""
 
 
 class Reports:
@@ -86,7 +78,7 @@ def main() -> int:
     os.dup2(_STDERR, _STDOUT)
     if not line.endswith(b"\n"):  # the supervisor has ended
         return 1
-    assignment = Assignment.from_line(line)
+    assignment = ASSIGNMENTS.validate_json(line)
     configure(assignment.settings.log_level, assignment.settings.log_format, worker=assignment.worker)
 
     from prometheus_client import values

@@ -156,7 +156,11 @@ def test_what_was_left_to_the_cpu_on_a_card_is_shape_arithmetic(probed_models: P
 
 
 @pytest.mark.parametrize(
-    "models", ["repository", "probed_models", "architectures", "scorers", "splade", "tagger"]
+    "models",
+    [
+        *("repository", "probed_models", "scorers", "splade"),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("architectures", "tagger")),
+    ],
 )
 def test_no_graph_needs_more_than_shapes_on_the_cpu(models: str, request: pytest.FixtureRequest) -> None:
     """The rule's own verdict: no card has confirmed it for contacts, sparse, late interaction and heads."""

@@ -129,6 +129,7 @@ def test_what_cannot_be_done_is_refused_by_name(
     assert answered.json["error"]["type"] in {"invalid_request_error", "not_found_error"}
 
 
+@pytest.mark.slow
 def test_the_graph_without_vectors_of_tokens_runs_where_there_is_one(
     serve_over_http: StartHttp, tmp_path: Path
 ) -> None:

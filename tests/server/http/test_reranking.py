@@ -153,7 +153,7 @@ def pruned(scorers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield one
 
 
-@pytest.mark.parametrize("server", ["scoring", "pruned"])
+@pytest.mark.parametrize("server", ["scoring", pytest.param("pruned", marks=pytest.mark.slow)])
 def test_evidence_is_that_of_the_client(server: str, request: pytest.FixtureRequest) -> None:
     """Which tests/client/test_scoring.py holds to attention itself. The texts are more than a batch has."""
     web: OverHttp = request.getfixturevalue(server)

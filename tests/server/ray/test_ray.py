@@ -168,7 +168,7 @@ class Others:
 @pytest.fixture(autouse=True)
 def _no_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves this process as it is."""
-    for name in ("configure", "give_memory_back", "flush_denormals", "remove_abandoned_copies"):
+    for name in ("configure", "prepare"):
         monkeypatch.setattr(f"polyhead_server.ray.{name}", lambda *_: None)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.server.serving.world import World
 from tests.waiting import reached
 
-from polyhead_server.errors import DeviceError, RepositoryError, UnknownModelError
+from polyhead_server.errors import DeviceError, DownloadError, UnknownModelError
 from polyhead_server.serving.registry import ModelState
 
 
@@ -238,16 +238,19 @@ async def test_what_was_unforeseen_is_in_the_log_and_not_in_the_index(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.write(1)
-    foreseen = RepositoryError("it is wrong")
+    foreseen = DownloadError("it is wrong")
     foreseen.__cause__ = OSError("/another/secret")
-    for error in (foreseen, RuntimeError("/secret/path")):
-        reason = f"No space, {type(error).__name__}"
-        world.error, world.broken = error, {"a 1": reason, "a.attention 1": reason}
+    unforeseen = RuntimeError("/secret/path")
+    for error, reason in (
+        (foreseen, "it is wrong"),
+        (unforeseen, "it could not be loaded; the server's log says why"),
+    ):
+        world.error, world.broken = error, {"a 1": "broken", "a.attention 1": "broken"}
         await world.reconciler.reconcile()
         assert [shown for *_, shown in world.index()] == [reason, reason]
 
     first, second = caplog.records
-    assert first.getMessage().endswith("No space, RepositoryError (/another/secret)")
+    assert first.getMessage().endswith("it is wrong (/another/secret)")
     assert first.exc_info is None
     assert second.exc_info
     assert second.exc_info[1] is world.error

@@ -3,11 +3,11 @@
 import shutil
 import threading
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from polyhead_server.engine.devices import on_cpu
+from polyhead_server.errors import DownloadError, RepositoryError
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
@@ -52,7 +52,7 @@ class World:
         self.engines: dict[str, FakeEngine] = {}
         self.broken: dict[str, str] = {}
         self.error: Exception | None = None
-        """What has broken them."""
+        """What has broken them; None: an error with the reason, which may pass for want of space."""
         self.retired: list[Model] = []
         self.held: dict[str, threading.Event] = {}
         """Graphs whose load waits."""
@@ -102,8 +102,9 @@ class World:
             if held := self.held.get(signature.name):
                 assert held.wait(240)
             if reason := self.broken.get(f"{signature.name} {version.version}"):
-                failed = Failed(name=signature.name, version=version.version, reason=reason, error=self.error)
-                yield replace(failed, may_pass="No space" in reason)
+                kind = DownloadError if "No space" in reason else RepositoryError
+                error = self.error or kind(reason)
+                yield Failed(name=signature.name, version=version.version, error=error)
             else:
                 yield Loaded(
                     signature=signature,
