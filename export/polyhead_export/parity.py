@@ -162,13 +162,18 @@ class Reference:
             model: The graph, to be evaluated in float64; None if its own rounding is what counts.
 
         Raises:
-            ParityError: An output does not have the shape of PyTorch's.
+            ParityError: An output does not have the shape of PyTorch's, or the graph takes what is not there.
         """
         graph, pytorch, wiring = (defaultdict[str, Total](Total) for _ in range(3))
         names = [spec.name for spec in outputs_of(self._encoder.config, kind)]
         if model is not None:  # before there is a session, whose memory comes on top
             for feeds, (exact,) in self._samples(kind, _ARITHMETICS[:1]):
-                outputs = dict(zip(names, evaluate(model, names, feeds), strict=True))
+                try:
+                    outputs = dict(zip(names, evaluate(model, names, feeds), strict=True))
+                except IndexError as error:
+                    raise ParityError(
+                        f"{kind.file}: it must take what its inputs have, but {error}"
+                    ) from error
                 self._add(wiring, outputs, exact, kind)
         session = open_session(file)
         for feeds, (exact, *rounded) in self._samples(kind, _ARITHMETICS):

@@ -91,13 +91,13 @@ def test_rows_are_rows_of_the_attention_graph(folders: dict[str, Path]) -> None:
 
 @pytest.mark.slow
 def test_rows_in_16_bits(tmp_path: Path) -> None:
-    """The export itself compares them with PyTorch. Only the layer that is asked for stays in parts."""
+    """The export itself compares them with PyTorch. Only the layer that is asked for has weights."""
     encoder = Encoder(dataclasses.replace(CONFIG, head_mask_input=True))
     options: dict[str, Any] = {"graphs": ["rows"], "attention_layers": [1], "precision": "fp16"}
     exported: Any = export_family(encoder, "half", tmp_path, **options)
 
     operators = manifest_of(exported.folder)["graphs"]["rows"]["operators"]
-    assert (operators["Attention"], operators["MultiHeadAttention"], operators["Softmax"]) == (2, 1, 1)
+    assert (operators["PackedMultiHeadAttention"], operators["Softmax"]) == (3, 1)
     assert exported.parity.outputs["rows"]["attention_rows"].excess <= 1
     assert 1e-5 < exported.parity.drift.deviations["rows"]["attention_rows"] < 1e-2
 
