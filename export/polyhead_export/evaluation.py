@@ -149,7 +149,7 @@ class _Attention(_MultiHeadAttention):
 
 
 class _PackedMultiHeadAttention(_MultiHeadAttention):
-    """onnxruntime's operator: attention of each sequence to itself, wherever the lengths say that it lies."""
+    """onnxruntime's operator: attention of each sequence to itself, found by the cumulative lengths."""
 
     def _run(  # type: ignore[override]
         self,
@@ -157,11 +157,11 @@ class _PackedMultiHeadAttention(_MultiHeadAttention):
         key: Array,
         value: Array,
         bias: Array | None,
-        *lie: Array,
+        *layout: Array,
         num_heads: int,
         scale: float,
     ) -> tuple[Array]:
-        offsets, before = lie
+        offsets, before = layout
         packed = [query, key, value]
         if bias is not None:
             packed = [x + part for x, part in zip(packed, np.split(bias, 3), strict=True)]

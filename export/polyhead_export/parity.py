@@ -162,7 +162,7 @@ class Reference:
             model: The graph, to be evaluated in float64; None if its own rounding is what counts.
 
         Raises:
-            ParityError: An output does not have the shape of PyTorch's, or the graph takes what is not there.
+            ParityError: An output does not have the shape of PyTorch's, or a node indexes outside its inputs.
         """
         graph, pytorch, wiring = (defaultdict[str, Total](Total) for _ in range(3))
         names = [spec.name for spec in outputs_of(self._encoder.config, kind)]
@@ -172,7 +172,7 @@ class Reference:
                     outputs = dict(zip(names, evaluate(model, names, feeds), strict=True))
                 except IndexError as error:
                     raise ParityError(
-                        f"{kind.file}: it must take what its inputs have, but {error}"
+                        f"{kind.file}: every node must index within its inputs, but {error}"
                     ) from error
                 self._add(wiring, outputs, exact, kind)
         session = open_session(file)

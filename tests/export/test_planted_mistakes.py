@@ -282,10 +282,12 @@ def test_mistakes_are_found(
     kind, plant = MISTAKES[mistake]
     file = planted(kind, plant, graphs, tmp_path)
 
-    # One takes a token behind the last.
-    found = (
-        f"{kind.file}: (.* must be what PyTorch gives where both compute|it must take what its inputs have)"
+    # One indexes a token beyond the last.
+    wrong, outside = (
+        ".* must be what PyTorch gives where both compute",
+        "every node must index within its inputs",
     )
+    found = f"{kind.file}: ({wrong}|{outside})"
     with pytest.raises(ParityError, match=found):
         check_parity(reference.compare(file, kind, ir.load(file)), kind.file)
 

@@ -39,7 +39,8 @@ _PROBE = parse_model(
 _SDPA_KERNELS = 1 | 2
 """The kernels of attention in 16 bits that CUDA may choose from, as bits: 1 flash, 2 memory-efficient, 8
 cuDNN, 16 unfused. Without this, onnxruntime prefers cuDNN's on compute capability 9.0 and above, which builds
-a plan for each (B, T) in each thread: that takes 45 to 100 ms."""
+a plan for each (B, T) in each thread: that takes 45 to 100 ms. Neither kernel takes padded sequences by their
+lengths, so that graphs that pad are computed unfused; packed operators run both."""
 
 
 def on_cpu(reason: str) -> Device:
