@@ -9,7 +9,9 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from benchmarks.contenders import Contender, polyhead
 from benchmarks.encoders import BenchEncoder, export_missing, text_request
 from benchmarks.generator import channel_to, unary, warm_up
-from benchmarks.hostile import LARGE, AttackOutcome, attack
+from benchmarks.hostile import LARGE, MANY, AttackOutcome, attack
 from benchmarks.rounds import Condition, console, markdown_table
 from benchmarks.soak.findings import Findings
 from benchmarks.soak.requests import SoakEncoders
@@ -123,60 +125,58 @@ def run_hostile(chosen: Namespace, encoders: SoakEncoders) -> Findings:
     """Attack a server, and one behind the proxy of deploy/proxy, where HAProxy is installed."""
     export_missing([encoders.texts], chosen.models)
     seconds = _FEW_SECONDS if chosen.tiny else _SECONDS
-    found: list[tuple[str, int, float, AttackOutcome]] = []
-    for name, connections, most in (("alone", 4, _ATTACKED_SECONDS), ("behind HAProxy", 32, _DELAY_SECONDS)):
-        if connections == 32 and haproxy() is None:
-            continue
+    ways = {"alone": (4, _ATTACKED_SECONDS), "behind HAProxy": (32, _DELAY_SECONDS)}
+    if haproxy() is None:
+        del ways["behind HAProxy"]
+    conditions: list[Condition] = []
+    rows: list[dict[str, str]] = []
+    attacks: list[AttackOutcome] = []
+    for bomb, (way, (connections, most)) in product((LARGE, MANY), ways.items()):
         with ExitStack() as stack:
             server = stack.enter_context(polyhead(chosen.models))
-            address = server.address if connections == 4 else stack.enter_context(_proxied(server))
-            with console.status(f"hostile connections: {name}"):
-                outcome = asyncio.run(_attacked(server, address, encoders.texts, connections, seconds))
-            found.append((name, connections, most, outcome))
+            address = server.address if way == "alone" else stack.enter_context(_proxied(server))
+            with console.status(f"hostile connections, {way}: {bomb}"):
+                options = {"connections": connections, "bomb": bomb, "seconds": seconds}
+                seen = asyncio.run(_attacked(server, address, encoders.texts, **options))
+        what = f"{connections} hostile connections, {way}, {bomb}"
+        conditions += _judge(what, _GROWTH_MIB[connections], most, seen)
+        rows.append(
+            {
+                "each call": str(bomb),
+                "server": way,
+                "connections": str(connections),
+                "hostile calls": f"{seen.hostile_calls:,}",
+                "honest calls": f"{seen.honest_calls:,}",
+                "failed": str(len(seen.failed)),
+                "longest s": f"{seen.longest_seconds:.2f}",
+                "memory grew, MiB": f"{seen.grown_mib:.0f}",
+            }
+        )
+        attacks.append(seen)
     return Findings(
-        conditions=[
-            one for name, connections, most, seen in found for one in _judge(name, connections, most, seen)
-        ],
-        lines=[
-            "## Hostile connections, beside a lone text every 50 ms",
-            "",
-            *markdown_table(
-                {
-                    "": name,
-                    "connections": connections,
-                    "hostile calls": f"{seen.hostile_calls:,}",
-                    "honest calls": f"{seen.honest_calls:,}",
-                    "failed": len(seen.failed),
-                    "longest s": f"{seen.longest_seconds:.2f}",
-                    "memory grew, MiB": f"{seen.grown_mib:.0f}",
-                }
-                for name, connections, _, seen in found
-            ),
-        ],
-        facts={"attacks": [seen for *_, seen in found]},
+        conditions=conditions,
+        lines=["## Hostile connections, beside a lone text every 50 ms", "", *markdown_table(rows)],
+        facts={"attacks": attacks},
     )
 
 
-def _judge(name: str, connections: int, most: float, seen: AttackOutcome) -> Iterator[Condition]:
-    what = f"{connections} hostile connections, {name}"
+def _judge(what: str, most_mib: float, most_seconds: float, seen: AttackOutcome) -> Iterator[Condition]:
     yield Condition(
         name=f"{what}: honest calls succeed", holds=not seen.failed, seen=f"{len(seen.failed)} failed"
     )
     yield Condition(
-        name=f"{what}: the longest honest call ≤ {most} s",
-        holds=seen.longest_seconds <= most,
+        name=f"{what}: the longest honest call ≤ {most_seconds} s",
+        holds=seen.longest_seconds <= most_seconds,
         seen=f"{seen.longest_seconds:.2f} s",
     )
     yield Condition(
-        name=f"{what}: memory grows by at most {_GROWTH_MIB[connections]:g} MiB",
-        holds=seen.grown_mib <= _GROWTH_MIB[connections],
+        name=f"{what}: memory grows by at most {most_mib:g} MiB",
+        holds=seen.grown_mib <= most_mib,
         seen=f"{seen.grown_mib:.0f} MiB",
     )
 
 
-async def _attacked(
-    server: Contender, address: str, encoder: BenchEncoder, connections: int, seconds: float
-) -> AttackOutcome:
+async def _attacked(server: Contender, address: str, encoder: BenchEncoder, **options: Any) -> AttackOutcome:
     text = text_request(encoder.name, ["A cat sat on the mat."])
     async with channel_to(address) as channel:
         await warm_up(unary(channel), [text] * 8)
@@ -184,9 +184,7 @@ async def _attacked(
             address,
             lambda: unary(channel)(text, timeout=30),
             server.process,
-            connections=connections,
-            bomb=LARGE,
-            seconds=seconds,
+            **options,
         )
 
 
