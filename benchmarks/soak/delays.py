@@ -80,17 +80,18 @@ def run_json(chosen: Namespace, encoders: SoakEncoders) -> Findings:
 
 
 def json_bodies(encoder: BenchEncoder, shape: tuple[int, int]) -> dict[str, bytes]:
-    """Return what takes the longest to read: inferences of vectors [B, T, D], and a string."""
+    """Return what takes the longest to read: inferences of vectors [B, T, D], and one string."""
     x = np.random.default_rng(0).standard_normal((*shape, encoder.config.d_model))
     head = json.dumps({"name": "x", "datatype": "FP32", "shape": x.shape})
-    of_numbers = {
+    elements = {
         "numbers of 26 digits": [f"{value:.26f}" for value in x.ravel().tolist()],
         "numbers halfway between two doubles": [_HALFWAY] * x.size,
+        "short strings of escapes": [json.dumps("é" * 4)] * x.size,
     }
     return {
         **{
-            what: f'{{"inputs": [{head[:-1]}, "data": [{",".join(numbers)}]}}]}}'.encode()
-            for what, numbers in of_numbers.items()
+            what: f'{{"inputs": [{head[:-1]}, "data": [{",".join(each)}]}}]}}'.encode()
+            for what, each in elements.items()
         },
         "a string of commas and quotes": b'["%b"]' % (rb",\"" * (len(_HALFWAY) * x.size // 3)),
     }
@@ -111,7 +112,7 @@ async def _beside_json(
             connection.request("POST", path, body, {"Content-Type": "application/json"})
             reply = connection.getresponse()
             reply.read()
-            answered += reply.status in {200, 400}  # a string is no inference
+            answered += reply.status in {200, 400}  # strings are no vectors
         connection.close()
         return answered
 
