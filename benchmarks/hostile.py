@@ -41,6 +41,9 @@ class Bomb:
     references: int
     """A byte each: with the other headers, they must fit into a frame of 16,384."""
 
+    def __str__(self) -> str:
+        return f"{self.references:,} headers of {self.value_bytes:,} B"
+
 
 LARGE = Bomb(value_bytes=4_000, references=3_000)
 """A header that nearly fills the table."""

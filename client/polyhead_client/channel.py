@@ -142,7 +142,7 @@ def _channels(
         open_one = partial(kind.insecure_channel, target, arguments)
     else:
         open_one = partial(kind.secure_channel, target, credentials, arguments)
-    return Channels(open_one, room=_room(target, options))
+    return Channels(open_one, room=_room(target, options), several=is_several(target))
 
 
 def _room(target: str, options: Sequence[tuple[str, Any]]) -> int:

@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from itertools import count
 from threading import Lock
 from typing import Any
+
+import grpc
 
 CALLS_PER_CHANNEL = 32
 """Calls in flight on one channel before another is opened: the streams that a polyhead server allows on a
@@ -14,6 +16,14 @@ connection by default. gRPC makes calls beyond them wait in the client."""
 MOST_CHANNELS = 32
 """Calls beyond the room of these share them, and may wait."""
 
+MOST_TO_SEVERAL = 4
+"""The same where a target stands for several servers: each channel connects to all of them."""
+
+_WORKING = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
+
+_Ended = Callable[[object], None]
+"""Called with the code of a call that has ended; None where it is not known."""
+
 
 class _Channel:
     """An open channel, its methods, and the room for calls on it."""
@@ -21,6 +31,8 @@ class _Channel:
     def __init__(self, channel: Any, room: int) -> None:
         self.channel = channel
         self.room: deque[None] = deque([None] * room)
+        self.failed = False
+        """Whether its last call ended UNAVAILABLE. Calls of `grpc.aio` tell that only to who awaits them."""
         self._methods: dict[tuple[str, str], Any] = {}
 
     def method(self, kind: str, path: str) -> Any:
@@ -28,6 +40,18 @@ class _Channel:
         if (method := self._methods.get((kind, path))) is None:
             method = self._methods[kind, path] = getattr(self.channel, kind)(path)
         return method
+
+    def rank(self) -> tuple[bool, bool, int]:
+        """Return what is least for the channel to choose: has room, then works, then has the fewest calls."""
+        broken = self.failed
+        if isinstance(self.channel, grpc.aio.Channel):
+            broken = self.channel.get_state() not in _WORKING
+        return not self.room, broken, -len(self.room)
+
+    def ended(self, code: object) -> None:
+        """Note how a call has ended, and give back its room."""
+        self.failed = code is grpc.StatusCode.UNAVAILABLE
+        self.room.append(None)
 
 
 class Channels:
@@ -39,11 +63,13 @@ class Channels:
     Args:
         open_one: Opens a channel that shares its connection with no other.
         room: Calls in flight on one channel.
+        several: Whether a channel connects to several servers.
     """
 
-    def __init__(self, open_one: Callable[[], Any], *, room: int) -> None:
+    def __init__(self, open_one: Callable[[], Any], *, room: int, several: bool = False) -> None:
         self._open_one = open_one
         self._room = room
+        self._several = several
         self._channels = [_Channel(open_one(), room)]
         self._turns = count()
         self._lock = Lock()
@@ -63,18 +89,17 @@ class Channels:
             self._closed = True
         return [one.channel.close() for one in self._channels]
 
-    def _take(self) -> tuple[_Channel, Callable[[], None]]:
+    def _take(self) -> tuple[_Channel, _Ended]:
         """Return a channel for a call, and what to do when the call has ended."""
+        most = MOST_TO_SEVERAL if self._several else MOST_CHANNELS
         while True:
-            for one in self._channels:
-                try:
-                    one.room.pop()
-                except IndexError:
-                    continue
-                return one, partial(one.room.append, None)
+            one = min(self._channels, key=_Channel.rank)
+            with suppress(IndexError):  # it is full, or others were quicker
+                one.room.pop()
+                return one, one.ended
             with self._lock:
-                if self._closed or len(self._channels) == MOST_CHANNELS:
-                    return self._channels[next(self._turns) % len(self._channels)], lambda: None
+                if self._closed or len(self._channels) == most:
+                    return self._channels[next(self._turns) % len(self._channels)], lambda _: None
                 if not any(one.room for one in self._channels):
                     self._channels.append(_Channel(self._open_one(), self._room))
 
@@ -88,7 +113,7 @@ class Method:
         path: The procedure's full name.
     """
 
-    def __init__(self, take: Callable[[], tuple[_Channel, Callable[[], None]]], kind: str, path: str) -> None:
+    def __init__(self, take: Callable[[], tuple[_Channel, _Ended]], kind: str, path: str) -> None:
         self._take = take
         self._kind = kind
         self._path = path
@@ -105,11 +130,13 @@ class Method:
         channel, ended = self._take()
         try:
             begun = call(channel.method(self._kind, self._path))
-        except BaseException:
-            ended()
+        except BaseException as error:
+            ended(error.code() if isinstance(error, grpc.Call) else None)
             raise
         if isinstance(begun, bytes):
-            ended()
+            ended(grpc.StatusCode.OK)
+        elif isinstance(begun, grpc.aio.Call):
+            begun.add_done_callback(lambda _: ended(None))
         else:
-            begun.add_done_callback(lambda _: ended())
+            begun.add_done_callback(lambda call: ended(call.code()))
         return begun

@@ -14,6 +14,8 @@ import pytest
 
 from polyhead_client import AsyncClient, Client, InvalidRequest, PolyheadError
 from polyhead_client.channel import open_aio_channel, open_channel
+from polyhead_client.channels import Channels
+from polyhead_load.sweep.server import free_port
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 
@@ -175,6 +177,71 @@ def test_calls_that_fail_or_are_cancelled_make_room(crowd: Crowd) -> None:
                 client.metadata()
 
     assert len(crowd.peers) == 2  # of two clients
+
+
+def test_calls_go_to_the_channel_with_the_fewest(crowd: Crowd) -> None:
+    channels = open_channel(crowd.target, None, OPTIONS)
+    method = channels.unary_unary(PATH)
+    for calls in (3, 2):
+        crowd.peers.clear()
+        crowd.expect(calls)
+        at_once(calls, lambda: method(b"", timeout=60))
+    channels.close()
+
+    assert len(crowd.peers) == 2
+
+
+def test_a_channel_that_fails_is_passed_over(crowd: Crowd) -> None:
+    targets = iter([f"127.0.0.1:{free_port()}"])
+    channels = Channels(lambda: grpc.insecure_channel(next(targets, crowd.target)), room=2)
+    method = channels.unary_unary(PATH)
+    waiting = [method.future(b"", timeout=60, wait_for_ready=True) for _ in range(2)]
+    assert method(b"", timeout=60) == METADATA  # on a channel that has room
+    for call in waiting:
+        call.cancel()
+
+    failures = 0
+    for _ in range(6):
+        try:
+            method(b"", timeout=60)
+        except grpc.RpcError:
+            failures += 1
+
+    channels.close()
+    assert failures <= 1  # which showed it
+
+
+async def test_a_channel_that_fails_is_passed_over_on_a_loop(crowd: Crowd) -> None:
+    targets = iter([f"127.0.0.1:{free_port()}"])
+    channels = Channels(lambda: grpc.aio.insecure_channel(next(targets, crowd.target)), room=2)
+    method = channels.unary_unary(PATH)
+    with pytest.raises(grpc.RpcError):
+        await method(b"", timeout=60)
+    waiting = [method(b"", timeout=60, wait_for_ready=True) for _ in range(2)]
+    assert await method(b"", timeout=60) == METADATA
+    for call in waiting:
+        call.cancel()
+
+    for _ in range(6):
+        assert await method(b"", timeout=60) == METADATA
+
+    await asyncio.gather(*channels.close())
+
+
+@pytest.mark.parametrize(
+    ("target", "opened"),
+    [("127.0.0.1:1", 10), ("ipv4:127.0.0.1:1,127.0.0.1:2", 4), ("dns:///localhost:1", 4)],
+)
+def test_several_servers_get_few_channels(target: str, opened: int) -> None:
+    channels = open_channel(target, None, OPTIONS)
+    method = channels.unary_unary(PATH)
+
+    calls = [method.future(b"", timeout=60, wait_for_ready=True) for _ in range(20)]
+
+    assert len(channels.close()) == opened
+    for call in calls:
+        with pytest.raises(grpc.RpcError, match="Channel closed"):
+            call.result()
 
 
 def test_there_is_a_limit_to_channels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ MAX_HEAD_BYTES = 16 * 2**10
 something of it, such as a part of one header."""
 
 READ_BYTES = 64 * 2**10
-"""What every connection may hold before it is counted: all of them may be read in one turn."""
+"""What a connection may hold before it is counted: all of them may be read in one turn. With TLS it is what
+asyncio reads at once, 256 KiB."""
 
 _MOST_WAITING = 32
 """Requests that a client may send on one connection before it has the reply to the first."""
@@ -64,7 +65,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
-        transport.max_size = READ_BYTES  # type: ignore[attr-defined] # asyncio's own is 256 KiB
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined] # no effect with TLS
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
