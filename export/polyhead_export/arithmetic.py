@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,6 +18,8 @@ class Widened(TorchFunctionMode):
     """Compute in `dtype` what is written for narrower floats.
 
     Parameters and inputs are converted where they are used, so that there is no second copy of all weights.
+    Constants, such as 1/√K, are rounded to fp32, as graphs have them: float64 then differs from a graph in
+    float64 by what the graph computes, not by a constant's last digit, which large scores would multiply.
 
     Args:
         dtype: float32 or float64.
@@ -48,6 +51,8 @@ class Widened(TorchFunctionMode):
             return value.to(self._dtype) if self._is_narrow(value.dtype) else value
         if type(value) in {list, tuple}:
             return type(value)(map(self._widened, value))
+        if isinstance(value, float):
+            return _in_fp32(value)
         return self._dtype if self._is_narrow(value) else value
 
     def _is_narrow(self, value: Any) -> bool:
@@ -56,6 +61,11 @@ class Widened(TorchFunctionMode):
             and value.is_floating_point
             and value.itemsize < self._dtype.itemsize
         )
+
+
+def _in_fp32(number: float) -> float:
+    with np.errstate(over="ignore"):  # the lowest number of float64, which stands for −∞
+        return float(np.float32(number))
 
 
 class Reordered(TorchFunctionMode):

@@ -59,7 +59,8 @@ def fused_attention(
         window: Boolean [1, T, T], True = may attend; None = everything.
         width: Of the window, as `masks.window` takes it.
         can_be_empty: Whether a query that counts may have keys of length 0: it gives zeros, where the
-            operator would give the mean of what is in padding.
+            operator would give the mean of what is in padding. The same goes for queries, where a window is
+            given and there are more of them than keys: behind the last key, a window may hold none.
         unmasked: Whether padding is hidden by a column of packed keys: without a mask, a bias or causality,
             the operator never holds all scores at once.
         query_lengths: Integers [B], of the queries, where a window is given: they may be more than the keys.
@@ -79,28 +80,38 @@ def fused_attention(
         layouts: tuple[TokenLayout, TokenLayout] = PADDED,
     ) -> tuple[Tensor, None]:
         layout = layouts[0]
+        own = lengths if query_lengths is None else query_lengths
         if window is not None and width is not None and bias is None and isinstance(layout, Packed):
             if not blocks:
                 tokens = window.shape[-1]
-                own = lengths if query_lengths is None else query_lengths
                 keys = None if own is lengths else lengths
                 blocks.append(
                     Blocks(own, tokens, layout, width=width, causal=causal, hidden=_MASKED_SCORE, keys=keys)
                 )
-            return _fused_in_blocks(q, k, v, heads, blocks[0]), None
-        if window is not None and not made:
-            outside = max(_OUTSIDE_SCORE, torch.finfo(q.dtype).min / 2)  # finite with a score added
-            made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
-        if made:
-            bias = made[0] if bias is None else made[0] + bias
-        if unmasked and window is None and isinstance(layout, Packed):
-            return _fused_without_mask(q, k, v, heads, layout, lengths=lengths), None
-        context = _fused(q, k, v, heads, layouts, lengths=lengths, bias=bias, causal=causal)
+            context = _fused_in_blocks(q, k, v, heads, blocks[0])
+        elif unmasked and window is None and isinstance(layout, Packed):
+            context = _fused_without_mask(q, k, v, heads, layout, lengths=lengths)
+        else:
+            if window is not None and not made:
+                outside = max(_OUTSIDE_SCORE, torch.finfo(q.dtype).min / 2)  # finite with a score added
+                made.append(torch.where(window, 0.0, outside).to(q.dtype)[:, None])
+            if made:
+                bias = made[0] if bias is None else made[0] + bias
+            context = _fused(q, k, v, heads, layouts, lengths=lengths, bias=bias, causal=causal)
         if can_be_empty:
-            context = torch.where(layout.repeat(lengths > 0)[..., None], context, 0.0)
-        return context, None
+            sees = layout.repeat(lengths > 0)
+        elif window is not None and width is not None and own is not lengths:
+            sees = layout.pack(_sees_a_key(lengths, width, window.shape[-1]))
+        else:
+            return context, None
+        return torch.where(sees[..., None], context, 0.0), None
 
     return attend
+
+
+def _sees_a_key(lengths: Tensor, width: int, tokens: int) -> Tensor:
+    """Mark the queries that have a key in their window, from the lengths of keys [B]: boolean [B, T]."""
+    return masks.valid_tokens(lengths + width // 2, tokens)
 
 
 def fused_masked_attention() -> Attend:
@@ -268,19 +279,31 @@ def masked_by_sum(
 
 
 def biased_attention(
-    lengths: Tensor, tokens: int, *, causal: bool, logits: list[Tensor], window: Tensor | None = None
+    lengths: Tensor,
+    tokens: int,
+    *,
+    causal: bool,
+    logits: list[Tensor],
+    window: Tensor | None = None,
+    width: int | None = None,
+    query_lengths: Tensor | None = None,
 ) -> Attend:
     """Return explicit attention, masked by adding a bias: one pass over the weights where others make two.
 
     The rows of padding hold any finite weights. So does a sequence of length 0.
 
     Args:
-        lengths: Integers [B].
+        lengths: Integers [B], of the keys.
         tokens: T.
         causal: Whether a token sees only itself and those before it.
         logits: Each layer's logits [B, H, T, T] are appended, in fp32, with the bias.
         window: Boolean [1, T, T], True = may attend; None = everything.
+        width: Of the window, as `masks.window` takes it.
+        query_lengths: See `fused_attention`.
     """
+    sees: Tensor | None = None
+    if window is not None and width is not None and query_lengths is not lengths:
+        sees = _sees_a_key(lengths, width, tokens)[:, None, :, None].float()
     visible = masks.key_padding(lengths, tokens)
     if causal:
         visible = visible & masks.causal(tokens, device=lengths.device)
@@ -302,6 +325,7 @@ def biased_attention(
         queries, keys = layouts
         logits.append(_scores(queries.by_head(query, heads), keys.by_head(key, heads), bias) + hidden)
         weights = logits[-1].softmax(-1)
+        weights = weights if sees is None else weights * sees
         return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights
 
     return attend

@@ -108,7 +108,7 @@ class _MultiHeadAttention(OpRun):
             each if each.ndim == 4 else each.reshape(*each.shape[:2], num_heads, -1).swapaxes(1, 2)
             for each in (query, key, value)
         )
-        scores = q @ k.swapaxes(2, 3) * (scale or q.shape[-1] ** -0.5)
+        scores = q @ k.swapaxes(2, 3) * (scale or float(np.float32(q.shape[-1] ** -0.5)))
         if bias is not None:
             scores = scores + bias
         keys = np.arange(k.shape[2])

@@ -275,6 +275,8 @@ class _Recorder:
         self._mask = mask
         self._causal = causal
         self._windows = windows
+        self._width = width
+        self._query_lengths = lengths
         self._all_logits: list[Tensor] = []
         self._explicit = explicit
         self._in_explicit_layers: list[Attend] = [attend] * len(windows)
@@ -304,7 +306,13 @@ class _Recorder:
         self._in_explicit_layers = for_each_window(
             self._windows,
             lambda window: biased_attention(
-                self._key_lengths, tokens, causal=self._causal, logits=self._all_logits, window=window
+                self._key_lengths,
+                tokens,
+                causal=self._causal,
+                logits=self._all_logits,
+                window=window,
+                width=self._width,
+                query_lengths=self._query_lengths,
             ),
         )
 

@@ -56,12 +56,10 @@ def sample_inputs(
 
 
 def _fill_up(ids: Tensor, config: EncoderConfig) -> None:
-    """Fill up every second sequence as queries are, as far as the last token before can be attended to."""
+    """Fill up every second sequence as queries are, from its middle on: beyond the reach of a window, too."""
     fill = None if config.token_vectors is None else config.token_vectors.expansion_id
     if fill is None:
         return
-    tokens = ids.shape[1]
-    reach = tokens if config.local_window is None else config.local_window // 2
-    start = max(tokens // 2, tokens - reach, 1)
+    start = max(ids.shape[1] // 2, 1)
     ids[::2, start - 1] = (fill + 1) % (config.vocabulary or 1)
     ids[::2, start:] = fill

@@ -2,7 +2,8 @@
 
 import dataclasses
 import inspect
-import math
+import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, TypeVar, get_args
@@ -20,8 +21,15 @@ CrossAttention = Literal["alone", "after_self"]
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
 
-_SIZES_END = 2**63
-"""No tensor has a larger axis; below it, costs remain in the range of floats."""
+_INTEGERS_END = 2**63
+"""No tensor has a larger axis, nor a graph larger integers; below it, costs remain in the range of floats."""
+
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**128 - 2.0**104
+"""The normal numbers of fp32."""
+
+_repr = reprlib.Repr()
+_repr.maxlist = _repr.maxtuple = _repr.maxdict = 8
+_repr.maxstring = _repr.maxother = 100
 
 FARTHEST_DISTANCE = 2**20
 """More than any sequence is long. Each distance up to `relative_distance` takes memory."""
@@ -72,9 +80,12 @@ class Classifier:
     def __post_init__(self) -> None:
         labels = self.labels
         if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-            raise TypeError(f"labels must be strings, were {labels!r}")
-        if not labels or len(set(labels)) < len(labels):
-            raise ValueError(f"labels must be at least one, each once, were {', '.join(labels) or 'none'}")
+            raise TypeError(f"labels must be strings, were {_shown(labels)}")
+        if not labels:
+            raise ValueError("labels must be at least one, were none")
+        if len(set(labels)) < len(labels):
+            twice = next(label for label, count in Counter(labels).items() if count > 1)
+            raise ValueError(f"labels must differ, {_shown(twice)} was there twice")
         object.__setattr__(self, "labels", tuple(labels))
         if self.pooling is not None:
             _require_choice("pooling", self.pooling, get_args(Pooling))
@@ -118,12 +129,10 @@ class ContactHead:
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, list | tuple):
-            raise TypeError(f"weights must be numbers, was {self.weights!r}")
+            raise TypeError(f"weights must be numbers, was {_shown(self.weights)}")
         object.__setattr__(self, "weights", tuple(self.weights))
         for name, value in (*(("weights", each) for each in self.weights), ("bias", self.bias)):
             _require_number(name, value)
-            if not math.isfinite(value):
-                raise ValueError(f"{name} must be finite, was {value}")
         _require_integer("end_id", self.end_id)
 
     def __repr__(self) -> str:
@@ -152,7 +161,7 @@ class TokenVectors:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dense", _read_dense(self.dense))
         if not isinstance(self.skipped_ids, list | tuple):
-            raise TypeError(f"skipped_ids must be integers, was {self.skipped_ids!r}")
+            raise TypeError(f"skipped_ids must be integers, was {_shown(self.skipped_ids)}")
         for number in self.skipped_ids:
             _require_integer("skipped_ids", number)
         object.__setattr__(self, "skipped_ids", tuple(sorted(set(self.skipped_ids))))
@@ -345,8 +354,11 @@ class EncoderConfig:
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
         _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        if not 0.0 < self.layer_norm_epsilon < 1.0:
-            raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
+        if not _SMALLEST <= self.layer_norm_epsilon < 1.0:
+            raise ValueError(
+                f"layer_norm_epsilon must be at least {_SMALLEST:.2g}, the smallest that fp32 divides by, "
+                f"and below 1, was {self.layer_norm_epsilon}"
+            )
         self._check_combinations()
         self._check_layers()
         self._check_rotations()
@@ -405,7 +417,7 @@ class EncoderConfig:
         if (widths := self.matryoshka) is None:
             return
         if not isinstance(widths, list | tuple):
-            raise TypeError(f"matryoshka must be numbers of dimensions, was {widths!r}")
+            raise TypeError(f"matryoshka must be numbers of dimensions, was {_shown(widths)}")
         object.__setattr__(self, "matryoshka", tuple(widths))  # JSON has lists
         if self.pooling is None:
             raise ValueError("matryoshka needs pooling: it is pooled vectors that are cut")
@@ -423,7 +435,7 @@ class EncoderConfig:
         if self.vocabulary is None or not all(0 <= number < self.vocabulary for number in ids):
             raise ValueError(
                 "token_vectors need an encoder of token ids, and skipped_ids and expansion_id among them "
-                f"(vocabulary {self.vocabulary}), were {list(head.skipped_ids)} and {head.expansion_id}"
+                f"(vocabulary {self.vocabulary}), were {_shown(head.skipped_ids)} and {head.expansion_id}"
             )
         if self.causal and head.expansion_id is not None:
             raise ValueError(
@@ -487,8 +499,8 @@ class EncoderConfig:
         for name in ("rotary_base", "local_rotary_base"):
             if (base := getattr(self, name)) is not None:
                 _require_number(name, base)
-                if not 1.0 < base < math.inf:
-                    raise ValueError(f"{name} must be above 1 and finite, was {base}")
+                if not base > 1.0:
+                    raise ValueError(f"{name} must be above 1, was {base}")
         for name in ("local_rotary_base", "rotary_frequencies"):
             if getattr(self, name) is not None and self.rotary_base is None:
                 raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
@@ -498,12 +510,10 @@ class EncoderConfig:
             )
         if self.rotary_frequencies is not None:
             if not isinstance(self.rotary_frequencies, list | tuple):
-                raise TypeError(f"rotary_frequencies must be numbers, was {self.rotary_frequencies!r}")
+                raise TypeError(f"rotary_frequencies must be numbers, was {_shown(self.rotary_frequencies)}")
             object.__setattr__(self, "rotary_frequencies", tuple(self.rotary_frequencies))  # JSON has lists
             for frequency in self.rotary_frequencies:
                 _require_number("rotary_frequencies", frequency)
-                if not math.isfinite(frequency):
-                    raise ValueError(f"rotary_frequencies must be finite, were {self.rotary_frequencies}")
             if len(self.rotary_frequencies) != self.head_size // 2 or self.local_rotary_base is not None:
                 raise ValueError(
                     f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
@@ -632,7 +642,7 @@ class EncoderConfig:
     def _check_kept_heads(self) -> None:
         kept = self.kept_heads
         if not isinstance(kept, list | tuple) or not all(isinstance(layer, list | tuple) for layer in kept):
-            raise TypeError(f"kept_heads must list the heads of each layer, was {kept!r}")
+            raise TypeError(f"kept_heads must list the heads of each layer, was {_shown(kept)}")
         # JSON has no tuples.
         object.__setattr__(self, "kept_heads", tuple(tuple(layer) for layer in kept))
         if len(kept) != self.layers:
@@ -646,7 +656,7 @@ class EncoderConfig:
             if not numbers or not is_ascending or numbers[0] < 0 or numbers[-1] >= self.heads:
                 raise ValueError(
                     f"kept_heads[{layer}] must be at least one head from 0 to {self.heads - 1}, ascending, "
-                    f"was {list(numbers)}"
+                    f"was {_shown(list(numbers))}"
                 )
         if all(len(numbers) == self.heads for numbers in kept):
             raise ValueError("kept_heads must lack a head; an encoder of which no head was pruned has None")
@@ -663,11 +673,11 @@ def _as(name: str, value: object, kind: type[T]) -> T:
     if isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be an object, was {value!r}")
+        raise TypeError(f"{name} must be an object, was {_shown(value)}")
     known = inspect.signature(kind).parameters
     for field in value:
         if field not in known:
-            raise TypeError(f"{name}: there is no field {field!r}, only {', '.join(known)}")
+            raise TypeError(f"{name}: there is no field {_shown(field)}, only {', '.join(known)}")
     if missing := [field for field, its in known.items() if its.default is its.empty and field not in value]:
         raise TypeError(f"{name}: {', '.join(missing)} must be given")
     try:
@@ -678,35 +688,44 @@ def _as(name: str, value: object, kind: type[T]) -> T:
 
 def _read_dense(layers: object) -> tuple[Dense, ...]:
     if not isinstance(layers, list | tuple):
-        raise TypeError(f"dense must be a list of layers, was {layers!r}")
+        raise TypeError(f"dense must be a list of layers, was {_shown(layers)}")
     return tuple(_as(f"dense[{number}]", layer, Dense) for number, layer in enumerate(layers))
 
 
 def _require_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be true or false, was {value!r}")
+        raise TypeError(f"{name} must be true or false, was {_shown(value)}")
 
 
 def _require_integer(name: str, value: object, *, optional: bool = False) -> None:
     if value is None and optional:
         return
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, was {value!r}")
+        raise TypeError(f"{name} must be an integer, was {_shown(value)}")
+    if not -_INTEGERS_END <= value < _INTEGERS_END:
+        raise ValueError(f"{name} must fit into 64 bits, was {_shown(value)}")
 
 
 def _require_positive(name: str, value: int | None, *, optional: bool = False) -> None:
     _require_integer(name, value, optional=optional)
     if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, was {value}")
-    if value is not None and value >= _SIZES_END:
-        raise ValueError(f"{name} must be below 2^63, was {value:,}")
 
 
 def _require_number(name: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, was {value!r}")
+        raise TypeError(f"{name} must be a number, was {_shown(value)}")
+    if not abs(value) <= _LARGEST:
+        raise ValueError(f"{name} must be finite in fp32, was {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Show a value, however large it is; Python does not write integers of thousands of digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
+    return _repr.repr(value)
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, was {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, was {_shown(value)}")

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ def encoder_config(fields: Mapping[str, Any]) -> EncoderConfig:
         raise DescriptionError(str(error)) from error
 
 
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object of JSON, of which the standard reader would drop all but the last value of a name."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{name!r} must be given once in an object")
+    return fields
+
+
 def read_description(file: Path) -> EncoderConfig:
     """Read an encoder's configuration from a JSON object with the fields of `EncoderConfig`.
 
@@ -59,7 +69,7 @@ def read_description(file: Path) -> EncoderConfig:
         OSError: The file cannot be read.
     """
     try:
-        fields = json.loads(file.read_bytes())
+        fields = json.loads(file.read_bytes(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise DescriptionError(f"--encoder must be a JSON file, {file} is none: {error}") from error
     if not isinstance(fields, dict):

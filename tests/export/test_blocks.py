@@ -31,7 +31,7 @@ LOCAL = EncoderConfig(
 
 
 LONG = dataclasses.replace(LOCAL, vocabulary=30, positions=8192)
-CAUSAL = dataclasses.replace(LOCAL, local_window=16, causal=True)
+CAUSAL = dataclasses.replace(LOCAL, local_window=16, causal=True, fused=True)
 
 
 @cache

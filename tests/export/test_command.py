@@ -238,6 +238,7 @@ def test_a_description_in_16_bits(tmp_path: Path, capsys: Captured) -> None:
         ("[]", "--encoder must hold a JSON object"),
         ('{"d_modell": 8}', "there is no field 'd_modell' of an encoder; did you mean 'd_model'?"),
         ('{"d_model": 8, "heads": 2}', "layers must be given"),
+        ('{"d_model": 8, "heads": 2, "d_model": 4, "layers": 1}', "'d_model' must be given once"),
         ('{"d_model": 8, "heads": 3, "layers": 1}', r"d_model \(8\) must be a multiple of heads \(3\)"),
         ('{"d_model": "8", "heads": 2, "layers": 1}', "d_model must be an integer, was '8'"),
     ],

@@ -105,7 +105,7 @@ class InsightGraph(GraphKind):
     ) -> tuple[Tensor, ...]:
         """Measure the attention of all layers."""
         valid = run.valid
-        visible = valid[:, :, None] & valid[:, None, :]
+        visible = valid[:, :, None] & masks.key_padding(run.key_lengths, valid.shape[1])
         if config.causal:
             visible = visible & masks.causal(valid.shape[1])
         if "mask" in inputs:

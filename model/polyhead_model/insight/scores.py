@@ -33,15 +33,14 @@ class RowSums(NamedTuple):
     Small next to the weights: [B, H, T] each, but for the last two.
     """
 
-    largest_logit: Tensor
     largest_moved: Tensor
     """The largest weight of each row of `scale_norm_weighted`."""
     of_logits: Tensor
-    """Σ A logits."""
+    """Σ A l, where l are the logits less the row's largest."""
     moved: Tensor
     """Σ A n."""
     moved_logits: Tensor
-    """Σ A n logits."""
+    """Σ A n l."""
     moved_logs: Tensor
     """Σ A n ln n."""
     on_pairs: Tensor
@@ -66,14 +65,13 @@ def row_sums(
             every weight; None = they are not known.
     """
     logits = attention.clamp(min=_TINY).log() if logits is None else logits
-    by_logits = attention * logits
+    by_logits = attention * (logits - logits.amax(3, keepdim=True))
     # One column at a time: onnxruntime multiplies by one faster than by two.
     column = norms[..., None]
     moved = attention @ column
     weighted = scale_norm_weighted(attention, norms, moved)
     pairs = patterns.pairs.flatten(1, 2)
     return RowSums(
-        largest_logit=logits.amax(3),
         largest_moved=weighted.amax(3),
         of_logits=by_logits.sum(3),
         moved=moved[..., 0],
@@ -94,8 +92,9 @@ def head_scores(sums: RowSums, largest: Tensor, rows: Tensor) -> tuple[Tensor, T
     * confidence: the largest weight of each row (Voita et al. 2019, "Analyzing Multi-Head Self-Attention").
     * distance: Σ A |q − k| in tokens (Vig & Belinkov 2019, "Analyzing the Structure of Attention").
 
-    ln A = logits − c with one c for a row. So −Σ A ln A = c − Σ A logits, and with r = Σ A n, the entropy of
-    A n / r is ln r + c − (Σ A n logits + Σ A n ln n) / r.
+    ln A = l + ln a, with a the largest weight of the row and l its logits less the largest. So −Σ A ln A =
+    −ln a − Σ A l, a sum of nothing negative: it keeps its digits, however large the logits are. With r =
+    Σ A n, the entropy of A n / r is ln r − ln a − (Σ A n l + Σ A n ln n) / r.
 
     Args:
         sums: Of all layers, stacked: [B, L, …].
@@ -106,7 +105,7 @@ def head_scores(sums: RowSums, largest: Tensor, rows: Tensor) -> tuple[Tensor, T
         The scores of the attention and those of `scale_norm_weighted`, [B, L, H, S] each, in the order of
         `score_names`; NaN where no query counts.
     """
-    shift = sums.largest_logit - largest.clamp(min=_TINY).log()
+    shift = -largest.clamp(min=_TINY).log()
     some = sums.moved.clamp(min=_TINY)
     weighted = some.log() + shift - (sums.moved_logits + sums.moved_logs) / some
     entropies = (shift - sums.of_logits).clamp(min=0), torch.where(sums.moved > 0, weighted, 0).clamp(min=0)
