@@ -16,6 +16,7 @@ DenseActivation = Literal[
     "identity", "tanh", "relu", "gelu", "silu", "sigmoid", "elu", "leaky_relu", "mish", "softplus"
 ]
 CrossAttention = Literal["alone", "after_self"]
+ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
@@ -68,6 +69,12 @@ class Classifier:
     dense: tuple[Dense, ...] = ()
     bias: bool = True
     """Whether the last layer, which gives the logits, has a bias."""
+    padding_id: int | None = None
+    """With the pooling `last`, the token id that is passed by at the end of a sequence (GPT-2)."""
+    scores: ScoreActivation | None = None
+    """What makes scores of logits; None = the sigmoid of a single one, or the softmax of several."""
+    activation: ScoreActivation | None = None
+    """What the CrossEncoder of sentence-transformers makes of logits; None = nothing says so."""
 
     def __post_init__(self) -> None:
         labels = self.labels
@@ -80,6 +87,21 @@ class Classifier:
             _require_choice("pooling", self.pooling, get_args(Pooling))
         object.__setattr__(self, "dense", _read_dense(self.dense))
         _require_flag("bias", self.bias)
+        _require_integer("padding_id", self.padding_id, optional=True)
+        if self.padding_id is not None and self.pooling != "last":
+            raise ValueError(f"padding_id needs the pooling 'last', was {self.padding_id}")
+        for name in ("scores", "activation"):
+            if (value := getattr(self, name)) is not None:
+                _require_choice(name, value, get_args(ScoreActivation))
+                if self.pooling is None:
+                    raise ValueError(f"{name} must be None where tokens have logits, was {value!r}")
+
+    @property
+    def score_activation(self) -> ScoreActivation | None:
+        """What makes scores of logits; None where these are of tokens."""
+        if self.pooling is None:
+            return None
+        return self.scores or ("sigmoid" if len(self.labels) == 1 else "softmax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +297,8 @@ class EncoderConfig:
     """The dense layers that pooled vectors go through, in order."""
     normalise: bool = False
     """Whether to scale pooled vectors to length 1, after the dense layers."""
+    truncate_dim: int | None = None
+    """How many of the first dimensions of pooled vectors are left, not scaled again; None = all."""
     matryoshka: tuple[int, ...] | None = None
     """The numbers of dimensions to which pooled vectors were trained to be cut (Kusupati et al. 2022).
 
@@ -312,6 +336,7 @@ class EncoderConfig:
             "vocabulary",
             "embedding_width",
             "positions",
+            "truncate_dim",
         ):
             _require_positive(name, getattr(self, name), optional=True)
         for name in ("padding_id", "token_dropout_id"):
@@ -352,7 +377,9 @@ class EncoderConfig:
         self._check_rotations()
         self._check_relative_positions()
         self._check_embeddings()
+        self._check_classifier()
         self._check_contacts()
+        self._check_truncation()
         self._check_matryoshka()
         self._check_token_vectors()
         if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
@@ -387,6 +414,13 @@ class EncoderConfig:
             if (part := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _as(name, part, kind))
 
+    def _check_classifier(self) -> None:
+        padding_id = None if self.classifier is None else self.classifier.padding_id
+        if padding_id is not None and not 0 <= padding_id < (self.vocabulary or 0):
+            raise ValueError(
+                f"classifier: padding_id must be a token id (vocabulary {self.vocabulary}), was {padding_id}"
+            )
+
     def _check_contacts(self) -> None:
         if (head := self.contacts) is None:
             return
@@ -399,6 +433,17 @@ class EncoderConfig:
             raise ValueError(
                 f"contacts must have a weight for each of {self.layers} layers' {self.heads} heads, "
                 f"had {len(head.weights)}"
+            )
+
+    def _check_truncation(self) -> None:
+        if self.truncate_dim is None:
+            return
+        if self.pooling is None:
+            raise ValueError("truncate_dim needs pooling: it is pooled vectors that are cut")
+        width = self.dense[-1].width if self.dense else self.d_model
+        if self.truncate_dim >= width:
+            raise ValueError(
+                f"truncate_dim must be below {width}, the width of pooled vectors, was {self.truncate_dim}"
             )
 
     def _check_matryoshka(self) -> None:
@@ -593,8 +638,8 @@ class EncoderConfig:
 
     @property
     def pooled_size(self) -> int:
-        """P, the width of pooled vectors: D unless there are dense layers."""
-        return self.dense[-1].width if self.dense else self.d_model
+        """P, the width of pooled vectors: D unless there are dense layers, or they are cut."""
+        return self.truncate_dim or (self.dense[-1].width if self.dense else self.d_model)
 
     @property
     def token_vector_size(self) -> int:
@@ -612,6 +657,8 @@ class EncoderConfig:
             return None
         poolings = {self.pooling} - {None}
         if self.classifier is not None:
+            if self.classifier.padding_id is not None and self.pooling is not None:
+                return None  # they may be others
             poolings.add(self.classifier.pooling)
         one: tuple[Literal["cls"], Literal["last"]] = ("cls", "last")
         return next((each for each in one if poolings == {each}), None)

@@ -4,9 +4,10 @@ Needs no torch, so that checkpoints can be described without it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from polyhead_model import hf_fields
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
@@ -17,6 +18,7 @@ from polyhead_model.config import (
     Dense,
     EncoderConfig,
     Pooling,
+    ScoreActivation,
     Splade,
     TokenVectors,
 )
@@ -33,6 +35,20 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
 }
 """Theirs → ours."""
+
+_SCORES: Mapping[str, ScoreActivation | None] = {
+    "regression": "identity",
+    "single_label_classification": None,
+    "multi_label_classification": "sigmoid",
+}
+"""What makes scores of logits, by `problem_type`; None: a softmax, or the sigmoid of a single one."""
+
+_SCORE_ACTIVATIONS: Mapping[str, ScoreActivation] = {
+    "Identity": "identity",
+    "Sigmoid": "sigmoid",
+    "Softmax": "softmax",
+}
+"""Classes of torch.nn → ours."""
 
 _MAX_LABELS = 2**20
 """More labels than any weights have; the number in config.json is not trusted."""
@@ -107,6 +123,10 @@ def read_checkpoint_info(
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
     width = modules.dense[-1].layer.width if modules.dense else integer(path, config, dialect.d_model)
+    truncate_dim = modules.truncate_dim if modules.truncate_dim and modules.truncate_dim < width else None
+    matryoshka = None if modules.pooling is None else read_matryoshka(path, config, width=width)
+    if truncate_dim is not None and matryoshka:
+        matryoshka = tuple(each for each in matryoshka if each <= truncate_dim) or None
     described: hf_fields.Fields = {
         "d_model": integer(path, config, dialect.d_model),
         "heads": integer(path, config, dialect.heads),
@@ -121,17 +141,24 @@ def read_checkpoint_info(
         "pooling": modules.pooling,
         "normalise": modules.normalise,
         ("dense" if modules.late is None else "token_vectors"): _dense_of(modules),
-        "matryoshka": None if modules.pooling is None else read_matryoshka(path, config, width=width),
+        "truncate_dim": truncate_dim,
+        "matryoshka": matryoshka,
     }
     try:
         head = _head(path, config, modules, dialect)
-        described["classifier"] = None if head is None else _classifier(path, config, dialect, head)
+        described["classifier"] = None if head is None else _classifier(path, config, modules, dialect, head)
         described["splade"] = _splade(path, config, modules, dialect)
         encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     if modules.late is not None:
         _check_expansion(path, encoder, modules.late)
+    left_out, activation = modules.left_out, _activation_fn(config, modules)
+    if encoder.classifier is not None and activation not in (None, *_SCORE_ACTIVATIONS):
+        left_out = (
+            *left_out,
+            f"the activation of scores is not served ({activation}), but the sigmoid is",
+        )
     tokenizer = modules.transformer / TOKENIZER
     if tokenizer.is_file():
         check_tokenizer(modules.transformer, model_type)
@@ -149,7 +176,7 @@ def read_checkpoint_info(
         max_tokens=min(positions, limit or positions),
         position_offset=padding_id or 0,
         folded_types=types == 1,
-        left_out=modules.left_out,
+        left_out=left_out,
     )
 
 
@@ -192,7 +219,7 @@ def _head(
 ) -> ClassifierDialect | None:
     """Return how a classifier of sequences or tokens is stored; None if the checkpoint is anything else.
 
-    Only config.json tells: the heads of other tasks may have the same tensors. Regression is another task.
+    Only config.json tells: the heads of other tasks may have the same tensors.
     """
     architectures = config.get("architectures")
     listed = architectures if isinstance(architectures, list) else []
@@ -206,13 +233,17 @@ def _head(
     if modules.task == "feature-extraction":
         return None
     if classifies:
-        return None if config.get("problem_type") == "regression" else dialect.classifier
+        return dialect.classifier
     tags = any(name.endswith("ForTokenClassification") for name in names)
     return dialect.token_classifier if tags else None
 
 
 def _classifier(
-    path: Path, config: Mapping[str, object], dialect: Dialect, head: ClassifierDialect
+    path: Path,
+    config: Mapping[str, object],
+    modules: SentenceModules,
+    dialect: Dialect,
+    head: ClassifierDialect,
 ) -> Classifier:
     """Return the classifier that config.json describes."""
     settings = {} if head.fields is None else dict(head.fields(path, config))
@@ -222,7 +253,44 @@ def _classifier(
         width = integer(path, config, dialect.d_model)
         layer = {"activation": head.activation, "norm": head.norm is not None} | settings
         dense = (Dense(width=width, **layer),)
-    return Classifier(labels=_labels(path, config), pooling=pooling, dense=dense, bias=head.bias)
+    labels = _labels(path, config)
+    of_scores: dict[str, Any] = {}
+    if pooling is not None:
+        activation = _score_activation(_activation_fn(config, modules), labels)
+        of_scores = {"scores": _scores(path, config), "activation": activation}
+    if pooling == "last" and config.get("pad_token_id") is not None:
+        of_scores["padding_id"] = integer(path, config, "pad_token_id")
+    return Classifier(labels=labels, pooling=pooling, dense=dense, bias=head.bias, **of_scores)
+
+
+def _scores(path: Path, config: Mapping[str, object]) -> ScoreActivation | None:
+    """Return what transformers' pipeline makes of the logits of this `problem_type`."""
+    kind = config.get("problem_type")
+    if kind not in (None, *_SCORES):
+        raise CheckpointError(f"{path}: problem_type must be one of {', '.join(_SCORES)}, was {kind!r}")
+    return None if kind is None else _SCORES[str(kind)]
+
+
+def _activation_fn(config: Mapping[str, object], modules: SentenceModules) -> str | None:
+    """Return the class of torch.nn that the CrossEncoder of sentence-transformers applies to its logits.
+
+    It passes by what is not of torch, as we do. None = none is named.
+    """
+    own = config.get("sentence_transformers")
+    named = [
+        modules.activation_fn,
+        own.get("activation_fn") if isinstance(own, dict) else None,
+        config.get("sbert_ce_default_activation_function"),
+    ]
+    of_torch = (name for name in named if isinstance(name, str) and name.startswith("torch."))
+    return next((name.rpartition(".")[2] for name in of_torch), None)
+
+
+def _score_activation(name: str | None, labels: Sequence[str]) -> ScoreActivation | None:
+    """Return what a CrossEncoder makes of logits; None if nothing says so, or we have no such activation."""
+    if name is not None:
+        return _SCORE_ACTIVATIONS.get(name)
+    return "sigmoid" if len(labels) == 1 else None
 
 
 def _splade(

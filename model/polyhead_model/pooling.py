@@ -65,10 +65,15 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
     return output.sum(1) / (count if pooling == "mean" else count.to(output.dtype).sqrt())
 
 
+def last_positions(valid: Tensor) -> Tensor:
+    """Return the position [B] of the last True of each row of [B, T]; 0 where there is none."""
+    return torch.where(valid, torch.arange(valid.shape[1], device=valid.device), 0).amax(1)
+
+
 def _last(output: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return output[:, -1]
-    at = (valid.sum(1) - 1).clamp(min=0)
+    at = last_positions(valid)
     return output.gather(1, at[:, None, None].expand(-1, 1, output.shape[2]))[:, 0]
 
 
@@ -104,6 +109,7 @@ class Pooler(nn.Module):
         pooling: How token vectors are pooled; None = they stay as they are.
         dense: The dense layers, in order.
         normalise: Whether the result is scaled to length 1.
+        truncate_dim: How many of its first columns are returned; None = all.
     """
 
     def __init__(
@@ -113,13 +119,15 @@ class Pooler(nn.Module):
         dense: Sequence[Dense],
         *,
         normalise: bool = False,
+        truncate_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.pooling = pooling
         widths = [encoder.d_model, *(layer.width for layer in dense)]
         self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, dense))
         self.normalise = normalise
-        self.width = widths[-1]
+        self.truncate_dim = truncate_dim
+        self.width = truncate_dim or widths[-1]
         """P."""
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
@@ -136,7 +144,8 @@ class Pooler(nn.Module):
         x = output if self.pooling is None else pool(output, valid, self.pooling)
         for layer in self.dense:
             x = layer(x)
-        return F.normalize(x, dim=-1) if self.normalise else x
+        x = F.normalize(x, dim=-1) if self.normalise else x
+        return x if self.truncate_dim is None else x[:, : self.truncate_dim]
 
 
 class TokenHead(nn.Module):
@@ -169,7 +178,7 @@ class ClassifierHead(nn.Module):
 
         Args:
             output: [B, T, D], zero in padding.
-            valid: Boolean [B, T], True = token; None = no padding.
+            valid: Boolean [B, T], True = a token that may be pooled; None = all.
 
         Returns:
             [B, C]; of tokens [B, T, C], zero in padding.

@@ -106,6 +106,10 @@ class SentenceModules:
     splade: Splade | None = None
     late: LateInteraction | None = None
     """Where there are vectors of tokens instead of a pooling; `dense` makes them."""
+    truncate_dim: int | None = None
+    """How many dimensions of pooled vectors are left; None = all."""
+    activation_fn: str | None = None
+    """The class of torch.nn that a CrossEncoder applies to its logits, if that is named here."""
     max_tokens: int | None = None
     """The length, in tokens, at which sentence-transformers truncates text, if given."""
     prompts: Prompts = field(default_factory=Prompts)
@@ -167,8 +171,15 @@ class SentenceModules:
         if of_tokens:
             return cls._of_tokens(folder, folders[0], after, task=task, prompt_name=prompt_name)
         prompts = _read_prompts(settings, prompt_name)
+        said = _settings(settings)
         if len(kinds) == 1:
-            return cls(transformer=folders[0], task=task, max_tokens=max_tokens, prompts=prompts)
+            return cls(
+                transformer=folders[0],
+                task=task,
+                activation_fn=said.get("activation_fn"),
+                max_tokens=max_tokens,
+                prompts=prompts,
+            )
         config_path = folders[1] / "config.json"
         config = read_object(config_path)
         left_out: tuple[str, ...] = ()
@@ -181,6 +192,7 @@ class SentenceModules:
             pooling=_read_pooling(config_path, config),
             dense=dense,
             normalise=normalise,
+            truncate_dim=_truncate_dim(settings, said),
             max_tokens=max_tokens,
             prompts=prompts,
             left_out=left_out,
@@ -246,6 +258,15 @@ def _read_splade(path: Path) -> Splade:
         return Splade(pooling=pooling, log_twice=activation == "log1p_relu")
     except ValueError as error:
         raise CheckpointError(f"{path}: pooling_strategy: {error}") from error
+
+
+def _truncate_dim(path: Path, config: Mapping[str, object]) -> int | None:
+    if config.get("truncate_dim") is None:
+        return None
+    count = integer(path, config, "truncate_dim")
+    if count < 1:
+        raise CheckpointError(f"{path}: truncate_dim must be at least 1, was {count}")
+    return count
 
 
 def _settings(path: Path) -> Mapping[str, Any]:

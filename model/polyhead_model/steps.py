@@ -241,6 +241,8 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
     if config.pooling is not None:
         pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
         pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
+        if config.truncate_dim is not None:
+            pooled.append(Step(name="pooled, cut", axes=f"B {config.truncate_dim}"))
         steps += [*pooled[:-1], replace(pooled[-1], role="pooled")]
     if (head := config.classifier) is not None:
         of, axes = ("each token", "B T") if head.pooling is None else (head.pooling, "B")

@@ -459,7 +459,7 @@ def test_modules_say_how_to_pool(sentence: Path) -> None:
         ({"num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"id2label": {"1": "yes", "0": "no"}}, ("no", "yes")),
         ({"id2label": {"0": "score"}, "problem_type": "multi_label_classification"}, ("score",)),
-        ({"problem_type": "regression"}, None),
+        ({"problem_type": "regression", "num_labels": 1}, ("LABEL_0",)),
         (
             {"architectures": ["BertForTokenClassification"], "num_labels": 3},
             ("LABEL_0", "LABEL_1", "LABEL_2"),
@@ -474,6 +474,71 @@ def test_labels(bert: Path, config: dict[str, Any], labels: tuple[str, ...] | No
     classifier = read_checkpoint_info(bert).encoder.classifier
 
     assert (None if classifier is None else classifier.labels) == labels
+
+
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("config", "scores", "activation"),
+    [
+        ({}, "softmax", None),
+        ({"num_labels": 1}, "sigmoid", "sigmoid"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid", None),
+        ({"problem_type": "single_label_classification"}, "softmax", None),
+        ({"problem_type": "regression", "num_labels": 1}, "identity", "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}, "num_labels": 1}, "sigmoid", "identity"),
+        ({"sbert_ce_default_activation_function": IDENTITY, "num_labels": 1}, "sigmoid", "identity"),
+        ({"sbert_ce_default_activation_function": SIGMOID}, "softmax", "sigmoid"),
+        (
+            {"sentence_transformers": {"activation_fn": "mine.Activation"}, "num_labels": 1},
+            "sigmoid",
+            "sigmoid",
+        ),
+    ],
+)
+def test_what_makes_scores_of_logits(
+    bert: Path, config: dict[str, Any], scores: str, activation: str | None
+) -> None:
+    write(bert / "config.json", BERT | CLASSIFIER | config)
+
+    classifier = read_checkpoint_info(bert).encoder.classifier
+
+    assert classifier is not None
+    assert (classifier.score_activation, classifier.activation) == (scores, activation)
+
+
+def test_an_activation_of_scores_that_is_not_served_is_said(sentence: Path) -> None:
+    write(sentence / "modules.json", [TRANSFORMER])
+    write(sentence / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
+    write(sentence / "config.json", BERT | CLASSIFIER | {"num_labels": 1})
+    write(sentence / SAID_OF_PROMPTS, {"activation_fn": "torch.nn.modules.activation.Tanh"})
+
+    info = read_checkpoint_info(sentence)
+
+    assert info.encoder.classifier is not None
+    assert info.encoder.classifier.activation is None
+    assert info.left_out == ("the activation of scores is not served (Tanh), but the sigmoid is",)
+    write(sentence / "config.json", BERT | CLASSIFIER | {"problem_type": "ranking"})
+    with pytest.raises(CheckpointError, match="problem_type must be one of regression, single_label_"):
+        read_checkpoint_info(sentence)
+
+
+def test_vectors_may_be_cut(sentence: Path) -> None:
+    write(sentence / "config.json", BERT | {"matryoshka_dimensions": [4, 8, 16]})
+    for given, expected, trained in (
+        (8, 8, (4, 8)),
+        (16, None, (4, 8, 16)),
+        (100, None, (4, 8, 16)),
+        (2, 2, None),
+    ):
+        write(sentence / SAID_OF_PROMPTS, {"truncate_dim": given})
+        encoder = read_checkpoint_info(sentence).encoder
+        assert (encoder.truncate_dim, encoder.matryoshka) == (expected, trained)
+    for wrong in (0, -1, "8"):
+        write(sentence / SAID_OF_PROMPTS, {"truncate_dim": wrong})
+        with pytest.raises(CheckpointError, match=f"truncate_dim must be .*, was {wrong!r}"):
+            read_checkpoint_info(sentence)
 
 
 def test_a_cross_encoder_has_a_classifier(sentence: Path) -> None:
