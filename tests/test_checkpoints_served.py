@@ -27,6 +27,7 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
 from polyhead_export import export_family, from_checkpoint
+from polyhead_export.command import remarks
 from polyhead_model.config import Activation, Pooling
 
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
@@ -35,7 +36,7 @@ POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
 )
 DENSE = (torch.nn.Tanh(), None, torch.nn.GELU())
 ACTIVATIONS = get_args(Activation)
-THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
 PROMPT = "query: "
 
 DIALECTS = (("bert", "distilbert", "electra", "bert, one token type"), (*ROBERTA, "roberta"))
@@ -126,6 +127,10 @@ def rerankers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping
             found[dialect].save_pretrained(str(folder / "saved"))
             folder = folder / "saved"
         built = from_checkpoint(folder, dialect, pooling="last", strict=True).build()
+        said = any(
+            each.startswith("ranks are scored by the sigmoid, as TEI does; ") for each in remarks(built)
+        )
+        assert said == (dialect == "bert")
         export_family(built.encoder, f"classifier-{dialect}", models, tokenizer=built.tokenizer)
     return found
 

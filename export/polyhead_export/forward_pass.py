@@ -226,7 +226,7 @@ def run_forward(
         output=output,
         pooled=pooled,
         class_logits=class_logits,
-        weigh_words=partial(encoder.weigh_words, output, lengths, first.layouts[0]),
+        weigh_words=partial(encoder.weigh_words, output, lengths, first.layouts[0], ids=x),
         token_vectors=vectors,
         lengths=lengths,
         cross=others[0] if others else None,

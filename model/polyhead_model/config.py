@@ -10,7 +10,7 @@ from typing import Literal, Self, TypeVar, get_args
 T = TypeVar("T")
 
 Norm = Literal["post", "pre"]
-Activation = Literal["gelu", "gelu_tanh", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Pooling = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
 DenseActivation = Literal[
     "identity", "tanh", "relu", "gelu", "silu", "sigmoid", "elu", "leaky_relu", "mish", "softplus"
@@ -45,12 +45,18 @@ class Dense:
     """Whether x is scaled to length 1 before."""
     norm: bool = False
     """Whether a layer norm follows, like those of the encoder."""
+    norm_epsilon: float | None = None
+    """Of a norm unlike those, which has a bias; None = as theirs."""
 
     def __post_init__(self) -> None:
         _require_positive("width", self.width)
         _require_choice("activation", self.activation, get_args(DenseActivation))
         for name in ("bias", "normalise", "norm"):
             _require_flag(name, getattr(self, name))
+        if self.norm_epsilon is not None:
+            _require_epsilon("norm_epsilon", self.norm_epsilon)
+            if not self.norm:
+                raise ValueError(f"norm_epsilon needs norm, was {self.norm_epsilon}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +129,21 @@ class Splade:
         _require_flag("log_twice", self.log_twice)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LexicalWeights:
+    """A head that weighs each token of a text: a token id's weight is the largest of its tokens' (BGE-M3).
+
+    Raises:
+        TypeError: A field has the wrong type.
+    """
+
+    skipped_ids: tuple[int, ...] = ()
+    """The token ids without weight, such as those of special tokens."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skipped_ids", _read_ids("skipped_ids", self.skipped_ids))
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ContactHead:
     """A logistic regression on the attention of all heads, which predicts contacts in proteins (ESM).
@@ -165,6 +186,8 @@ class TokenVectors:
     dense: tuple[Dense, ...] = ()
     skipped_ids: tuple[int, ...] = ()
     """The token ids that are not compared in documents, such as those of punctuation."""
+    skips_first: bool = False
+    """Whether the vector of the first token is zero, so that nothing is similar to it."""
     expansion_id: int | None = None
     """The token id that queries are filled up with; at the end of a sequence, no token attends to it.
 
@@ -173,11 +196,8 @@ class TokenVectors:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dense", _read_dense(self.dense))
-        if not isinstance(self.skipped_ids, list | tuple):
-            raise TypeError(f"skipped_ids must be integers, was {self.skipped_ids!r}")
-        for number in self.skipped_ids:
-            _require_integer("skipped_ids", number)
-        object.__setattr__(self, "skipped_ids", tuple(sorted(set(self.skipped_ids))))
+        object.__setattr__(self, "skipped_ids", _read_ids("skipped_ids", self.skipped_ids))
+        _require_flag("skips_first", self.skips_first)
         _require_integer("expansion_id", self.expansion_id, optional=True)
 
 
@@ -224,7 +244,7 @@ class EncoderConfig:
     norm_bias: bool = True
     """Whether layer norms have biases."""
     activation: Activation = "gelu"
-    """The activation of the feed-forward network: exact GELU, its tanh approximation, or ReLU."""
+    """The activation of the feed-forward network: exact GELU, its tanh approximation, ReLU, or SiLU."""
     gated: bool = False
     """Whether the feed-forward network is gated: act(x W_gate) · (x W_up) in place of act(x W_up) (GeGLU)."""
     shared_layers: bool = False
@@ -267,7 +287,7 @@ class EncoderConfig:
     dropout: float = 0.0
     """Probability of dropping an attention weight, in training only."""
     layer_norm_epsilon: float = 1e-12
-    """Added to the variance in every layer norm."""
+    """Added to the variance in every layer norm, unless it has an epsilon of its own."""
     vocabulary: int | None = None
     """Number of token ids; None makes an encoder of vectors x [B, T, D]."""
     embedding_width: int | None = None
@@ -291,6 +311,8 @@ class EncoderConfig:
     """Whether the sum of the embeddings goes through a layer norm (as in BERT)."""
     final_norm: bool = False
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
+    final_norm_epsilon: float | None = None
+    """Added to the variance in that one; None means `layer_norm_epsilon`."""
     pooling: Pooling | None = None
     """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
     dense: tuple[Dense, ...] = ()
@@ -310,6 +332,8 @@ class EncoderConfig:
     """The regression that predicts contacts from attention; None = there is none."""
     splade: Splade | None = None
     """The head that weighs the words of the vocabulary; None = there is none."""
+    lexical: LexicalWeights | None = None
+    """The head that weighs the tokens of a text; None = there is none."""
     token_vectors: TokenVectors | None = None
     """The vectors of tokens for late interaction; None = there are none."""
 
@@ -369,9 +393,7 @@ class EncoderConfig:
         _require_number("dropout", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
-        _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        if not 0.0 < self.layer_norm_epsilon < 1.0:
-            raise ValueError(f"layer_norm_epsilon must be above 0 and below 1, was {self.layer_norm_epsilon}")
+        self._check_norms()
         self._check_combinations()
         self._check_layers()
         self._check_rotations()
@@ -382,10 +404,16 @@ class EncoderConfig:
         self._check_truncation()
         self._check_matryoshka()
         self._check_token_vectors()
-        if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
-            raise ValueError("splade needs a vocabulary, with embeddings as wide as the encoder")
+        self._check_words()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
+
+    def _check_norms(self) -> None:
+        _require_epsilon("layer_norm_epsilon", self.layer_norm_epsilon)
+        if self.final_norm_epsilon is not None:
+            _require_epsilon("final_norm_epsilon", self.final_norm_epsilon)
+            if not self.final_norm:
+                raise ValueError(f"final_norm_epsilon needs final_norm, was {self.final_norm_epsilon}")
 
     def _check_combinations(self) -> None:
         """Reject fields that contradict each other, and fields that would silently have no effect."""
@@ -409,6 +437,7 @@ class EncoderConfig:
             ("classifier", Classifier),
             ("contacts", ContactHead),
             ("splade", Splade),
+            ("lexical", LexicalWeights),
             ("token_vectors", TokenVectors),
         ):
             if (part := getattr(self, name)) is not None:
@@ -460,6 +489,12 @@ class EncoderConfig:
                 raise ValueError(
                     f"matryoshka must be at most {self.pooled_size}, the width of pooled vectors, was {width}"
                 )
+
+    def _check_words(self) -> None:
+        if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
+            raise ValueError("splade needs a vocabulary, with embeddings as wide as the encoder")
+        if self.lexical is not None and (self.vocabulary is None or self.splade is not None):
+            raise ValueError("lexical needs a vocabulary, and no splade, which weighs words otherwise")
 
     def _check_token_vectors(self) -> None:
         if (head := self.token_vectors) is None:
@@ -729,6 +764,15 @@ def _read_dense(layers: object) -> tuple[Dense, ...]:
     return tuple(_as(f"dense[{number}]", layer, Dense) for number, layer in enumerate(layers))
 
 
+def _read_ids(name: str, ids: object) -> tuple[int, ...]:
+    """Return token ids, ascending, each once."""
+    if not isinstance(ids, list | tuple):
+        raise TypeError(f"{name} must be integers, was {ids!r}")
+    for number in ids:
+        _require_integer(name, number)
+    return tuple(sorted(set(ids)))
+
+
 def _require_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be true or false, was {value!r}")
@@ -752,6 +796,12 @@ def _require_positive(name: str, value: int | None, *, optional: bool = False) -
 def _require_number(name: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, was {value!r}")
+
+
+def _require_epsilon(name: str, value: object) -> None:
+    _require_number(name, value)
+    if not 0.0 < value < 1.0:  # type: ignore[operator]  # a number
+        raise ValueError(f"{name} must be above 0 and below 1, was {value}")
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from polyhead_model.packing import Packed, Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead, last_positions
 from polyhead_model.positions import RelativeBias, Rotation, in_fp32, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
-from polyhead_model.splade import SpladeHead
+from polyhead_model.splade import LexicalHead, SpladeHead
 
 Visit = Callable[[int, Tensor, TokenLayout], Tensor]
 """Called with a layer's number and its input x [B, T, D], laid out; returns what the layer gets instead."""
@@ -142,6 +142,8 @@ class Encoder(FusibleModule):
         distinct = 1 if config.shared_layers else config.layers
         self.layers = nn.ModuleList(layer_of(config.of_layer(number), number) for number in range(distinct))
         self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
+        if self.final_norm is not None and config.final_norm_epsilon is not None:
+            self.final_norm.eps = config.final_norm_epsilon
         self.relative_bias = (
             None
             if config.relative_buckets is None or config.relative_distance is None
@@ -162,6 +164,7 @@ class Encoder(FusibleModule):
         )
         self.classifier = None if config.classifier is None else ClassifierHead(config, config.classifier)
         self.splade = None if config.splade is None else SpladeHead(config, config.splade)
+        self.lexical = None if config.lexical is None else LexicalHead(config, config.lexical)
         self.token_head = None if config.token_vectors is None else TokenHead(config, config.token_vectors)
         # Not in the forward pass: a constant stays the same whatever precision that computes in.
         self._frequencies, self._local_frequencies = _frequencies_of(config)
@@ -418,14 +421,20 @@ class Encoder(FusibleModule):
         )
 
     def weigh_words(
-        self, output: Tensor, lengths: Tensor | None = None, layout: TokenLayout | None = None
+        self,
+        output: Tensor,
+        lengths: Tensor | None = None,
+        layout: TokenLayout | None = None,
+        *,
+        ids: Tensor | None = None,
     ) -> Tensor:
-        """Weigh the words of the vocabulary for each sequence (SPLADE), in the output's own precision.
+        """Weigh the words of the vocabulary for each sequence, in the output's own precision.
 
         Args:
             output: [B, T, D], zero in padding.
             lengths: Integers [B]; None = all T.
             layout: Which tokens are computed; None = all.
+            ids: The token ids [B, T], which lexical weights need.
 
         Returns:
             [B, V], 0 or more; 0 for most words, if the encoder was trained for that.
@@ -433,12 +442,15 @@ class Encoder(FusibleModule):
         Raises:
             ValueError: The encoder has no such head.
         """
-        if self.splade is None or self.embeddings is None:
-            raise ValueError("weigh_words needs config.splade, was None")
+        if self.embeddings is None or (self.splade is None and (self.lexical is None or ids is None)):
+            raise ValueError("weigh_words needs config.splade, or config.lexical and ids, was None")
         tokens = output.shape[1]
         if lengths is None:
             lengths = torch.full(output.shape[:1], tokens, device=output.device)
         valid = masks.valid_tokens(lengths, tokens)
+        if self.splade is None:
+            lexical: Tensor = self.lexical(output, valid, ids)
+            return lexical
         table = self.embeddings.tokens.weight
         weights: Tensor = self.splade(output, valid, table, Padded() if layout is None else layout)
         return weights

@@ -92,6 +92,8 @@ class DenseLayer(nn.Module):
         self.config = config
         self.linear = nn.Linear(width, config.width, bias=config.bias)
         self.norm = norm_of(encoder, config.width) if config.norm else None
+        if config.norm_epsilon is not None:
+            self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to [..., config.width]."""
@@ -155,6 +157,7 @@ class TokenHead(nn.Module):
         super().__init__()
         widths = [encoder.d_model, *(layer.width for layer in config.dense)]
         self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, config.dense))
+        self.skips_first = config.skips_first
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
         """Map vectors [B, T, D] to [B, T, V], zero where `valid` [B, T] is false."""
@@ -162,6 +165,9 @@ class TokenHead(nn.Module):
         for layer in self.dense:
             x = layer(x)
         x = F.normalize(x, dim=-1).reshape(*output.shape[:2], x.shape[1])
+        if self.skips_first:
+            later = torch.arange(output.shape[1], device=output.device)[None] > 0
+            valid = later if valid is None else valid & later
         return x if valid is None else torch.where(valid[..., None], x, 0.0)
 
 

@@ -187,6 +187,32 @@ def test_other_modules_are_refused(sentence: Path, modules: object, message: str
         read_checkpoint_info(sentence)
 
 
+DENSE = {"path": "3_Dense", "type": "x.Dense"}
+NORM = {"path": "4_LayerNorm", "type": "x.LayerNorm"}
+SCORES = {"module_output_name": "scores"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "message"),
+    [
+        ([NORM, DENSE], {}, "4_LayerNorm: a LayerNorm must follow a Dense, does not"),
+        ([DENSE, NORM, NORM], {}, "4_LayerNorm: a LayerNorm must follow a Dense, does not"),
+        ([DENSE, NORM], SCORES, "3_Dense: a Dense that writes 'scores' must be the last module"),
+        ([NORMALIZE, DENSE], SCORES, "'scores' must follow no Normalize, and have the activation Identity"),
+        ([DENSE], SCORES | {"activation_function": "torch.nn.Tanh"}, "activation Identity, was Tanh"),
+    ],
+)
+def test_modules_in_other_places_are_refused(
+    sentence: Path, modules: list[Any], config: dict[str, Any], message: str
+) -> None:
+    write(sentence / "modules.json", [TRANSFORMER, POOLING, *modules])
+    sizes = {"in_features": 16, "out_features": 16, "activation_function": "torch.nn.Identity"}
+    write(sentence / "3_Dense" / "config.json", sizes | config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(sentence)
+
+
 def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
     write(sentence / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": True})
     write(sentence / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
@@ -258,7 +284,7 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         ({"model_type": "electra"}, "embedding_size must be an integer, is missing"),
         ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
         ({"layer_norm_eps": "tiny"}, "layer_norm_epsilon must be a number, was 'tiny'"),
-        ({"model_type": "roberta"}, "pad_token_id must be an integer, is missing"),
+        ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id must be an integer, was None"),
         ({"model_type": "roberta", "pad_token_id": 19}, "positions must be at least 1, was 0"),
         (ALBERT | {"num_hidden_groups": 2}, "num_hidden_groups must be 1, was 2: all layers must be one"),
         (ALBERT | {"inner_group_num": 3}, "inner_group_num must be 1, was 3"),
@@ -344,6 +370,11 @@ def test_adapters_are_refused(bert: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"adapter_config\.json: adapters are not supported: merge"):
         read_checkpoint_info(bert)
+
+
+def test_robertas_padding_is_1_by_default(bert: Path) -> None:
+    write(bert / "config.json", BERT | {"model_type": "roberta"})
+    assert read_checkpoint_info(bert).encoder.padding_id == 1
 
 
 def test_distilbert_has_its_own_epsilon(bert: Path) -> None:
@@ -458,6 +489,7 @@ def test_modules_say_how_to_pool(sentence: Path) -> None:
         ({}, ("LABEL_0", "LABEL_1")),  # transformers leaves out what it takes by default
         ({"num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"id2label": {"1": "yes", "0": "no"}}, ("no", "yes")),
+        ({"id2label": {"0": 1, "1": 0}}, ("1", "0")),
         ({"id2label": {"0": "score"}, "problem_type": "multi_label_classification"}, ("score",)),
         ({"problem_type": "regression", "num_labels": 1}, ("LABEL_0",)),
         (
@@ -568,6 +600,21 @@ POOLINGS = "pooling must be one of cls, max, mean, mean_sqrt_len_tokens, weighte
             "2_Normalize/config.json",
             {"module_input_name": "token_embeddings"},
             "module_input_name and module_output_name must be 'sentence_embedding', were 'token_embeddings'",
+        ),
+        (
+            "2_Normalize/config.json",
+            {"module_output_name": "scores"},
+            "must be 'sentence_embedding', were 'sentence_embedding' and 'scores'",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"message": {}}},
+            "modality_config must be {'text': {'method': 'forward', 'method_output_name': ",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"module_output_name": "sentence_embedding"},
+            "module_output_name must be 'token_embeddings', was 'sentence_embedding'",
         ),
         (
             "sentence_bert_config.json",
