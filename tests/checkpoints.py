@@ -265,6 +265,27 @@ def cross_encoder(checkpoint: Path) -> Any:
     )
 
 
+def modular_cross_encoder(checkpoint: Path, *, scores: int = 1) -> Any:
+    """A CrossEncoder of modules, as sentence-transformers has them since 5.4."""
+    package = sentence_transformers()
+    layers = package.models
+    score = random_dense(12, scores, torch.nn.Identity(), bias=scores > 1)
+    score.module_output_name = "scores"
+    norm = package.sentence_transformer.modules.LayerNorm(12)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        for parameter in norm.parameters():
+            torch.nn.init.normal_(parameter)
+    modules = [
+        layers.Transformer(str(checkpoint)),
+        layers.Pooling(16, "cls"),
+        random_dense(16, 12, torch.nn.GELU(), bias=False),
+        norm,
+        score,
+    ]
+    return package.CrossEncoder(modules=modules, device="cpu", activation_fn=torch.nn.Identity())
+
+
 SPLADE_POOLINGS: Mapping[str, Mapping[str, Any]] = {
     "bert": {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 100},
     "distilbert": {"pooling_strategy": "sum", "activation_function": "log1p_relu"},

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+import transformers
 from tests.checkpoints import (
     OTHER_PROMPTS,
     ROBERTA,
@@ -26,6 +27,7 @@ from tests.servers import quick_settings, serving
 
 from polyhead_client import Client, InvalidRequest
 from polyhead_export import export_family, from_checkpoint
+from polyhead_export.command import remarks
 from polyhead_model.config import Activation, Pooling
 
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
@@ -34,7 +36,7 @@ POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
 )
 DENSE = (torch.nn.Tanh(), None, torch.nn.GELU())
 ACTIVATIONS = get_args(Activation)
-THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
 PROMPT = "query: "
 
 DIALECTS = (("bert", "distilbert", "electra", "bert, one token type"), (*ROBERTA, "roberta"))
@@ -52,6 +54,7 @@ class Trained:
     normalise: bool
     prompt: str | None
     dense: tuple[Any, ...]
+    truncate_dim: int | None
 
 
 def trained() -> list[Trained]:
@@ -64,6 +67,7 @@ def trained() -> list[Trained]:
             normalise=pooling is not None and (row + group) % 2 == 0,
             prompt=PROMPT if pooling is not None and (row // 2 + group) % 2 == 0 else None,
             dense=DENSE[: 3 * group + row] if pooling is not None and row != 2 else (),
+            truncate_dim=6 if row == 2 else None,
         )
         for group in range(len(DIALECTS))
         for row, pooling in enumerate(POOLINGS[group])
@@ -80,6 +84,8 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         model = sentence_transformer(
             bare, pooling=row.pooling, normalise=row.normalise, prompt=row.prompt, dense=row.dense
         )
+        if row.pooling:
+            model.truncate_dim = row.truncate_dim
         model.save_pretrained(str(bare / "saved"), create_model_card=False)
         found[row.name] = type(model)(str(bare / "saved"), device="cpu") if row.pooling else model
     return found
@@ -98,8 +104,12 @@ def models(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory)
 
 
 CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
-    "bert": {"inputs": ["token_type_ids"], "num_labels": 1},
-    "electra": {"inputs": [], "id2label": {0: "no", 1: "yes"}},
+    "bert": {"inputs": ["token_type_ids"], "num_labels": 1, "problem_type": "regression"},
+    "electra": {
+        "inputs": [],
+        "id2label": {0: "no", 1: "yes"},
+        "problem_type": "multi_label_classification",
+    },
     "roberta": {"num_labels": 3},
 }
 """Dialects of classifiers, which differ in whether pairs have token types, and what they are made with."""
@@ -117,6 +127,10 @@ def rerankers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping
             found[dialect].save_pretrained(str(folder / "saved"))
             folder = folder / "saved"
         built = from_checkpoint(folder, dialect, pooling="last", strict=True).build()
+        said = any(
+            each.startswith("ranks are scored by the sigmoid, as TEI does; ") for each in remarks(built)
+        )
+        assert said == (dialect == "bert")
         export_family(built.encoder, f"classifier-{dialect}", models, tokenizer=built.tokenizer)
     return found
 
@@ -222,6 +236,43 @@ def test_classifiers(dialect: str, rerankers: Mapping[str, Any], client: Client)
         one = model.model(**model.tokenizer(first[0], return_tensors="pt")).logits
     single: Any = client.encode(first[0], model=f"classifier-{dialect}").logits
     np.testing.assert_allclose(single, one[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
+@pytest.mark.parametrize("dialect", CLASSIFIERS)
+def test_scores_are_those_of_transformers(dialect: str, rerankers: Mapping[str, Any], client: Client) -> None:
+    """Of one label, of labels that do not exclude each other, and of those that do."""
+    model, name = rerankers[dialect], f"classifier-{dialect}"
+    classify = transformers.pipeline(
+        "text-classification", model=model.model, tokenizer=model.tokenizer, top_k=None, device="cpu"
+    )
+    sentences = texts(dialect)
+
+    for ours, theirs in zip(client.classify(sentences, model=name), classify(sentences), strict=True):
+        assert [each.label for each in ours] == [each["label"] for each in theirs]
+        np.testing.assert_allclose(
+            [each.score for each in ours], [each["score"] for each in theirs], atol=1e-5
+        )
+
+
+def test_ranks_have_the_scores_of_the_checkpoint_if_asked_for(
+    rerankers: Mapping[str, Any], client: Client
+) -> None:
+    query, passages = "the cat", texts("bert")
+    theirs = rerankers["bert"].rank(query, passages)
+
+    own = client.rerank(query, passages, model="classifier-bert", activation="checkpoint")
+    ours = client.rerank(query, passages, model="classifier-bert")
+
+    assert client.model("classifier-bert").outputs["logits"].activation == "identity"
+    assert (
+        [each.index for each in own]
+        == [each.index for each in ours]
+        == [each["corpus_id"] for each in theirs]
+    )
+    scores = np.array([each["score"] for each in theirs])
+    np.testing.assert_allclose([each.score for each in own], scores, atol=1e-5)
+    np.testing.assert_allclose([each.score for each in ours], 1 / (1 + np.exp(-scores)), atol=1e-5)
 
 
 @pytest.mark.parametrize("row", [row for row in trained() if row.prompt], ids=lambda row: row.name)

@@ -17,7 +17,7 @@ from tests.servers import quick_settings, serving
 from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_model import Classifier, Dense, Encoder, EncoderConfig
-from polyhead_model.config import Activation, Norm, Pooling
+from polyhead_model.config import Activation, Pooling
 
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
     (None, "mean", "cls", "max"),
@@ -25,15 +25,25 @@ POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
     (None, "last", "mean", "max"),
 )
 """By kind of layers."""
-DENSE = (Dense(width=6, activation="mish", bias=False), Dense(width=9, activation="elu", norm=True))
+DENSE = (
+    Dense(width=6, activation="mish", bias=False),
+    Dense(width=9, activation="elu", norm=True, norm_epsilon=0.1),
+)
 CLASSIFIERS = [
-    Classifier(labels=("no", "maybe", "yes"), pooling=pooling, dense=DENSE, bias=False)
+    Classifier(
+        labels=("no", "maybe", "yes"),
+        pooling=pooling,
+        dense=DENSE,
+        bias=False,
+        padding_id=5 if pooling == "last" else None,
+    )
     for pooling in ("weighted_mean", None, "last")
 ]
 """By kind of layers."""
 ACTIVATIONS = get_args(Activation)
 LAYERS: tuple[dict[str, Any], ...] = (
-    *({"feed_forward": 24, "norm": norm, "final_norm": norm == "pre"} for norm in get_args(Norm)),
+    {"feed_forward": 24, "norm": "post"},
+    {"feed_forward": 24, "norm": "pre", "final_norm": True, "final_norm_epsilon": 0.1},
     {},
 )
 """Blocks that normalise after and before their sub-layers, and attention alone."""
@@ -50,6 +60,7 @@ def configurations() -> dict[str, EncoderConfig]:
             pooling=pooling,
             normalise=pooling is not None and (row + kind) % 2 == 1,
             dense=DENSE[: row - 1] if row > 1 else (),
+            truncate_dim=4 if row == 3 else None,
             classifier=CLASSIFIERS[kind] if (row + kind) % 3 == 0 else None,
             bias=row % 2 == 0,
             fused=(row + kind) % 2 == 0,
@@ -97,6 +108,7 @@ def test_served_as_in_pytorch(name: str, config: EncoderConfig, client: Client) 
         inputs = [torch.randn(length, config.d_model, generator=random) for length in lengths]
     else:
         inputs = [torch.randint(config.vocabulary, (length,), generator=random) for length in lengths]
+        inputs[0][-2:] = 5  # which a classifier may pass by
 
     encoding: Any = client.encode([one.numpy() for one in inputs], model=name, attention=True)
 

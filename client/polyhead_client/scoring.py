@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.arguments import check_count, check_flag
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import EvidencePair
-from polyhead_proto.outputs.probabilities import probabilities
+from polyhead_proto.outputs.scores import best_first, scores_of
+
+Scores = Literal["sigmoid", "checkpoint"]
+"""What turns a reranker's logits into scores: a sigmoid, or what the checkpoint names."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class LabelScore:
 
     label: str
     score: float
-    """Its probability, or its logit."""
+    """Its probability, or its logit; of a regression, its number."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class RankedText:
     index: int
     """Where it was among the texts."""
     score: float
-    """The probability that it answers the query, or its logit."""
+    """The probability that it answers the query, its logit, or what the checkpoint makes of that."""
     text: str
     evidence: tuple[EvidencePair, ...] | None = None
     """The tokens of the query and of the text that attend to each other most; None unless asked for."""
@@ -57,21 +59,34 @@ def check_scoring(top: object, raw_scores: object) -> int | None:
     return check_count("top", top)
 
 
+def check_activation(activation: object, *, raw_scores: bool) -> None:
+    """Check what turns the logits of `rerank` into scores.
+
+    Raises:
+        InvalidRequest: There is no such activation, or scores are to be logits.
+    """
+    known = get_args(Scores)
+    if activation not in known:
+        raise InvalidRequest(f"activation must be one of {', '.join(known)}, was {activation!r}")
+    if raw_scores and activation == "checkpoint":
+        raise InvalidRequest("raw_scores must be False where activation is 'checkpoint', was True")
+
+
 def labels_of(
-    logits: NDArray[Any], labels: Sequence[str], *, top: int | None, raw_scores: bool
+    logits: NDArray[Any], labels: Sequence[str], *, top: int | None, activation: str | None
 ) -> list[list[LabelScore]]:
-    """Return the labels of each text, the best first, from logits [B, C]."""
-    scores = logits if raw_scores else probabilities(logits)
+    """Return the labels of each text, the best first, from logits [B, C]; see `scores_of`."""
+    scores = scores_of(logits, activation)
     return [
-        [LabelScore(labels[index], float(row[index])) for index in np.argsort(-row, kind="stable")[:top]]
-        for row in scores
+        [LabelScore(labels[index], float(of[index])) for index in best_first(row)[:top]]
+        for row, of in zip(logits, scores, strict=True)
     ]
 
 
 def ranked(
-    logits: NDArray[Any], texts: Sequence[str], *, top: int | None, raw_scores: bool
+    logits: NDArray[Any], texts: Sequence[str], *, top: int | None, activation: str
 ) -> list[RankedText]:
-    """Return texts, the best first, from logits [B, 1]."""
-    scores = (logits if raw_scores else probabilities(logits))[:, 0]
-    order = np.argsort(-scores, kind="stable")[:top]
+    """Return texts, the best first, from logits [B, 1]; see `scores_of`."""
+    scores = scores_of(logits, activation)[:, 0]
+    order = best_first(logits[:, 0])[:top]
     return [RankedText(int(index), float(scores[index]), texts[index]) for index in order]

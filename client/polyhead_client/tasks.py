@@ -16,12 +16,21 @@ from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import evidence_in
 from polyhead_client.late import MatchedText, matched
-from polyhead_client.models import ModelInfo
+from polyhead_client.models import ModelInfo, TensorInfo
 from polyhead_client.operations import Operations, Progress, Timeout
-from polyhead_client.scoring import LabelScore, RankedText, check_scoring, check_texts, labels_of, ranked
+from polyhead_client.scoring import (
+    LabelScore,
+    RankedText,
+    Scores,
+    check_activation,
+    check_scoring,
+    check_texts,
+    labels_of,
+    ranked,
+)
 from polyhead_client.tagging import Entity, check_strategy, entities_of
 from polyhead_client.tracing import By, Metric, Trace
-from polyhead_proto.names import TEXT
+from polyhead_proto.names import LOGITS, TEXT
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy
 
@@ -48,8 +57,9 @@ class Tasks(Operations):
             texts: The texts, as many as you like.
             text_pair: The second texts of pairs, one for each of `texts`.
             top: The most labels of each text, from the best on; None means all.
-            raw_scores: Whether scores are logits. By default they are probabilities: the softmax of the
-                logits, or the sigmoid of a single one.
+            raw_scores: Whether scores are logits. By default they are what transformers makes of these: the
+                softmax, the sigmoid of a single one or of several labels that do not exclude each other, and
+                of a regression the numbers themselves.
             model: The family, a classifier; None means the only one that takes texts.
             version: The version; None means the newest.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
@@ -76,7 +86,8 @@ class Tasks(Operations):
             timeout=timeout,
         )
         logits, labels = _logits_of(encoding, of_tokens=False)
-        return labels_of(logits, labels, top=most, raw_scores=raw_scores)
+        activation = "identity" if raw_scores else (yield from self._of_logits(encoding, version)).scores
+        return labels_of(logits, labels, top=most, activation=activation)
 
     def rerank(
         self,
@@ -85,6 +96,7 @@ class Tasks(Operations):
         *,
         top: int | None = None,
         raw_scores: bool = False,
+        activation: Scores = "sigmoid",
         evidence: bool | int = False,
         model: str | None = None,
         version: int | str | None = None,
@@ -105,7 +117,9 @@ class Tasks(Operations):
             query: The query.
             texts: The texts, as many as you like.
             top: The most results, from the best on; None means all.
-            raw_scores: Whether scores are logits. By default they are probabilities, the sigmoid of these.
+            raw_scores: Whether scores are logits.
+            activation: What turns logits into scores: the sigmoid, or with "checkpoint" the `activation_fn`
+                that sentence-transformers applies. It changes no ranks: these are by logits.
             evidence: Whether to fetch evidence of each result, or how many pairs; True means 8. It needs
                 `top`, since each result is encoded again, and the family's attention graph.
             model: The family, a reranker; None means the only one that takes texts.
@@ -122,6 +136,7 @@ class Tasks(Operations):
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
         most, pairs = check_scoring(top, raw_scores), read_flag_or_count("evidence", evidence)
+        check_activation(activation, raw_scores=raw_scores)
         if pairs and most is None:
             raise InvalidRequest("top must be given with evidence: each result is encoded again, was None")
         if not isinstance(query, str):
@@ -139,7 +154,12 @@ class Tasks(Operations):
                 f"model must be a reranker, with one label, {encoding.model} has {len(labels)}: "
                 f"{', '.join(labels)}"
             )
-        results = ranked(logits, texts, top=most, raw_scores=raw_scores)
+        chosen: str | None = "identity" if raw_scores else activation
+        if activation == "checkpoint":
+            chosen = (yield from self._of_logits(encoding, version)).activation
+        if chosen is None:
+            raise InvalidRequest(f"activation must be 'sigmoid': {encoding.model} does not say its own")
+        results = ranked(logits, texts, top=most, activation=chosen)
         for at, result in enumerate(results if pairs else ()):  # one by one: attention may be large
             attended = yield from self.encode(
                 query,
@@ -480,6 +500,11 @@ class Tasks(Operations):
                 options=options,
             )
         )
+
+    def _of_logits(self, encoding: Encoding, version: int | str | None) -> Operation[TensorInfo]:
+        """Return what the model of an encoding says of its logits, which is known by now."""
+        info = yield from self._models.model(encoding.model, version, self._deadline(None))
+        return next(each for each in info.outputs.values() if each.role == LOGITS)
 
     def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:
         """Encode texts for their logits; `options` are further arguments of `encode`."""

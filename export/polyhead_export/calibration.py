@@ -43,7 +43,9 @@ def calibrate(encoder: Encoder, tokenizer: TokenizerFile, texts: Sequence[str]) 
         with torch.inference_mode():
             pooled = encoder(batch[config.main_input], batch["lengths"]).pooled  # [B, P]
         for width in {config.pooled_size, *(config.matryoshka or ())}:
-            cut = normalize(pooled[:, :width], dim=-1) if config.normalise else pooled[:, :width]
+            cut = pooled[:, :width]
+            if config.normalise and config.truncate_dim is None:
+                cut = normalize(cut, dim=-1)
             lows, highs = cut.amin(0), cut.amax(0)
             least[width] = torch.minimum(least.get(width, lows), lows)
             largest[width] = torch.maximum(largest.get(width, highs), highs)

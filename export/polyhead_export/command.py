@@ -110,8 +110,13 @@ def remarks(built: "Built") -> list[str]:
             f"each text gets the checkpoint's prompt before it: {built.tokenizer.prompt!r}, unless a request "
             "says otherwise (prompt_name)"
         )
-    config = built.encoder.config
-    is_of_texts = config.classifier is not None and config.classifier.pooling is not None
+    config, head = built.encoder.config, built.encoder.config.classifier
+    is_of_texts = head is not None and head.pooling is not None
+    if head is not None and len(head.labels) == 1 and head.activation not in (None, "sigmoid"):
+        sentences.append(
+            f"ranks are scored by the sigmoid, as TEI does; the checkpoint's own is {head.activation} "
+            '(activation_fn): client.rerank(..., activation="checkpoint"), or raw_scores for logits'
+        )
     if built.tokenizer is not None and is_of_texts and not takes_pairs(built.tokenizer, config):
         why = "its template puts nothing between them"
         if built.tokenizer.gives_token_types is None:

@@ -216,7 +216,7 @@ def run_forward(
     if dtype != torch.float32:
         # Pool in fp32: it sums rounded values, and costs little.
         output = output.float()
-        pooled, class_logits = encoder.pooled_and_logits(output, lengths)
+        pooled, class_logits = encoder.pooled_and_logits(output, lengths, None if pooled_only else x)
         vectors = None if pooled_only else encoder.token_vectors(output, lengths)
     first, *others = (
         recorder.recorded(norm_maps[place :: len(recorders)]) for place, recorder in enumerate(recorders)
@@ -226,7 +226,7 @@ def run_forward(
         output=output,
         pooled=pooled,
         class_logits=class_logits,
-        weigh_words=partial(encoder.weigh_words, output, lengths, first.layouts[0]),
+        weigh_words=partial(encoder.weigh_words, output, lengths, first.layouts[0], ids=x),
         token_vectors=vectors,
         lengths=lengths,
         cross=others[0] if others else None,

@@ -69,7 +69,7 @@ def required_operators(
         required["SkipLayerNormalization"] = (
             (1 + both) * config.layers - first_alone + (first_alone and config.final_norm)
         )
-        if config.bias and config.activation != "relu":
+        if config.bias and config.activation in ("gelu", "gelu_tanh"):
             required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers
     return required
 

@@ -35,6 +35,8 @@ def sample_inputs(
     else:
         inputs[config.main_input] = integers(config.vocabulary, batch, tokens)
         _fill_up(inputs[config.main_input], config)
+        if config.classifier is not None and config.classifier.padding_id is not None:
+            inputs[config.main_input][::2, tokens // 2 :] = config.classifier.padding_id
         if config.types:
             inputs["token_type_ids"] = integers(config.types, batch, tokens)
     memory_tokens = tokens // 3 + 1 if seed % 2 else 2 * tokens + 1

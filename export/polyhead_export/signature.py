@@ -40,6 +40,8 @@ class ManifestTensor:
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     labels: tuple[str, ...] | None = None
+    scores: str | None = None
+    activation: str | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the size of each axis; -1 where it varies."""
@@ -176,7 +178,7 @@ def bias_maps(config: EncoderConfig) -> int:
 def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:
     """Return the sizes of the fixed axes, by letter, of graphs of these kinds."""
     sizes = {"D": config.d_model, "H": config.heads, "L": config.layers}
-    if config.dense:
+    if config.dense or config.truncate_dim:
         sizes["P"] = config.pooled_size
     if config.token_vectors is not None:
         sizes["V"] = config.token_vector_size
@@ -258,7 +260,7 @@ def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, 
                 )
             )
     if config.pooling is not None:
-        axes = ("B", "P" if config.dense else "D")
+        axes = ("B", "P" if config.dense or config.truncate_dim else "D")
         outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=axes, role="pooled"))
     if config.classifier is not None:
         outputs.append(
@@ -268,6 +270,8 @@ def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, 
                 axes=("B", "C") if config.classifier.pooling else ("B", "T", "C"),
                 role="logits",
                 labels=config.classifier.labels,
+                scores=config.classifier.score_activation,
+                activation=config.classifier.activation,
             )
         )
     return (*outputs, *kind.outputs(config))

@@ -190,7 +190,12 @@ class DecoderBlock(ResidualLayer):
 
 def activation_of(name: Activation) -> nn.Module:
     """Build an activation."""
-    return {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "relu": nn.ReLU()}[name]
+    return {
+        "gelu": nn.GELU(),
+        "gelu_tanh": nn.GELU(approximate="tanh"),
+        "relu": nn.ReLU(),
+        "silu": nn.SiLU(),
+    }[name]
 
 
 def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:

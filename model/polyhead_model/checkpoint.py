@@ -1,15 +1,21 @@
-"""Load trained weights from a local Hugging Face folder. Only safetensors: unpickling can run any code."""
+"""Load trained weights from a local Hugging Face folder.
+
+Only safetensors, as unpickling can run any code; but for the heads of BGE-M3, which have no other format.
+"""
 
 import dataclasses
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from polyhead_model import bge_m3
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.config import Pooling
 from polyhead_model.describe import parameters
@@ -72,7 +78,8 @@ def load_checkpoint(
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(with_contacts(info, with_frequencies(info, source), source))
-    encoder.load_state_dict(convert(info, encoder, source) | _read_dense(info), assign=True)
+    state = convert(info, encoder, source) | _read_dense(info) | _read_m3(info)
+    encoder.load_state_dict(state, assign=True)
     return Checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
@@ -119,7 +126,7 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
     """Select the tensors of encoder and classifier, under the names without the encoder's prefix."""
     prefix = info.dialect.prefix
     if any(name.startswith(prefix) for name in tensors):
-        served = info.encoder.classifier is not None or info.encoder.splade is not None
+        served = info.head is not None or info.encoder.splade is not None
         tensors = {
             name.removeprefix(prefix): t for name, t in tensors.items() if served or name.startswith(prefix)
         }
@@ -132,7 +139,7 @@ def _encoder_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dic
 
 def _head(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> list[str]:
     """Name the tensors that belong to a task head that is not served."""
-    if info.encoder.classifier is not None or info.encoder.splade is not None:
+    if info.head is not None or info.encoder.splade is not None:
         return []
     prefix = info.dialect.prefix
     head = [name for name in tensors if not name.startswith(prefix)]
@@ -157,7 +164,12 @@ def _other_tokenizer(info: CheckpointInfo) -> list[str]:
 def _check_size(info: CheckpointInfo, source: Mapping[str, Tensor]) -> None:
     """Reject a configuration much larger than the weights, before modules are built for it."""
     # Dense layers have files of their own.
-    encoder = dataclasses.replace(info.encoder, dense=(), token_vectors=None)
+    of_files: dict[str, Any] = {
+        **{"pooling": None, "dense": (), "normalise": False, "truncate_dim": None, "matryoshka": None},
+        **{"token_vectors": None, "lexical": None},
+        **({} if info.head else {"classifier": None}),
+    }
+    encoder = dataclasses.replace(info.encoder, **of_files)
     described, held = parameters(encoder), sum(tensor.numel() for tensor in source.values())
     if described > 2 * held:
         raise CheckpointError(
@@ -170,8 +182,12 @@ def _read_dense(info: CheckpointInfo) -> dict[str, Tensor]:
     """Read the dense layers of sentence-transformers."""
     state: dict[str, Tensor] = {}
     width = info.encoder.d_model
-    module = "pooler" if info.encoder.token_vectors is None else "token_head"
-    for number, file in enumerate(info.dense):
+    pools = info.encoder.pooling is not None or info.encoder.token_vectors is None
+    module = "pooler" if pools else "token_head"
+    files = {f"{module}.dense.{number}": file for number, file in enumerate(info.dense)}
+    if info.score is not None:
+        files = {f"classifier.{name}": file for name, file in files.items()} | {"classifier": info.score}
+    for place, file in files.items():
         folder, layer = file.folder, file.layer
         if file.in_features != width:
             raise CheckpointError(
@@ -181,9 +197,42 @@ def _read_dense(info: CheckpointInfo) -> dict[str, Tensor]:
         expected = {"linear.weight": torch.Size((layer.width, width))}
         if layer.bias:
             expected["linear.bias"] = torch.Size((layer.width,))
-        tensors = _read_tensors(folder)
-        check_tensors(folder, expected, tensors)
-        for name, tensor in tensors.items():
-            state[f"{module}.dense.{number}.{name}"] = tensor.to(torch.float32, copy=True)
+        found = _read_checked(folder, expected)
+        if file.norm is not None:
+            shape = torch.Size((layer.width,))
+            found |= _read_checked(file.norm, {"norm.weight": shape, "norm.bias": shape})
+        if file is info.score:
+            found = {name.replace("linear", "out"): tensor for name, tensor in found.items()}
+        state |= {f"{place}.{name}": tensor for name, tensor in found.items()}
         width = layer.width
     return state
+
+
+def _read_m3(info: CheckpointInfo) -> dict[str, Tensor]:
+    """Read the heads of BGE-M3, the only pickles that are read: as tensors alone, which runs no code."""
+    state: dict[str, Tensor] = {}
+    encoder = info.encoder
+    heads: dict[str, tuple[str, int]] = {}
+    if encoder.lexical is not None:
+        heads[bge_m3.LEXICAL] = ("lexical.linear", 1)
+    if encoder.token_vectors is not None and encoder.token_vectors.skips_first:
+        heads[bge_m3.VECTORS] = ("token_head.dense.0.linear", encoder.token_vector_size)
+    for file, (place, width) in heads.items():
+        path = info.folder / file
+        try:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"{path}: must hold tensors alone ({reason})") from error
+        if not isinstance(tensors, dict) or not all(isinstance(each, Tensor) for each in tensors.values()):
+            raise CheckpointError(f"{path}: must hold tensors by name")
+        shapes = {"weight": torch.Size((width, encoder.d_model)), "bias": torch.Size((width,))}
+        check_tensors(path, shapes, tensors)
+        state |= {f"{place}.{name}": tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
+    return state
+
+
+def _read_checked(folder: Path, expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    tensors = _read_tensors(folder)
+    check_tensors(folder, expected, tensors)
+    return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}

@@ -11,12 +11,13 @@ from typing import Literal, Self, TypeVar, get_args
 T = TypeVar("T")
 
 Norm = Literal["post", "pre"]
-Activation = Literal["gelu", "gelu_tanh", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Pooling = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
 DenseActivation = Literal[
     "identity", "tanh", "relu", "gelu", "silu", "sigmoid", "elu", "leaky_relu", "mish", "softplus"
 ]
 CrossAttention = Literal["alone", "after_self"]
+ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
@@ -52,12 +53,18 @@ class Dense:
     """Whether x is scaled to length 1 before."""
     norm: bool = False
     """Whether a layer norm follows, like those of the encoder."""
+    norm_epsilon: float | None = None
+    """Of a norm unlike those, which has a bias; None = as theirs."""
 
     def __post_init__(self) -> None:
         _require_positive("width", self.width)
         _require_choice("activation", self.activation, get_args(DenseActivation))
         for name in ("bias", "normalise", "norm"):
             _require_flag(name, getattr(self, name))
+        if self.norm_epsilon is not None:
+            _require_epsilon("norm_epsilon", self.norm_epsilon)
+            if not self.norm:
+                raise ValueError(f"norm_epsilon needs norm, was {self.norm_epsilon}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,12 @@ class Classifier:
     dense: tuple[Dense, ...] = ()
     bias: bool = True
     """Whether the last layer, which gives the logits, has a bias."""
+    padding_id: int | None = None
+    """With the pooling `last`, the token id that is passed by at the end of a sequence (GPT-2)."""
+    scores: ScoreActivation | None = None
+    """What makes scores of logits; None = the sigmoid of a single one, or the softmax of several."""
+    activation: ScoreActivation | None = None
+    """What the CrossEncoder of sentence-transformers makes of logits; None = nothing says so."""
 
     def __post_init__(self) -> None:
         labels = self.labels
@@ -91,6 +104,21 @@ class Classifier:
             _require_choice("pooling", self.pooling, get_args(Pooling))
         object.__setattr__(self, "dense", _read_dense(self.dense))
         _require_flag("bias", self.bias)
+        _require_integer("padding_id", self.padding_id, optional=True)
+        if self.padding_id is not None and self.pooling != "last":
+            raise ValueError(f"padding_id needs the pooling 'last', was {self.padding_id}")
+        for name in ("scores", "activation"):
+            if (value := getattr(self, name)) is not None:
+                _require_choice(name, value, get_args(ScoreActivation))
+                if self.pooling is None:
+                    raise ValueError(f"{name} must be None where tokens have logits, was {value!r}")
+
+    @property
+    def score_activation(self) -> ScoreActivation | None:
+        """What makes scores of logits; None where these are of tokens."""
+        if self.pooling is None:
+            return None
+        return self.scores or ("sigmoid" if len(self.labels) == 1 else "softmax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +138,21 @@ class Splade:
     def __post_init__(self) -> None:
         _require_choice("pooling", self.pooling, ("max", "sum"))
         _require_flag("log_twice", self.log_twice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LexicalWeights:
+    """A head that weighs each token of a text: a token id's weight is the largest of its tokens' (BGE-M3).
+
+    Raises:
+        TypeError: A field has the wrong type.
+    """
+
+    skipped_ids: tuple[int, ...] = ()
+    """The token ids without weight, such as those of special tokens."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skipped_ids", _read_ids("skipped_ids", self.skipped_ids))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -152,6 +195,8 @@ class TokenVectors:
     dense: tuple[Dense, ...] = ()
     skipped_ids: tuple[int, ...] = ()
     """The token ids that are not compared in documents, such as those of punctuation."""
+    skips_first: bool = False
+    """Whether the vector of the first token is zero, so that nothing is similar to it."""
     expansion_id: int | None = None
     """The token id that queries are filled up with; at the end of a sequence, no token attends to it.
 
@@ -160,11 +205,8 @@ class TokenVectors:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dense", _read_dense(self.dense))
-        if not isinstance(self.skipped_ids, list | tuple):
-            raise TypeError(f"skipped_ids must be integers, was {_shown(self.skipped_ids)}")
-        for number in self.skipped_ids:
-            _require_integer("skipped_ids", number)
-        object.__setattr__(self, "skipped_ids", tuple(sorted(set(self.skipped_ids))))
+        object.__setattr__(self, "skipped_ids", _read_ids("skipped_ids", self.skipped_ids))
+        _require_flag("skips_first", self.skips_first)
         _require_integer("expansion_id", self.expansion_id, optional=True)
 
 
@@ -211,7 +253,7 @@ class EncoderConfig:
     norm_bias: bool = True
     """Whether layer norms have biases."""
     activation: Activation = "gelu"
-    """The activation of the feed-forward network: exact GELU, its tanh approximation, or ReLU."""
+    """The activation of the feed-forward network: exact GELU, its tanh approximation, ReLU, or SiLU."""
     gated: bool = False
     """Whether the feed-forward network is gated: act(x W_gate) · (x W_up) in place of act(x W_up) (GeGLU)."""
     shared_layers: bool = False
@@ -254,7 +296,7 @@ class EncoderConfig:
     dropout: float = 0.0
     """Probability of dropping an attention weight, in training only."""
     layer_norm_epsilon: float = 1e-12
-    """Added to the variance in every layer norm."""
+    """Added to the variance in every layer norm, unless it has an epsilon of its own."""
     vocabulary: int | None = None
     """Number of token ids; None makes an encoder of vectors x [B, T, D]."""
     embedding_width: int | None = None
@@ -278,12 +320,16 @@ class EncoderConfig:
     """Whether the sum of the embeddings goes through a layer norm (as in BERT)."""
     final_norm: bool = False
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
+    final_norm_epsilon: float | None = None
+    """Added to the variance in that one; None means `layer_norm_epsilon`."""
     pooling: Pooling | None = None
     """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
     dense: tuple[Dense, ...] = ()
     """The dense layers that pooled vectors go through, in order."""
     normalise: bool = False
     """Whether to scale pooled vectors to length 1, after the dense layers."""
+    truncate_dim: int | None = None
+    """How many of the first dimensions of pooled vectors are left, not scaled again; None = all."""
     matryoshka: tuple[int, ...] | None = None
     """The numbers of dimensions to which pooled vectors were trained to be cut (Kusupati et al. 2022).
 
@@ -295,6 +341,8 @@ class EncoderConfig:
     """The regression that predicts contacts from attention; None = there is none."""
     splade: Splade | None = None
     """The head that weighs the words of the vocabulary; None = there is none."""
+    lexical: LexicalWeights | None = None
+    """The head that weighs the tokens of a text; None = there is none."""
     token_vectors: TokenVectors | None = None
     """The vectors of tokens for late interaction; None = there are none."""
 
@@ -321,6 +369,7 @@ class EncoderConfig:
             "vocabulary",
             "embedding_width",
             "positions",
+            "truncate_dim",
         ):
             _require_positive(name, getattr(self, name), optional=True)
         for name in ("padding_id", "token_dropout_id"):
@@ -353,24 +402,27 @@ class EncoderConfig:
         _require_number("dropout", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
-        _require_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        if not _SMALLEST <= self.layer_norm_epsilon < 1.0:
-            raise ValueError(
-                f"layer_norm_epsilon must be at least {_SMALLEST:.2g}, the smallest that fp32 divides by, "
-                f"and below 1, was {self.layer_norm_epsilon}"
-            )
+        self._check_norms()
         self._check_combinations()
         self._check_layers()
         self._check_rotations()
         self._check_relative_positions()
         self._check_embeddings()
+        self._check_classifier()
         self._check_contacts()
+        self._check_truncation()
         self._check_matryoshka()
         self._check_token_vectors()
-        if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
-            raise ValueError("splade needs a vocabulary, with embeddings as wide as the encoder")
+        self._check_words()
         if self.cross_attention is not None:
             self._check_cross_attention(self.cross_attention)
+
+    def _check_norms(self) -> None:
+        _require_epsilon("layer_norm_epsilon", self.layer_norm_epsilon)
+        if self.final_norm_epsilon is not None:
+            _require_epsilon("final_norm_epsilon", self.final_norm_epsilon)
+            if not self.final_norm:
+                raise ValueError(f"final_norm_epsilon needs final_norm, was {self.final_norm_epsilon}")
 
     def _check_combinations(self) -> None:
         """Reject fields that contradict each other, and fields that would silently have no effect."""
@@ -394,10 +446,18 @@ class EncoderConfig:
             ("classifier", Classifier),
             ("contacts", ContactHead),
             ("splade", Splade),
+            ("lexical", LexicalWeights),
             ("token_vectors", TokenVectors),
         ):
             if (part := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _as(name, part, kind))
+
+    def _check_classifier(self) -> None:
+        padding_id = None if self.classifier is None else self.classifier.padding_id
+        if padding_id is not None and not 0 <= padding_id < (self.vocabulary or 0):
+            raise ValueError(
+                f"classifier: padding_id must be a token id (vocabulary {self.vocabulary}), was {padding_id}"
+            )
 
     def _check_contacts(self) -> None:
         if (head := self.contacts) is None:
@@ -411,6 +471,17 @@ class EncoderConfig:
             raise ValueError(
                 f"contacts must have a weight for each of {self.layers} layers' {self.heads} heads, "
                 f"had {len(head.weights)}"
+            )
+
+    def _check_truncation(self) -> None:
+        if self.truncate_dim is None:
+            return
+        if self.pooling is None:
+            raise ValueError("truncate_dim needs pooling: it is pooled vectors that are cut")
+        width = self.dense[-1].width if self.dense else self.d_model
+        if self.truncate_dim >= width:
+            raise ValueError(
+                f"truncate_dim must be below {width}, the width of pooled vectors, was {self.truncate_dim}"
             )
 
     def _check_matryoshka(self) -> None:
@@ -427,6 +498,12 @@ class EncoderConfig:
                 raise ValueError(
                     f"matryoshka must be at most {self.pooled_size}, the width of pooled vectors, was {width}"
                 )
+
+    def _check_words(self) -> None:
+        if self.splade is not None and (self.vocabulary is None or self.embedding_width is not None):
+            raise ValueError("splade needs a vocabulary, with embeddings as wide as the encoder")
+        if self.lexical is not None and (self.vocabulary is None or self.splade is not None):
+            raise ValueError("lexical needs a vocabulary, and no splade, which weighs words otherwise")
 
     def _check_token_vectors(self) -> None:
         if (head := self.token_vectors) is None:
@@ -603,8 +680,8 @@ class EncoderConfig:
 
     @property
     def pooled_size(self) -> int:
-        """P, the width of pooled vectors: D unless there are dense layers."""
-        return self.dense[-1].width if self.dense else self.d_model
+        """P, the width of pooled vectors: D unless there are dense layers, or they are cut."""
+        return self.truncate_dim or (self.dense[-1].width if self.dense else self.d_model)
 
     @property
     def token_vector_size(self) -> int:
@@ -622,6 +699,8 @@ class EncoderConfig:
             return None
         poolings = {self.pooling} - {None}
         if self.classifier is not None:
+            if self.classifier.padding_id is not None and self.pooling is not None:
+                return None  # they may be others
             poolings.add(self.classifier.pooling)
         one: tuple[Literal["cls"], Literal["last"]] = ("cls", "last")
         return next((each for each in one if poolings == {each}), None)
@@ -692,6 +771,15 @@ def _read_dense(layers: object) -> tuple[Dense, ...]:
     return tuple(_as(f"dense[{number}]", layer, Dense) for number, layer in enumerate(layers))
 
 
+def _read_ids(name: str, ids: object) -> tuple[int, ...]:
+    """Return token ids, ascending, each once."""
+    if not isinstance(ids, list | tuple):
+        raise TypeError(f"{name} must be integers, was {_shown(ids)}")
+    for number in ids:
+        _require_integer(name, number)
+    return tuple(sorted(set(ids)))
+
+
 def _require_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be true or false, was {_shown(value)}")
@@ -724,6 +812,15 @@ def _shown(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}" if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
     return _repr.repr(value)
+
+
+def _require_epsilon(name: str, value: object) -> None:
+    _require_number(name, value)
+    if not _SMALLEST <= value < 1.0:  # type: ignore[operator]  # a number
+        raise ValueError(
+            f"{name} must be at least {_SMALLEST:.2g}, the smallest that fp32 divides by, and below 1, "
+            f"was {value}"
+        )
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -13,10 +13,10 @@ from polyhead_model.attention import Attend, attend_explicitly
 from polyhead_model.block import DecoderBlock, layer_of, norm_of
 from polyhead_model.config import EncoderConfig
 from polyhead_model.packing import Packed, Padded, TokenLayout
-from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead
+from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead, last_positions
 from polyhead_model.positions import RelativeBias, Rotation, in_fp32, rotary_frequencies, rotation_of
 from polyhead_model.projections import FusibleModule
-from polyhead_model.splade import SpladeHead
+from polyhead_model.splade import LexicalHead, SpladeHead
 
 Visit = Callable[[int, Tensor, TokenLayout], Tensor]
 """Called with a layer's number and its input x [B, T, D], laid out; returns what the layer gets instead."""
@@ -142,6 +142,8 @@ class Encoder(FusibleModule):
         distinct = 1 if config.shared_layers else config.layers
         self.layers = nn.ModuleList(layer_of(config.of_layer(number), number) for number in range(distinct))
         self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
+        if self.final_norm is not None and config.final_norm_epsilon is not None:
+            self.final_norm.eps = config.final_norm_epsilon
         self.relative_bias = (
             None
             if config.relative_buckets is None or config.relative_distance is None
@@ -152,10 +154,17 @@ class Encoder(FusibleModule):
         self.pooler = (
             None
             if config.pooling is None
-            else Pooler(config, config.pooling, config.dense, normalise=config.normalise)
+            else Pooler(
+                config,
+                config.pooling,
+                config.dense,
+                normalise=config.normalise,
+                truncate_dim=config.truncate_dim,
+            )
         )
         self.classifier = None if config.classifier is None else ClassifierHead(config, config.classifier)
         self.splade = None if config.splade is None else SpladeHead(config, config.splade)
+        self.lexical = None if config.lexical is None else LexicalHead(config, config.lexical)
         self.token_head = None if config.token_vectors is None else TokenHead(config, config.token_vectors)
         # Not in the forward pass: a constant stays the same whatever precision that computes in.
         self._frequencies, self._local_frequencies = _frequencies_of(config)
@@ -212,7 +221,7 @@ class Encoder(FusibleModule):
         pack = pack and not (self.training and self.config.dropout > 0)  # dropout attends to padded tokens
         layout = _layout_of(lengths, tokens, pack=pack)
         positions = self._pooled_positions(lengths, x) if pooled_only else None
-        x = self._embed(x, token_type_ids, valid, layout)
+        ids, x = x, self._embed(x, token_type_ids, valid, layout)
         visible, near = self._visible(tokens, valid, keys, mask, device=x.device)
         bias = None if self.relative_bias is None else self.relative_bias(tokens)
         rotations = self._rotations(tokens, x.device)
@@ -282,7 +291,7 @@ class Encoder(FusibleModule):
                 cross_attention.append(cross_weights)
         x = visit(self.config.layers, x, queries)
         output = _zero_padding(queries.pad(x if self.final_norm is None else self.final_norm(x)), valid)
-        pooled, logits = self._pooled_and_logits(output, valid)
+        pooled, logits = self._pooled_and_logits(output, valid, None if pooled_only else ids)
         return EncoderOutput(
             output,
             pooled,
@@ -378,41 +387,54 @@ class Encoder(FusibleModule):
             raise ValueError("pooled_only needs blocks of self-attention, and one pooled token, cls or last")
         if self.config.pooled_position == "cls":
             return torch.zeros(x.shape[0], 1, dtype=torch.int64, device=x.device)
-        if lengths is None:
-            lengths = torch.full(x.shape[:1], x.shape[1], device=x.device)
-        return lengths.clamp(min=1).to(torch.int64)[:, None] - 1
+        if (unpadded := self._without_padding(x, self._valid(x, lengths)[0])) is not None:
+            return last_positions(unpadded)[:, None]
+        return torch.full((x.shape[0], 1), x.shape[1] - 1, device=x.device)
 
     def _heads_of(self, layer: int, values: Tensor) -> Tensor:
         """Take the heads that a layer has, [B, H, …] → [B, H of the layer, …]."""
         kept = self.config.kept_heads
         return values if kept is None else values[:, list(kept[layer])]
 
+    def _without_padding(self, x: Tensor, valid: Tensor | None) -> Tensor | None:
+        """Return which tokens of x [B, T, …] the classifier may pool, Boolean [B, T]; None = all."""
+        if self.classifier is None or (padding_id := self.classifier.padding_id) is None:
+            return valid
+        return x != padding_id if valid is None else valid & (x != padding_id)
+
     def pooled_and_logits(
-        self, output: Tensor, lengths: Tensor | None = None
+        self, output: Tensor, lengths: Tensor | None = None, ids: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Compute what follows from the output, as `forward` does, in the output's own precision.
 
         Args:
             output: [B, T, D], zero in padding.
             lengths: Integers [B]; None = all T.
+            ids: The token ids [B, T], of which a classifier may pass by some; None = none is.
 
         Returns:
             The pooled vectors [B, P] and the logits [B, C], or [B, T, C] of tokens; None for those that the
             encoder does not have.
         """
         return self._pooled_and_logits(
-            output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1])
+            output, None if lengths is None else masks.valid_tokens(lengths, output.shape[1]), ids
         )
 
     def weigh_words(
-        self, output: Tensor, lengths: Tensor | None = None, layout: TokenLayout | None = None
+        self,
+        output: Tensor,
+        lengths: Tensor | None = None,
+        layout: TokenLayout | None = None,
+        *,
+        ids: Tensor | None = None,
     ) -> Tensor:
-        """Weigh the words of the vocabulary for each sequence (SPLADE), in the output's own precision.
+        """Weigh the words of the vocabulary for each sequence, in the output's own precision.
 
         Args:
             output: [B, T, D], zero in padding.
             lengths: Integers [B]; None = all T.
             layout: Which tokens are computed; None = all.
+            ids: The token ids [B, T], which lexical weights need.
 
         Returns:
             [B, V], 0 or more; 0 for most words, if the encoder was trained for that.
@@ -420,12 +442,15 @@ class Encoder(FusibleModule):
         Raises:
             ValueError: The encoder has no such head.
         """
-        if self.splade is None or self.embeddings is None:
-            raise ValueError("weigh_words needs config.splade, was None")
+        if self.embeddings is None or (self.splade is None and (self.lexical is None or ids is None)):
+            raise ValueError("weigh_words needs config.splade, or config.lexical and ids, was None")
         tokens = output.shape[1]
         if lengths is None:
             lengths = torch.full(output.shape[:1], tokens, device=output.device)
         valid = masks.valid_tokens(lengths, tokens)
+        if self.splade is None:
+            lexical: Tensor = self.lexical(output, valid, ids)
+            return lexical
         table = self.embeddings.tokens.weight
         weights: Tensor = self.splade(output, valid, table, Padded() if layout is None else layout)
         return weights
@@ -439,11 +464,13 @@ class Encoder(FusibleModule):
     def _token_vectors(self, output: Tensor, valid: Tensor | None) -> Tensor | None:
         return None if self.token_head is None else self.token_head(output, valid)
 
-    def _pooled_and_logits(self, output: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        return (
-            None if self.pooler is None else self.pooler(output, valid),
-            None if self.classifier is None else self.classifier(output, valid),
-        )
+    def _pooled_and_logits(
+        self, output: Tensor, valid: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        pooled = None if self.pooler is None else self.pooler(output, valid)
+        if self.classifier is None:
+            return pooled, None
+        return pooled, self.classifier(output, valid if ids is None else self._without_padding(ids, valid))
 
     def _rotations(self, tokens: int, device: torch.device) -> tuple[Rotation | None, Rotation | None]:
         """Return the rotations of layers that see everything, and of local ones."""

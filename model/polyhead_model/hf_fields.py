@@ -24,7 +24,7 @@ def bert(path: Path, config: Config) -> Fields:
 
 def roberta(path: Path, config: Config) -> Fields:
     """Return the fields of RoBERTa, in which padding has a position of its own, before the others."""
-    return bert(path, config) | {"padding_id": integer(path, config, "pad_token_id")}
+    return bert(path, config) | {"padding_id": integer(path, {"pad_token_id": 1, **config}, "pad_token_id")}
 
 
 def electra(path: Path, config: Config) -> Fields:

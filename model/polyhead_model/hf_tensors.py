@@ -52,7 +52,7 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
         CheckpointError: A tensor is missing, has no place, or another shape or dtype.
     """
     # The dense layers of sentence-transformers have files of their own.
-    in_files = ("pooler.", "token_head.")
+    in_files = ("pooler.", "token_head.", "lexical.", *(() if info.score is None else ("classifier.",)))
     ours = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(in_files)}
     places = {name: _place(info, name) for name in ours}
     expected = {places[name].name: places[name].shape(parameter.shape) for name, parameter in ours.items()}

@@ -3,12 +3,13 @@
 import re
 from pathlib import Path
 
+from polyhead_model.bge_m3 import LEXICAL, VECTORS
 from polyhead_model.checkpoint_files import CheckpointError
 
 _ON_HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 _WANTED = ("*.json", "vocab.txt", "merges.txt", "*.model", "README.md")
-_WEIGHTS = ("*.safetensors",)
+_WEIGHTS = ("*.safetensors", LEXICAL, VECTORS)
 _UNWANTED = ("onnx/*", "openvino/*")
 """The same encoder in other formats."""
 
@@ -16,8 +17,8 @@ _UNWANTED = ("onnx/*", "openvino/*")
 def local_checkpoint(checkpoint: Path, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint; download it if there is none and its name is one of the hub.
 
-    Only safetensors, JSON, the files of tokenizers and the model card are downloaded, into the cache of
-    huggingface_hub, which shows the progress.
+    Only safetensors, the two pickles of BGE-M3, JSON, the files of tokenizers and the model card are
+    downloaded, into the cache of huggingface_hub, which shows the progress.
 
     Args:
         checkpoint: A folder, or `ORG/NAME` or `ORG/NAME@REVISION`.

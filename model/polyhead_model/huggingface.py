@@ -8,20 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyhead_model import hf_fields
+from polyhead_model import hf_fields, hf_heads
+from polyhead_model.bge_m3 import read_lexical_weights, read_token_vectors
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import (
     MOST_LAYERS,
     Activation,
-    Classifier,
-    Dense,
     EncoderConfig,
     Pooling,
-    Splade,
     TokenVectors,
 )
 from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
-from polyhead_model.late_interaction import LateInteraction
+from polyhead_model.late_interaction import MEANS_LEFT_OUT, LateInteraction
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
@@ -31,11 +29,10 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 """Theirs → ours."""
-
-_MAX_LABELS = 2**20
-"""More labels than any weights have; the number in config.json is not trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class CheckpointInfo:
     dialect: Dialect
     encoder: EncoderConfig
     head: ClassifierDialect | None
-    """Of the encoder's classifier; None if it has none."""
+    """Of the encoder's classifier; None if it has none, or one that is made of modules."""
     folder: Path
     """The folder of config.json and the weights."""
     tokenizer: Path | None
@@ -55,7 +52,9 @@ class CheckpointInfo:
     prompts: Prompts
     """What sentence-transformers may put before texts."""
     dense: tuple[DenseFile, ...]
-    """The dense layers behind pooling, or of vectors of tokens."""
+    """The dense layers behind pooling, a classifier's that is made of modules, or of vectors of tokens."""
+    score: DenseFile | None
+    """The layer that gives the logits of such a classifier."""
     max_tokens: int
     """The longest text: sentence-transformers' max_seq_length, otherwise the tokenizer's own limit, and at
     most the model's positions."""
@@ -107,8 +106,15 @@ def read_checkpoint_info(
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
     width = modules.dense[-1].layer.width if modules.dense else integer(path, config, dialect.d_model)
+    truncate_dim = modules.truncate_dim if modules.truncate_dim and modules.truncate_dim < width else None
+    matryoshka = None if modules.pooling is None else read_matryoshka(path, config, width=width)
+    if truncate_dim is not None and matryoshka:
+        matryoshka = tuple(each for each in matryoshka if each <= truncate_dim) or None
+    d_model = integer(path, config, dialect.d_model)
+    m3_vectors = None if modules.late else read_token_vectors(path, config, d_model)
     described: hf_fields.Fields = {
-        "d_model": integer(path, config, dialect.d_model),
+        "d_model": d_model,
+        "token_vectors": m3_vectors,
         "heads": integer(path, config, dialect.heads),
         "layers": layers,
         "kept_heads": _kept_heads(path, config, dialect),
@@ -118,15 +124,17 @@ def read_checkpoint_info(
         "vocabulary": integer(path, config, "vocab_size"),
         "positions": positions,
         "types": 0 if types == 1 else types,
-        "pooling": modules.pooling,
+        "pooling": None if modules.score else modules.pooling,
         "normalise": modules.normalise,
-        ("dense" if modules.late is None else "token_vectors"): _dense_of(modules),
-        "matryoshka": None if modules.pooling is None else read_matryoshka(path, config, width=width),
+        **_dense_of(modules),
+        "lexical": read_lexical_weights(path.parent),
+        "truncate_dim": truncate_dim,
+        "matryoshka": matryoshka,
     }
     try:
-        head = _head(path, config, modules, dialect)
-        described["classifier"] = None if head is None else _classifier(path, config, dialect, head)
-        described["splade"] = _splade(path, config, modules, dialect)
+        head = hf_heads.stored_head(path, config, modules, dialect)
+        described["classifier"] = hf_heads.classifier(path, config, modules, dialect, head)
+        described["splade"] = hf_heads.splade(path, config, modules, dialect)
         encoder = EncoderConfig(**(described | fields))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
@@ -146,18 +154,25 @@ def read_checkpoint_info(
         tokenizer=tokenizer if tokenizer.is_file() else None,
         prompts=modules.prompts,
         dense=modules.dense,
+        score=modules.score,
         max_tokens=min(positions, limit or positions),
         position_offset=padding_id or 0,
         folded_types=types == 1,
-        left_out=modules.left_out,
+        left_out=(
+            *modules.left_out,
+            *(() if encoder.classifier is None else hf_heads.left_out_of_scores(config, modules)),
+            *(() if m3_vectors is None else (MEANS_LEFT_OUT,)),
+        ),
     )
 
 
-def _dense_of(modules: SentenceModules) -> tuple[Dense, ...] | TokenVectors:
+def _dense_of(modules: SentenceModules) -> hf_fields.Fields:
+    """Return the fields of dense layers, unless they are a classifier's."""
     dense = tuple(file.layer for file in modules.dense)
     if (late := modules.late) is None:
-        return dense
-    return TokenVectors(dense=dense, skipped_ids=late.skipped_ids, expansion_id=late.expansion_id)
+        return {} if modules.score else {"dense": dense}
+    head = TokenVectors(dense=dense, skipped_ids=late.skipped_ids, expansion_id=late.expansion_id)
+    return {"token_vectors": head}
 
 
 def _check_expansion(path: Path, encoder: EncoderConfig, late: LateInteraction) -> None:
@@ -185,76 +200,6 @@ def _pooled(
             f"{folder}: modules.json says how to pool ({said}): leave pooling and normalise out, or change it"
         )
     return modules
-
-
-def _head(
-    path: Path, config: Mapping[str, object], modules: SentenceModules, dialect: Dialect
-) -> ClassifierDialect | None:
-    """Return how a classifier of sequences or tokens is stored; None if the checkpoint is anything else.
-
-    Only config.json tells: the heads of other tasks may have the same tensors. Regression is another task.
-    """
-    architectures = config.get("architectures")
-    listed = architectures if isinstance(architectures, list) else []
-    names = [name for name in listed if isinstance(name, str)]
-    classifies = any(name.endswith("ForSequenceClassification") for name in names)
-    if modules.task == "sequence-classification" and not classifies:
-        raise CheckpointError(
-            f"{path}: architectures must name a …ForSequenceClassification, as transformer_task is "
-            f"{modules.task!r}, were {architectures!r}"
-        )
-    if modules.task == "feature-extraction":
-        return None
-    if classifies:
-        return None if config.get("problem_type") == "regression" else dialect.classifier
-    tags = any(name.endswith("ForTokenClassification") for name in names)
-    return dialect.token_classifier if tags else None
-
-
-def _classifier(
-    path: Path, config: Mapping[str, object], dialect: Dialect, head: ClassifierDialect
-) -> Classifier:
-    """Return the classifier that config.json describes."""
-    settings = {} if head.fields is None else dict(head.fields(path, config))
-    pooling = settings.pop("pooling", head.pooling)
-    dense: tuple[Dense, ...] = ()
-    if head.dense is not None:
-        width = integer(path, config, dialect.d_model)
-        layer = {"activation": head.activation, "norm": head.norm is not None} | settings
-        dense = (Dense(width=width, **layer),)
-    return Classifier(labels=_labels(path, config), pooling=pooling, dense=dense, bias=head.bias)
-
-
-def _splade(
-    path: Path, config: Mapping[str, object], modules: SentenceModules, dialect: Dialect
-) -> Splade | None:
-    """Return the head of SPLADE, if the modules say that there is one."""
-    if modules.splade is None:
-        return None
-    architectures = config.get("architectures")
-    names = architectures if isinstance(architectures, list) else []
-    if not any(isinstance(name, str) and name.endswith("ForMaskedLM") for name in names):
-        raise CheckpointError(
-            f"{path}: architectures must name a …ForMaskedLM, as SPLADE pools its logits, "
-            f"were {architectures!r}"
-        )
-    if dialect.masked_lm is None:
-        known = ", ".join(name for name, each in DIALECTS.items() if each.masked_lm is not None)
-        raise CheckpointError(
-            f"{path}: model_type must be one of {known} for sparse vectors, was {config.get('model_type')!r}"
-        )
-    return modules.splade
-
-
-def _labels(path: Path, config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of the labels, which config.json leaves out if they are the default: two."""
-    named = config.get("id2label")
-    if named is None:
-        count = 2 if config.get("num_labels") is None else integer(path, config, "num_labels")
-        named = {str(number): f"LABEL_{number}" for number in range(min(count, _MAX_LABELS))}
-    if not isinstance(named, dict) or set(named) != {str(number) for number in range(len(named))}:
-        raise CheckpointError(f"{path}: id2label must name the labels 0, 1, …, was {named!r}")
-    return tuple(named[str(number)] for number in range(len(named)))
 
 
 def _activation(path: Path, config: Mapping[str, object], name: str | None) -> Activation:

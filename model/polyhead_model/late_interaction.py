@@ -15,6 +15,9 @@ from polyhead_model.tokenizer_files import TOKENIZER, mask_token, token_id
 QUERY, DOCUMENT = "query", "document"
 """The names of the prompts."""
 
+MEANS_LEFT_OUT = "scores are sums over the query's tokens, not their means"
+"""What is said of a checkpoint whose own library divides them."""
+
 _Config = Mapping[str, object]
 
 _PYLATE: dict[str, object] = {

@@ -65,10 +65,15 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
     return output.sum(1) / (count if pooling == "mean" else count.to(output.dtype).sqrt())
 
 
+def last_positions(valid: Tensor) -> Tensor:
+    """Return the position [B] of the last True of each row of [B, T]; 0 where there is none."""
+    return torch.where(valid, torch.arange(valid.shape[1], device=valid.device), 0).amax(1)
+
+
 def _last(output: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return output[:, -1]
-    at = (valid.sum(1) - 1).clamp(min=0)
+    at = last_positions(valid)
     return output.gather(1, at[:, None, None].expand(-1, 1, output.shape[2]))[:, 0]
 
 
@@ -87,6 +92,8 @@ class DenseLayer(nn.Module):
         self.config = config
         self.linear = nn.Linear(width, config.width, bias=config.bias)
         self.norm = norm_of(encoder, config.width) if config.norm else None
+        if config.norm_epsilon is not None:
+            self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to [..., config.width]."""
@@ -104,6 +111,7 @@ class Pooler(nn.Module):
         pooling: How token vectors are pooled; None = they stay as they are.
         dense: The dense layers, in order.
         normalise: Whether the result is scaled to length 1.
+        truncate_dim: How many of its first columns are returned; None = all.
     """
 
     def __init__(
@@ -113,13 +121,15 @@ class Pooler(nn.Module):
         dense: Sequence[Dense],
         *,
         normalise: bool = False,
+        truncate_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.pooling = pooling
         widths = [encoder.d_model, *(layer.width for layer in dense)]
         self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, dense))
         self.normalise = normalise
-        self.width = widths[-1]
+        self.truncate_dim = truncate_dim
+        self.width = truncate_dim or widths[-1]
         """P."""
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
@@ -136,7 +146,8 @@ class Pooler(nn.Module):
         x = output if self.pooling is None else pool(output, valid, self.pooling)
         for layer in self.dense:
             x = layer(x)
-        return F.normalize(x, dim=-1) if self.normalise else x
+        x = F.normalize(x, dim=-1) if self.normalise else x
+        return x if self.truncate_dim is None else x[:, : self.truncate_dim]
 
 
 class TokenHead(nn.Module):
@@ -146,6 +157,7 @@ class TokenHead(nn.Module):
         super().__init__()
         widths = [encoder.d_model, *(layer.width for layer in config.dense)]
         self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, config.dense))
+        self.skips_first = config.skips_first
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
         """Map vectors [B, T, D] to [B, T, V], zero where `valid` [B, T] is false."""
@@ -153,6 +165,9 @@ class TokenHead(nn.Module):
         for layer in self.dense:
             x = layer(x)
         x = F.normalize(x, dim=-1).reshape(*output.shape[:2], x.shape[1])
+        if self.skips_first:
+            later = torch.arange(output.shape[1], device=output.device)[None] > 0
+            valid = later if valid is None else valid & later
         return x if valid is None else torch.where(valid[..., None], x, 0.0)
 
 
@@ -169,7 +184,7 @@ class ClassifierHead(nn.Module):
 
         Args:
             output: [B, T, D], zero in padding.
-            valid: Boolean [B, T], True = token; None = no padding.
+            valid: Boolean [B, T], True = a token that may be pooled; None = all.
 
         Returns:
             [B, C]; of tokens [B, T, C], zero in padding.

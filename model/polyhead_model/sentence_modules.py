@@ -7,13 +7,23 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
-from polyhead_model.config import Dense, DenseActivation, Pooling, Splade
+from polyhead_model.config import Pooling, Splade
 from polyhead_model.late_interaction import (
+    MEANS_LEFT_OUT,
     LateInteraction,
     TextForm,
     is_pylate,
     read_multi_vector,
     read_pylate,
+)
+from polyhead_model.sentence_vectors import (
+    AFTER_POOLING,
+    BY_PYLATE,
+    OF_TOKENS,
+    POOLED,
+    TOKENS,
+    DenseFile,
+    read_vector_modules,
 )
 from polyhead_model.tokenizer_files import TOKENIZER, lowercases
 
@@ -41,41 +51,10 @@ _POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-_ACTIVATIONS: Mapping[str, DenseActivation] = {
-    "Identity": "identity",
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "SiLU": "silu",
-    "Sigmoid": "sigmoid",
-    "ELU": "elu",
-    "LeakyReLU": "leaky_relu",
-    "Mish": "mish",
-    "Softplus": "softplus",
-}
-"""Classes of torch.nn, which sentence-transformers makes without arguments → ours."""
-
 _NO_FORMS: Mapping[str, TextForm] = MappingProxyType({})
 
 _CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
 """The keys under which sentence-transformers stores extra arguments for tokenizers and configurations."""
-
-_AFTER_POOLING = ("Dense", "Normalize", "Dropout")
-_OF_TOKENS = (*_AFTER_POOLING, "MultiVectorMask")
-
-_POOLED, _TOKENS = ("sentence_embedding",), ("token_embeddings",)
-"""What modules read and write."""
-_BY_PYLATE = (*_TOKENS, *_POOLED)
-"""Its layers are of tokens, whatever their configuration says."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseFile:
-    """A dense layer, and the folder of its weights."""
-
-    folder: Path
-    in_features: int
-    layer: Dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +82,15 @@ class SentenceModules:
     pooling: Pooling | None = None
     dense: tuple[DenseFile, ...] = ()
     normalise: bool = False
+    score: DenseFile | None = None
+    """The layer that gives a CrossEncoder's logits, of what `dense` makes of pooled vectors."""
     splade: Splade | None = None
     late: LateInteraction | None = None
     """Where there are vectors of tokens instead of a pooling; `dense` makes them."""
+    truncate_dim: int | None = None
+    """How many dimensions of pooled vectors are left; None = all."""
+    activation_fn: str | None = None
+    """The class of torch.nn that a CrossEncoder applies to its logits, if that is named here."""
     max_tokens: int | None = None
     """The length, in tokens, at which sentence-transformers truncates text, if given."""
     prompts: Prompts = field(default_factory=Prompts)
@@ -137,17 +122,17 @@ class SentenceModules:
         # Without a mask, only what PyLate writes tells them from modules whose pooling is missing.
         of_tokens = (
             bool(kinds[1:2])
-            and kinds[1] in _OF_TOKENS
+            and kinds[1] in OF_TOKENS
             and ("MultiVectorMask" in kinds or is_pylate(_settings(settings)))
         )
         if (
             kinds[:1] != ["Transformer"]
             or (kinds[1:2] not in ([], ["Pooling"]) and not of_tokens)
-            or not all(kind in (_OF_TOKENS if of_tokens else _AFTER_POOLING) for kind in kinds[2:])
+            or not all(kind in (OF_TOKENS if of_tokens else AFTER_POOLING) for kind in kinds[2:])
         ):
             raise CheckpointError(
                 f"{path}: modules must be Transformer, then (if wanted) Pooling, and after it any of "
-                f"{', '.join(_AFTER_POOLING)}; or for vectors of tokens any of {', '.join(_OF_TOKENS)} "
+                f"{', '.join(AFTER_POOLING)}; or for vectors of tokens any of {', '.join(OF_TOKENS)} "
                 f"(without a mask, PyLate's settings must be in {_CONFIG}); or "
                 "Transformer and SpladePooling; were "
                 f"{', '.join(kinds) or 'none'}"
@@ -167,20 +152,33 @@ class SentenceModules:
         if of_tokens:
             return cls._of_tokens(folder, folders[0], after, task=task, prompt_name=prompt_name)
         prompts = _read_prompts(settings, prompt_name)
+        said = _settings(settings)
         if len(kinds) == 1:
-            return cls(transformer=folders[0], task=task, max_tokens=max_tokens, prompts=prompts)
+            return cls(
+                transformer=folders[0],
+                task=task,
+                activation_fn=said.get("activation_fn"),
+                max_tokens=max_tokens,
+                prompts=prompts,
+            )
         config_path = folders[1] / "config.json"
         config = read_object(config_path)
         left_out: tuple[str, ...] = ()
         if not flag(config_path, config, "include_prompt", default=True):
             prompts, left_out = _without_pooled_prompts(config_path, prompts)
-        dense, normalise = _read_modules(after[1:], _POOLED)
+        dense, normalise = read_vector_modules(after[1:], POOLED)
+        score = dense[-1] if dense and dense[-1].scores else None
+        if score is not None:
+            dense = dense[:-1]
         return cls(
             transformer=folders[0],
             task=task,
             pooling=_read_pooling(config_path, config),
             dense=dense,
             normalise=normalise,
+            score=score,
+            activation_fn=said.get("activation_fn"),
+            truncate_dim=None if score else _truncate_dim(settings, said),
             max_tokens=max_tokens,
             prompts=prompts,
             left_out=left_out,
@@ -203,7 +201,7 @@ class SentenceModules:
         path = folder / _CONFIG
         config = _settings(path)
         masks = [place for kind, place in modules if kind == "MultiVectorMask"]
-        dense, normalise = _read_modules(modules, _TOKENS if masks else _BY_PYLATE)
+        dense, normalise = read_vector_modules(modules, TOKENS if masks else BY_PYLATE)
         if masks and not normalise:
             raise CheckpointError(
                 f"{folder / 'modules.json'}: Normalize must follow the last Dense, does not"
@@ -216,13 +214,14 @@ class SentenceModules:
             dense=dense,
             late=late,
             prompts=_read_prompts(path, prompt_name, late.forms),
-            left_out=("scores are sums over the query's tokens, not their means",) if means else (),
+            left_out=(MEANS_LEFT_OUT,) if means else (),
         )
 
     @classmethod
     def _with_splade(cls, path: Path, folders: Sequence[Path], prompts: Prompts) -> Self:
         """Read the modules of SPLADE; the older MLMTransformer does not say its task."""
         task, max_tokens = _read_transformer(folders[0])
+        most = _settings(path.parent / _CONFIG).get("max_active_dims")
         if task == "sequence-classification":
             raise CheckpointError(
                 f"{path}: the task of a transformer before SpladePooling must be 'fill-mask'"
@@ -233,6 +232,9 @@ class SentenceModules:
             splade=_read_splade(folders[1] / "config.json"),
             max_tokens=max_tokens,
             prompts=prompts,
+            left_out=()
+            if most is None
+            else (f"all words of a text are returned, not the largest {most} alone: ask for so many",),
         )
 
 
@@ -246,6 +248,15 @@ def _read_splade(path: Path) -> Splade:
         return Splade(pooling=pooling, log_twice=activation == "log1p_relu")
     except ValueError as error:
         raise CheckpointError(f"{path}: pooling_strategy: {error}") from error
+
+
+def _truncate_dim(path: Path, config: Mapping[str, object]) -> int | None:
+    if config.get("truncate_dim") is None:
+        return None
+    count = integer(path, config, "truncate_dim")
+    if count < 1:
+        raise CheckpointError(f"{path}: truncate_dim must be at least 1, was {count}")
+    return count
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
@@ -284,61 +295,6 @@ def _without_pooled_prompts(path: Path, prompts: Prompts) -> tuple[Prompts, tupl
     return Prompts(texts=empty), (left_out,) if others else ()
 
 
-def _read_modules(
-    modules: Sequence[tuple[str, Path]], names: tuple[str, ...]
-) -> tuple[tuple[DenseFile, ...], bool]:
-    """Read the modules on vectors; return the dense layers, and whether the result is normalised."""
-    dense: list[DenseFile] = []
-    normalise = False
-    for kind, folder in modules:
-        path = folder / "config.json"
-        if kind == "Normalize":
-            config = read_object(path) if path.is_file() else {}
-            _check_names(path, config, names)
-            normalise = True
-        elif kind == "Dense":
-            dense.append(_read_dense(folder, names, normalise=normalise))
-            normalise = False
-        # Dropout is for training only, and a mask changes no vectors.
-    return tuple(dense), normalise
-
-
-def _read_dense(folder: Path, names: tuple[str, ...], *, normalise: bool) -> DenseFile:
-    path = folder / "config.json"
-    config = read_object(path)
-    _check_names(path, config, names)
-    if flag(path, config, "use_residual", default=False):
-        raise CheckpointError(f"{path}: use_residual must be false, was true: it is not supported")
-    name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    module, _, activation = str(name).rpartition(".")
-    if not f"{module}.".startswith("torch.nn.") or activation not in _ACTIVATIONS:
-        raise CheckpointError(
-            f"{path}: activation_function must be one of torch.nn's {', '.join(_ACTIVATIONS)}, was {name!r}"
-        )
-    try:
-        layer = Dense(
-            width=integer(path, config, "out_features"),
-            activation=_ACTIVATIONS[activation],
-            bias=flag(path, config, "bias", default=True),
-            normalise=normalise,
-        )
-    except ValueError as error:
-        raise CheckpointError(f"{path}: out_features: {error}") from error
-    return DenseFile(folder=folder, in_features=integer(path, config, "in_features"), layer=layer)
-
-
-def _check_names(path: Path, config: Mapping[str, object], names: tuple[str, ...]) -> None:
-    """Reject a module that reads or writes something other than the vectors before it."""
-    read = config.get("module_input_name", names[0])
-    written = config.get("module_output_name") or read
-    if read != written or read not in names:
-        what = "pooled vectors" if names == _POOLED else "vectors of tokens"
-        raise CheckpointError(
-            f"{path}: module_input_name and module_output_name must be {names[0]!r}, were {read!r} "
-            f"and {config.get('module_output_name')!r}: only {what} go through such modules"
-        )
-
-
 def _read_pooling(path: Path, config: Mapping[str, object]) -> Pooling:
     modes = config.get("pooling_mode")
     if modes is None:  # older releases wrote one flag for each mode
@@ -358,6 +314,7 @@ def _read_transformer(folder: Path) -> tuple[Task, int | None]:
     for path in sorted(folder.glob("sentence_*_config.json")):  # sentence_bert_…, sentence_roberta_…
         config = read_object(path)
         task = _read_task(path, config)
+        _check_modalities(path, config, task)
         for name in _CALLS:
             given = config.get(name) or {}
             if not isinstance(given, dict) or given.keys() - {"trust_remote_code"}:
@@ -372,6 +329,21 @@ def _read_transformer(folder: Path) -> tuple[Task, int | None]:
             if max_tokens < 1:
                 raise CheckpointError(f"{path}: max_seq_length must be at least 1, was {max_tokens}")
     return task, max_tokens
+
+
+def _check_modalities(path: Path, config: Mapping[str, object], task: Task) -> None:
+    """Reject a transformer that takes more than texts, or of which another output counts."""
+    output, written = "logits", "token_embeddings"
+    if task == "feature-extraction":
+        output = "last_hidden_state"
+    elif task == "sequence-classification":
+        written = "scores"
+    for name, wanted in (
+        ("modality_config", {"text": {"method": "forward", "method_output_name": output}}),
+        ("module_output_name", written),
+    ):
+        if config.get(name, wanted) != wanted:
+            raise CheckpointError(f"{path}: {name} must be {wanted!r}, was {config[name]!r}")
 
 
 def _read_task(path: Path, config: Mapping[str, object]) -> Task:

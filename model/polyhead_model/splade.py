@@ -1,4 +1,7 @@
-"""The head of SPLADE: how much each word of the vocabulary says of a text (Formal et al. 2021).
+"""Heads that say how much each word of the vocabulary says of a text.
+
+SPLADE's finds words that a text does not have, too (Formal et al. 2021); lexical weights are of its own
+tokens.
 
 Shape letters: B batch, T tokens, D d_model, V vocabulary.
 """
@@ -8,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model.block import activation_of, norm_of
-from polyhead_model.config import EncoderConfig, Splade
+from polyhead_model.config import EncoderConfig, LexicalWeights, Splade
 from polyhead_model.packing import TokenLayout
 from polyhead_model.pooling import apply_linear, apply_norm
 
@@ -59,3 +62,32 @@ class SpladeHead(nn.Module):
     def _of_logits(self, logits: Tensor) -> Tensor:
         weights = torch.log1p(torch.relu(logits))
         return torch.log1p(weights) if self.config.log_twice else weights
+
+
+class LexicalHead(nn.Module):
+    """A weight for each token of a text, and for each word of the vocabulary the largest of its tokens."""
+
+    def __init__(self, encoder: EncoderConfig, config: LexicalWeights) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = encoder.vocabulary or 0
+        self.linear = nn.Linear(encoder.d_model, 1)
+
+    def forward(self, output: Tensor, valid: Tensor, ids: Tensor) -> Tensor:
+        """Weigh the words of the vocabulary, in the precision of the output.
+
+        Args:
+            output: [B, T, D].
+            valid: Boolean [B, T], True = token.
+            ids: Integers [B, T], in padding any.
+
+        Returns:
+            [B, V], 0 or more; zeros where a sequence has no tokens.
+        """
+        # As rows, like pooled vectors, whose products no quantisation touches.
+        weights = torch.relu(apply_linear(output.flatten(0, 1), self.linear)).reshape(valid.shape)
+        for number in self.config.skipped_ids:
+            valid = valid & (ids != number)
+        words = torch.where(valid, ids, 0)
+        found = weights.new_zeros(ids.shape[0], self.vocabulary)
+        return found.scatter_reduce(1, words, torch.where(valid, weights, 0.0), "amax")

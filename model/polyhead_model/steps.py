@@ -241,6 +241,8 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
     if config.pooling is not None:
         pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
         pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
+        if config.truncate_dim is not None:
+            pooled.append(Step(name="pooled, cut", axes=f"B {config.truncate_dim}"))
         steps += [*pooled[:-1], replace(pooled[-1], role="pooled")]
     if (head := config.classifier) is not None:
         of, axes = ("each token", "B T") if head.pooling is None else (head.pooling, "B")
@@ -263,6 +265,9 @@ def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
             ),
             Step(name=f"words = {config.splade.pooling} log(1 + relu)", axes=f"B {config.vocabulary}"),
         ]
+    if config.lexical is not None:
+        steps.append(_linear("weights of tokens = relu(x w)", "B T 1", over="D", part="lexical weights"))
+        steps.append(Step(name="words = max weights", axes=f"B {config.vocabulary}"))
     return tuple(steps)
 
 
@@ -274,7 +279,8 @@ def _dense_steps(
     for layer in layers:
         step = _linear(name, f"{axes} {layer.width}", over=width, part=part, bias=layer.bias)
         width = str(layer.width)
-        norm = ((part, _norm_shape(config, width)),) if layer.norm else ()
+        shape = _norm_shape(config, width) if layer.norm_epsilon is None else f"2·{width}"
+        norm = ((part, shape),) if layer.norm else ()
         steps.append(replace(step, weights=(*step.weights, *norm)))
     return steps
 

@@ -51,14 +51,15 @@ def from_torch(module: nn.Module, *, cross_attention: bool = False) -> Encoder:
 
     Args:
         module: A `MultiheadAttention`, `TransformerEncoderLayer`, `TransformerEncoder`,
-            `TransformerDecoderLayer` or `TransformerDecoder`. Not of a subclass, which may compute something
-            else.
+            `TransformerDecoderLayer` or `TransformerDecoder`, also inside of `DataParallel`,
+            `DistributedDataParallel` or `torch.compile`. Not of a subclass, which may compute something else.
         cross_attention: Whether a `MultiheadAttention` attends to a second sequence, not to its own.
 
     Raises:
         TypeError: The module, or a part of it, has another type.
         ValueError: The module has a setting or a tensor that `EncoderConfig` cannot describe.
     """
+    module = _unwrapped(module)
     if type(module) not in _CONVERTIBLE:
         raise TypeError(_refusal(module))
     layers, norm = [module], None
@@ -77,7 +78,9 @@ def from_torch(module: nn.Module, *, cross_attention: bool = False) -> Encoder:
             )
         fields["cross_attention"] = "alone"
     if norm is not None:
-        _check_norm("norm", norm, fields["d_model"], fields["layer_norm_epsilon"])
+        _check_norm("norm", norm, fields["d_model"])
+        if norm.eps != fields["layer_norm_epsilon"]:
+            fields["final_norm_epsilon"] = norm.eps
     norms = [part for part in module.modules() if isinstance(part, nn.LayerNorm)]
     config = EncoderConfig(
         layers=len(layers),
@@ -108,6 +111,18 @@ def from_torch(module: nn.Module, *, cross_attention: bool = False) -> Encoder:
             f"permanent first ({error})"
         ) from error
     return encoder.train(module.training)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return the module inside of wrappers that compute the same."""
+    while True:
+        inner = dict(module.named_children())
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = inner["module"]
+        elif list(inner) == ["_orig_mod"]:  # what torch.compile returns
+            module = inner["_orig_mod"]
+        else:
+            return module
 
 
 def _fields(layers: list[nn.Module]) -> dict[str, Any]:
@@ -174,8 +189,10 @@ def _activation(function: Any) -> Activation:
         return "gelu"
     if isinstance(function, nn.GELU):
         return "gelu_tanh" if function.approximate == "tanh" else "gelu"
+    if isinstance(function, nn.SiLU) or function is F.silu:
+        return "silu"
     raise ValueError(
-        "activation must be relu or gelu, by name or as torch.nn.ReLU, torch.nn.GELU or their functions, "
+        "activation must be relu, gelu or silu, by name or as torch.nn.ReLU, GELU, SiLU or their functions, "
         f"was {function!r}"
     )
 
@@ -194,14 +211,14 @@ def _require_type(name: str, part: object, expected: type[nn.Module]) -> None:
         raise TypeError(f"{name} must be a torch.nn.{expected.__name__}, was {_type_name(part)}")
 
 
-def _check_norm(name: str, norm: Any, width: int, epsilon: float) -> None:
+def _check_norm(name: str, norm: Any, width: int, epsilon: float | None = None) -> None:
     _require_type(name, norm, nn.LayerNorm)
     if norm.normalized_shape != (width,):
         raise ValueError(f"{name} must normalise {width} columns, was over {list(norm.normalized_shape)}")
-    if norm.eps != epsilon:
+    if epsilon not in (None, norm.eps):
         raise ValueError(
             f"{name}.eps must be that of the first norm, {epsilon:g}, was {norm.eps:g}: "
-            "an encoder has one epsilon"
+            "layers have one epsilon"
         )
 
 

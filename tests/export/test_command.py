@@ -119,7 +119,7 @@ def test_a_classifier_is_served(tmp_path: Path, capsys: Captured) -> None:
     manifest = manifest_of(version)
     logits = {"name": "logits", "datatype": "FP32", "axes": ["B", "C"], "role": "logits"}
     for graph in manifest["graphs"].values():
-        assert {**logits, "labels": ["no", "yes"]} in graph["outputs"]
+        assert {**logits, "labels": ["no", "yes"], "scores": "softmax"} in graph["outputs"]
         assert "pooled" not in [tensor["name"] for tensor in graph["outputs"]]
     assert manifest["sizes"]["C"] == 2
     assert (manifest["tokenizer"]["types"], manifest["tokenizer"]["pairs"]) == (True, False)

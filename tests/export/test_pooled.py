@@ -46,7 +46,8 @@ ENCODERS = {
         norm="pre",
         causal=True,
         final_norm=True,
-        classifier=Classifier(labels=("a", "b"), pooling="last"),
+        pooling=None,
+        classifier=Classifier(labels=("a", "b"), pooling="last", padding_id=3),
     ),
     "MPNet, head masks": dataclasses.replace(
         BERT, relative_buckets=8, relative_distance=6, head_mask_input=True, pooling="cls", normalise=True

@@ -186,8 +186,8 @@ def test_every_classifier_is_transformers_own(name: str, of: str, tmp_path: Path
     torch.manual_seed(11)
     lengths = torch.tensor([9, 1, 5])
     valid = masks.valid_tokens(lengths, 9)
-    # GPT-2's takes the last token that is no padding, wherever it is.
     ids = torch.where(valid, torch.randint(0, 30, (3, 9)), model.config.pad_token_id)
+    ids[1, 0], ids[2, [2, 4]] = model.config.pad_token_id, model.config.pad_token_id  # GPT-2 passes them by
 
     checkpoint = load_checkpoint(tmp_path)
 
@@ -201,6 +201,10 @@ def test_every_classifier_is_transformers_own(name: str, of: str, tmp_path: Path
         theirs[~valid] = 0
     torch.testing.assert_close(ours.logits, theirs, rtol=0, atol=TOLERANCE)
     assert ours.pooled is None
+    if checkpoint.encoder.config.pooled_position is not None:
+        with torch.no_grad():
+            alone = checkpoint.encoder(ids, lengths, **types, pack=True, pooled_only=True)
+        torch.testing.assert_close(alone.logits, theirs, rtol=0, atol=TOLERANCE)
     assert len(checkpoint.left_out) == 1  # the tokenizer
 
 

@@ -187,6 +187,32 @@ def test_other_modules_are_refused(sentence: Path, modules: object, message: str
         read_checkpoint_info(sentence)
 
 
+DENSE = {"path": "3_Dense", "type": "x.Dense"}
+NORM = {"path": "4_LayerNorm", "type": "x.LayerNorm"}
+SCORES = {"module_output_name": "scores"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "message"),
+    [
+        ([NORM, DENSE], {}, "4_LayerNorm: a LayerNorm must follow a Dense, does not"),
+        ([DENSE, NORM, NORM], {}, "4_LayerNorm: a LayerNorm must follow a Dense, does not"),
+        ([DENSE, NORM], SCORES, "3_Dense: a Dense that writes 'scores' must be the last module"),
+        ([NORMALIZE, DENSE], SCORES, "'scores' must follow no Normalize, and have the activation Identity"),
+        ([DENSE], SCORES | {"activation_function": "torch.nn.Tanh"}, "activation Identity, was Tanh"),
+    ],
+)
+def test_modules_in_other_places_are_refused(
+    sentence: Path, modules: list[Any], config: dict[str, Any], message: str
+) -> None:
+    write(sentence / "modules.json", [TRANSFORMER, POOLING, *modules])
+    sizes = {"in_features": 16, "out_features": 16, "activation_function": "torch.nn.Identity"}
+    write(sentence / "3_Dense" / "config.json", sizes | config)
+
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_checkpoint_info(sentence)
+
+
 def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
     write(sentence / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": True})
     write(sentence / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
@@ -258,7 +284,7 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         ({"model_type": "electra"}, "embedding_size must be an integer, is missing"),
         ({"hidden_size": "16"}, "hidden_size must be an integer, was '16'"),
         ({"layer_norm_eps": "tiny"}, "layer_norm_epsilon must be a number, was 'tiny'"),
-        ({"model_type": "roberta"}, "pad_token_id must be an integer, is missing"),
+        ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id must be an integer, was None"),
         ({"model_type": "roberta", "pad_token_id": 19}, "positions must be at least 1, was 0"),
         (ALBERT | {"num_hidden_groups": 2}, "num_hidden_groups must be 1, was 2: all layers must be one"),
         (ALBERT | {"inner_group_num": 3}, "inner_group_num must be 1, was 3"),
@@ -344,6 +370,11 @@ def test_adapters_are_refused(bert: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"adapter_config\.json: adapters are not supported: merge"):
         read_checkpoint_info(bert)
+
+
+def test_robertas_padding_is_1_by_default(bert: Path) -> None:
+    write(bert / "config.json", BERT | {"model_type": "roberta"})
+    assert read_checkpoint_info(bert).encoder.padding_id == 1
 
 
 def test_distilbert_has_its_own_epsilon(bert: Path) -> None:
@@ -458,8 +489,9 @@ def test_modules_say_how_to_pool(sentence: Path) -> None:
         ({}, ("LABEL_0", "LABEL_1")),  # transformers leaves out what it takes by default
         ({"num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"id2label": {"1": "yes", "0": "no"}}, ("no", "yes")),
+        ({"id2label": {"0": 1, "1": 0}}, ("1", "0")),
         ({"id2label": {"0": "score"}, "problem_type": "multi_label_classification"}, ("score",)),
-        ({"problem_type": "regression"}, None),
+        ({"problem_type": "regression", "num_labels": 1}, ("LABEL_0",)),
         (
             {"architectures": ["BertForTokenClassification"], "num_labels": 3},
             ("LABEL_0", "LABEL_1", "LABEL_2"),
@@ -474,6 +506,71 @@ def test_labels(bert: Path, config: dict[str, Any], labels: tuple[str, ...] | No
     classifier = read_checkpoint_info(bert).encoder.classifier
 
     assert (None if classifier is None else classifier.labels) == labels
+
+
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("config", "scores", "activation"),
+    [
+        ({}, "softmax", None),
+        ({"num_labels": 1}, "sigmoid", "sigmoid"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid", None),
+        ({"problem_type": "single_label_classification"}, "softmax", None),
+        ({"problem_type": "regression", "num_labels": 1}, "identity", "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}, "num_labels": 1}, "sigmoid", "identity"),
+        ({"sbert_ce_default_activation_function": IDENTITY, "num_labels": 1}, "sigmoid", "identity"),
+        ({"sbert_ce_default_activation_function": SIGMOID}, "softmax", "sigmoid"),
+        (
+            {"sentence_transformers": {"activation_fn": "mine.Activation"}, "num_labels": 1},
+            "sigmoid",
+            "sigmoid",
+        ),
+    ],
+)
+def test_what_makes_scores_of_logits(
+    bert: Path, config: dict[str, Any], scores: str, activation: str | None
+) -> None:
+    write(bert / "config.json", BERT | CLASSIFIER | config)
+
+    classifier = read_checkpoint_info(bert).encoder.classifier
+
+    assert classifier is not None
+    assert (classifier.score_activation, classifier.activation) == (scores, activation)
+
+
+def test_an_activation_of_scores_that_is_not_served_is_said(sentence: Path) -> None:
+    write(sentence / "modules.json", [TRANSFORMER])
+    write(sentence / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
+    write(sentence / "config.json", BERT | CLASSIFIER | {"num_labels": 1})
+    write(sentence / SAID_OF_PROMPTS, {"activation_fn": "torch.nn.modules.activation.Tanh"})
+
+    info = read_checkpoint_info(sentence)
+
+    assert info.encoder.classifier is not None
+    assert info.encoder.classifier.activation is None
+    assert info.left_out == ("the activation of scores is not served (Tanh), but the sigmoid is",)
+    write(sentence / "config.json", BERT | CLASSIFIER | {"problem_type": "ranking"})
+    with pytest.raises(CheckpointError, match="problem_type must be one of regression, single_label_"):
+        read_checkpoint_info(sentence)
+
+
+def test_vectors_may_be_cut(sentence: Path) -> None:
+    write(sentence / "config.json", BERT | {"matryoshka_dimensions": [4, 8, 16]})
+    for given, expected, trained in (
+        (8, 8, (4, 8)),
+        (16, None, (4, 8, 16)),
+        (100, None, (4, 8, 16)),
+        (2, 2, None),
+    ):
+        write(sentence / SAID_OF_PROMPTS, {"truncate_dim": given})
+        encoder = read_checkpoint_info(sentence).encoder
+        assert (encoder.truncate_dim, encoder.matryoshka) == (expected, trained)
+    for wrong in (0, -1, "8"):
+        write(sentence / SAID_OF_PROMPTS, {"truncate_dim": wrong})
+        with pytest.raises(CheckpointError, match=f"truncate_dim must be .*, was {wrong!r}"):
+            read_checkpoint_info(sentence)
 
 
 def test_a_cross_encoder_has_a_classifier(sentence: Path) -> None:
@@ -503,6 +600,21 @@ POOLINGS = "pooling must be one of cls, max, mean, mean_sqrt_len_tokens, weighte
             "2_Normalize/config.json",
             {"module_input_name": "token_embeddings"},
             "module_input_name and module_output_name must be 'sentence_embedding', were 'token_embeddings'",
+        ),
+        (
+            "2_Normalize/config.json",
+            {"module_output_name": "scores"},
+            "must be 'sentence_embedding', were 'sentence_embedding' and 'scores'",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"message": {}}},
+            "modality_config must be {'text': {'method': 'forward', 'method_output_name': ",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"module_output_name": "sentence_embedding"},
+            "module_output_name must be 'token_embeddings', was 'sentence_embedding'",
         ),
         (
             "sentence_bert_config.json",

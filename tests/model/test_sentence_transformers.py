@@ -9,11 +9,17 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from tests.checkpoints import DIALECTS, sentence_transformer, tokens_of, write_checkpoint
+from tests.checkpoints import (
+    DIALECTS,
+    modular_cross_encoder,
+    sentence_transformer,
+    tokens_of,
+    write_checkpoint,
+)
 from tokenizers import Tokenizer
 from torch import nn
 
-from polyhead_model import load_checkpoint
+from polyhead_model import load_checkpoint, parameters
 from polyhead_model.config import Pooling
 from polyhead_model.huggingface import ACTIVATIONS
 
@@ -29,8 +35,19 @@ DENSE = (
 """Activations of dense layers after pooling; None stands for `Normalize`."""
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("dialect", DIALECTS)
+OTHER_ACTIVATIONS = ("silu", "swish")
+"""Which no model of these types is made with by default, so that one type is enough."""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "activation"),
+    [
+        (dialect, activation)
+        for dialect in DIALECTS
+        for activation in ACTIVATIONS
+        if dialect == "bert" or activation not in OTHER_ACTIVATIONS
+    ],
+)
 def test_every_activation(dialect: str, activation: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "bare", dialect, activation=activation)
 
@@ -48,6 +65,31 @@ def test_dense_layers(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "bare", "bert")
 
     compare(tmp_path, "bert", [("mean", False, dense) for dense in DENSE] + [("last", True, DENSE[1])])
+
+
+@pytest.mark.parametrize("scores", [1, 3])
+def test_cross_encoders_of_modules(scores: int, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "bare", "bert", inputs=["token_type_ids"])
+    theirs = modular_cross_encoder(tmp_path / "bare", scores=scores)
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    pairs = [("the cat", text) for text in TEXTS]
+
+    checkpoint = load_checkpoint(tmp_path / "saved")
+
+    batch = theirs.tokenizer(*zip(*pairs, strict=True), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        ours = checkpoint.encoder(
+            batch["input_ids"], batch["attention_mask"].sum(1), token_type_ids=batch["token_type_ids"]
+        )
+    expected = theirs.predict(pairs, convert_to_tensor=True).reshape(len(pairs), scores)
+    torch.testing.assert_close(ours.logits, expected, rtol=1e-5, atol=1e-5)
+    classifier = checkpoint.encoder.config.classifier
+    assert (ours.pooled, checkpoint.left_out) == (None, ())
+    assert classifier is not None
+    assert classifier.activation == "identity"
+    assert parameters(checkpoint.encoder.config) == sum(
+        each.numel() for each in checkpoint.encoder.parameters()
+    )
 
 
 def compare(

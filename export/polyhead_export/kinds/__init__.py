@@ -99,7 +99,9 @@ def _undefined(config: EncoderConfig) -> Mapping[str, str]:
         and ", which computes one token in the last layer: this encoder pools or classifies others than the "
         "first (cls) or the last, or its layers are not blocks of self-attention",
         ContactsGraph.name: config.contacts is None and ": this encoder has no regression that predicts them",
-        SparseGraph.name: config.splade is None and ": this encoder has no head that weighs words (SPLADE)",
+        SparseGraph.name: config.splade is None
+        and config.lexical is None
+        and ": this encoder has no head that weighs words (SPLADE)",
         MaxSimGraph.name: config.token_vectors is None
         and ": this encoder has no token vectors (late interaction)",
     }

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 from polyhead_proto.names import LOGITS, SPANS, TEXT, TEXT_PAIR, TRUNCATE
 from polyhead_proto.outputs.evidence import EvidencePair
-from polyhead_proto.outputs.probabilities import probabilities
+from polyhead_proto.outputs.scores import best_first, scores_of
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
@@ -58,7 +58,7 @@ class ScoringOptions(CutOptions):
     """What its calls that give scores may say."""
 
     raw_scores: bool | None = None
-    """Whether scores are logits: by default probabilities"""
+    """Whether scores are logits: by default what TEI or transformers makes of these"""
 
 
 # ---- Vectors -----------------------------------------------------------------------------------
@@ -235,9 +235,11 @@ async def predict(body: PredictBody, caller: Inferring) -> Response:
     names = dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]")
     (logits,), _ = joined(await answer_list(caller, signature, message, texts, names))
     names_of = labels_of(signature)
+    activation = signature.outputs[output_of(signature, LOGITS) or ""].scores
+    scores = scores_of(logits, "identity" if body.raw_scores else activation)
     labels = [
-        [{"label": names_of[at], "score": row[at]} for at in np.argsort(-row, kind="stable").tolist()]
-        for row in (logits if body.raw_scores else probabilities(logits))
+        [{"label": names_of[at], "score": of[at]} for at in best_first(row).tolist()]
+        for row, of in zip(logits, scores, strict=True)
     ]
     content = orjson.dumps(labels[0] if is_single else labels, option=orjson.OPT_SERIALIZE_NUMPY)
     return await caller.json([content])

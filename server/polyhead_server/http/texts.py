@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polyhead_proto import names
 from polyhead_proto.datatypes import unpack_strings
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
-from polyhead_proto.outputs.probabilities import probabilities
+from polyhead_proto.outputs.scores import best_first, scores_of
 from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
@@ -220,7 +220,7 @@ async def rank(
         texts: B texts.
         options: The query, and what else the caller says.
         score: What the reply calls a score.
-        raw_scores: Whether scores are logits.
+        raw_scores: Whether scores are logits; otherwise they are the sigmoid of these, as TEI's.
 
     Returns:
         What the reply says of all texts, the best first, of equal ones the earlier; and the number of tokens.
@@ -254,9 +254,9 @@ async def rank(
         written_bytes=_PAIR_BYTES * count,
     )
     (logits, *written), tokens = joined(chunks)
-    scores = (logits if raw_scores else probabilities(logits))[:, 0]
+    scores = scores_of(logits, "identity" if raw_scores else "sigmoid")[:, 0]
     ranked = []
-    for at in np.argsort(-scores, kind="stable").tolist():
+    for at in best_first(logits[:, 0]).tolist():
         evidence = {"evidence": orjson.Fragment(written[0][at].item())} if written else {}
         ranked.append({"index": at, score: float(scores[at]), **evidence})
     return ranked, tokens

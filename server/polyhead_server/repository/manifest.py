@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.outputs.scores import ScoreActivation
 from polyhead_server.errors import RepositoryError, listed, quoted
 from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository.files import read_regular
@@ -91,6 +92,10 @@ class Tensor(_Model):
     """The numbers of the heads along the axis of heads, where others were pruned; None: all, from 0."""
     labels: tuple[str, ...] | None = None
     """Names along the last axis."""
+    scores: ScoreActivation | None = None
+    """What makes scores of logits; None: the sigmoid of a single one, or the softmax of several."""
+    activation: ScoreActivation | None = None
+    """What the checkpoint's own library makes of logits; None: nothing says so."""
 
     @property
     def letters(self) -> set[str]:
@@ -176,7 +181,9 @@ class ManifestEncoder(_Model):
     vocabulary: Size | None = None
     pooling: str | None = None
     normalise: bool = False
-    """Whether pooled vectors have length 1."""
+    """Whether pooled vectors have length 1, before they are cut."""
+    truncate_dim: Size | None = None
+    """How many of their first dimensions are left; None: all."""
     matryoshka: tuple[Size, ...] | None = None
     """The numbers of dimensions to which pooled vectors were trained to be cut; empty: any; None: none."""
     dense: tuple[dict[str, Any], ...] = ()

@@ -325,7 +325,7 @@ def _spec(tensor: Tensor, manifest: Manifest) -> TensorSpec:
         fields[name] = sizes.get(fields[name], fields[name])  # the letter of an axis that is fixed
     if tensor.role == names.POOLED:
         fields |= {
-            "unit": manifest.encoder.normalise,
+            "unit": manifest.encoder.normalise and manifest.encoder.truncate_dim is None,
             "matryoshka": manifest.encoder.matryoshka,
             "ranges": {int(count): np.array(both, np.float32) for count, both in manifest.ranges.items()},
         }

@@ -36,7 +36,7 @@ _LIMITS = (
 
 _OF_TENSORS = (
     *("axes", "role", "fill", "below", "range", "layer", "layers", "heads", "labels"),
-    *("unit", "matryoshka"),
+    *("scores", "activation", "unit", "matryoshka"),
 )
 """The fields of tensors that metadata shows."""
 
