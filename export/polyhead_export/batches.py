@@ -23,7 +23,7 @@ def batches_of_sentences(
     tokenizer: TokenizerFile, config: EncoderConfig, sentences: Sequence[str]
 ) -> list[dict[str, Tensor]]:
     """Tokenise sentences, cut to the longest text that is served, into batches of similar lengths."""
-    texts = token_ids(tokenizer.path, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
+    texts = token_ids(tokenizer, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
     rows = sorted(texts, key=len)
     batches: list[dict[str, Tensor]] = []
     while rows:

@@ -22,7 +22,6 @@ from polyhead_export.triton import triton_config
 from polyhead_export.version import write_version
 from polyhead_export.weights import hash_of
 from polyhead_model import Encoder
-from polyhead_model.checkpoint_files import read_object
 from polyhead_model.insight.token_classes import token_classes
 from polyhead_proto.drift import SENTENCES
 
@@ -149,7 +148,7 @@ def export_family(
             "sentences are for the ranges of pooled vectors, and for the drift of int8, of an encoder with a "
             "tokenizer"
         )
-    classes = () if tokenizer is None else token_classes(read_object(tokenizer.path))
+    classes = () if tokenizer is None else token_classes(tokenizer.parts())
     kinds = kinds_of(encoder.config, graphs, attention_layers, classes)
     target = repository / name / str(version)
     check_place(target)

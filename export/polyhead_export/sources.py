@@ -159,6 +159,7 @@ def from_checkpoint(
         if checkpoint.tokenizer is not None:
             tokenizer = TokenizerFile(
                 path=checkpoint.tokenizer,
+                content=checkpoint.tokenizer_content,
                 max_tokens=checkpoint.max_tokens,
                 prompt=checkpoint.prompts.default,
                 prompts=checkpoint.prompts.texts,

@@ -1,6 +1,7 @@
 """The tokenizer of a family, and whether it fits the encoder."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ class TokenizerFile:
 
     path: Path
     """A `tokenizer.json` of the `tokenizers` library."""
+    content: str | None = None
+    """What is served instead of the file's content."""
     max_tokens: int
     """The longest text; a longer one is rejected, or truncated where the request asks for it."""
     prompt: str = ""
@@ -33,6 +36,18 @@ class TokenizerFile:
     """Whether the encoder gets the token types of the file's template; None if that is not known, so that
     pairs of texts, which alone have several, are not served."""
 
+    def text(self) -> str:
+        """Return the `tokenizer.json` that is served."""
+        return self.path.read_bytes().decode() if self.content is None else self.content
+
+    def parts(self) -> dict[str, object]:
+        """Return what is in it.
+
+        Raises:
+            CheckpointError: The file is not JSON.
+        """
+        return read_object(self.path) if self.content is None else json.loads(self.content)
+
 
 def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
     """Check that the encoder has an embedding for every token id and every token type of the tokenizer.
@@ -43,7 +58,7 @@ def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
     """
     if config.vocabulary is None:
         raise ExportError(f"{tokenizer.path}: an encoder of vectors takes no tokenizer")
-    contents = read_object(tokenizer.path)
+    contents = tokenizer.parts()
     largest = largest_token_id(contents)
     if largest >= config.vocabulary:
         raise ExportError(
@@ -64,7 +79,7 @@ def takes_pairs(tokenizer: TokenizerFile, config: EncoderConfig) -> bool:
     Raises:
         CheckpointError: The file is not JSON.
     """
-    largest_type = largest_token_type(read_object(tokenizer.path), pair=True)
+    largest_type = largest_token_type(tokenizer.parts(), pair=True)
     if not largest_type or not config.types or tokenizer.gives_token_types is False:
         return largest_type is not None
     return tokenizer.gives_token_types is True and largest_type < config.types
@@ -74,7 +89,7 @@ def describe_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> dict[
     """Return what the manifest has of a tokenizer."""
     return {
         "file": TOKENIZER,
-        "sha256": hashlib.sha256(tokenizer.path.read_bytes()).hexdigest(),
+        "sha256": hashlib.sha256(tokenizer.text().encode()).hexdigest(),
         "max_tokens": tokenizer.max_tokens,
         "prompt": tokenizer.prompt,
         "prompts": dict(tokenizer.prompts),

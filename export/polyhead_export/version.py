@@ -3,7 +3,6 @@
 A graph that cannot be verified is left out, and the others do not depend on it.
 """
 
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -90,7 +89,7 @@ def write_version(
     for kind, model in models.items():
         ir.save(model, folder / kind.file)
     if tokenizer is not None:
-        shutil.copyfile(tokenizer.path, folder / TOKENIZER)
+        (folder / TOKENIZER).write_bytes(tokenizer.text().encode())
 
     judge: Judge
     if precision in IN_16_BITS:
@@ -98,7 +97,7 @@ def write_version(
     elif precision == "int8":
         texts = None
         if tokenizer is not None:
-            texts = token_ids(tokenizer.path, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
+            texts = token_ids(tokenizer, sentences, tokenizer.max_tokens, prompt=tokenizer.prompt)
         judge = JudgeInInt8(encoder, folder, traced, texts)
     else:
         judge = JudgeInFp32(encoder, folder)

@@ -23,6 +23,7 @@ from polyhead_model.encoder import Encoder
 from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 from polyhead_model.sentence_modules import Prompts
+from polyhead_model.tokenizer_classes import served_tokenizer
 from polyhead_model.tokenizer_files import gives_token_types
 
 WEIGHTS = "model.safetensors"
@@ -42,6 +43,8 @@ class Checkpoint:
     """The model_type of config.json: "bert", "roberta", …"""
     tokenizer: Path | None
     """Its tokenizer.json, if there is one."""
+    tokenizer_content: str | None
+    """What is served of it, which tokenises as transformers does with all of the folder's files."""
     gives_token_types: bool | None
     """Whether the encoder gets the tokenizer's token types; None if releases of transformers differ."""
     max_tokens: int
@@ -73,6 +76,7 @@ def load_checkpoint(
         CheckpointError: A file is missing, damaged, not supported, or a pickle.
     """
     info = read_checkpoint_info(Path(folder), prompt_name=prompt_name, pooling=pooling, normalise=normalise)
+    text = None if info.tokenizer is None else served_tokenizer(info.folder, info.model_type)
     tensors = _read_tensors(info.folder)
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
@@ -84,10 +88,15 @@ def load_checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
         tokenizer=info.tokenizer,
+        tokenizer_content=None if text is None else text.content,
         gives_token_types=gives_token_types(info.folder, info.model_type),
         max_tokens=info.max_tokens,
         prompts=info.prompts,
-        left_out=(*_head(info, tensors), *info.left_out, *_other_tokenizer(info)),
+        left_out=(
+            *_head(info, tensors),
+            *info.left_out,
+            *(_other_tokenizer(info) if text is None else text.left_out),
+        ),
     )
 
 

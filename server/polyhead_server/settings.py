@@ -193,6 +193,10 @@ class Settings:
     max_request_tokens: Annotated[int, _AtLeastOne] = 32_768
     """Most tokens (B × T, with padding) in one request; and 128 times as many bytes of text."""
 
+    truncate: bool = False
+    """Cut texts that are too long instead of rejecting them, unless a request says otherwise (truncate).
+    Clients of OpenAI's API cannot ask for it."""
+
     max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
     """Most tokens to compute that wait for one model. Requests over it are rejected at once."""
 

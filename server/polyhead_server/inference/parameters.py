@@ -108,8 +108,8 @@ class OutputParameters:
 class RequestParameters:
     """The parameters of a whole request."""
 
-    truncate: bool = False
-    """Cut texts that are too long."""
+    truncate: bool | None = None
+    """Cut texts that are too long. None: as the server is set."""
     prompt_name: str | None = None
     """The name of the prompt to put before texts; empty for none. None: the default prompt."""
     parts: bool = False
@@ -128,8 +128,8 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
     Raises:
         InvalidRequestError: A parameter is unknown or of the wrong type.
     """
-    truncate = parts = False
-    prompt_name = None
+    parts = False
+    truncate = prompt_name = None
     timeout = priority = 0
     rest: dict[str, pb.InferParameter] = {}
     for name, parameter in parameters.items():

@@ -149,12 +149,13 @@ def _tokenise(
     model = template.model
     if model.tokeniser is None:
         raise AssertionError("only models with a tokeniser take text")
+    truncate = template.parameters.truncate
     made = model.tokeniser.encode(
         texts[TEXT],
         texts.get(TEXT_PAIR),
         prompt=template.prompt,
         form=template.form,
-        truncate=template.parameters.truncate,
+        truncate=settings.truncate if truncate is None else truncate,
         max_total=settings.max_request_tokens,
         with_tokens=TOKENS in template.extras,
         with_spans=SPANS in template.extras,

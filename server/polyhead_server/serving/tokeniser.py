@@ -9,19 +9,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import BPE
 
 from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.repository.manifest import Manifest, ManifestForm
 from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
+from polyhead_server.serving.long_texts import LongTexts, Truncated
 
 _MAX_CHARACTERS_PER_TOKEN = 256
-"""No text has longer tokens on average: one with more characters is too long without being tokenised."""
+"""A text with longer tokens on average is rejected without being tokenised, unless it is to be truncated."""
 
 _MIN_CHARACTERS_PER_TOKEN = 16
 """The same where a tokeniser makes several characters of one; real text has four or five."""
@@ -70,7 +72,9 @@ class Words:
         unknown = model.get("unk_token")
         self._unknown = model.get("unk_id") if unknown is None else tokenizer.token_to_id(unknown)
 
-    def spans(self, given: str | tuple[str, str], encoding: Encoding, prompt: int) -> NDArray[np.int32]:
+    def spans(
+        self, given: str | tuple[str, str], encoding: Encoding | Truncated, prompt: int
+    ) -> NDArray[np.int32]:
         """Locate tokens.
 
         Args:
@@ -129,10 +133,15 @@ class Tokeniser:
     ) -> None:
         self.max_tokens = max_tokens
         self._whole = _load(path)
+        side: Literal["left", "right"] = (self._whole.truncation or {"direction": "right"})["direction"]
+        # Published files often hold the limits of their training.
+        self._whole.no_truncation()
+        self._whole.no_padding()
         parts = json.loads(self._whole.to_str())
         self._words = Words(self._whole, parts["model"])
         expansion, self._has_compatibility_forms = check_expansion(self._whole, parts, path.name)
         self._expansion = max(1, expansion // BERT_EXPANSION)
+        self._long = LongTexts(self._whole, _CHARACTERS_AT_ONCE // self._expansion, self._size, side)
         self._cut: dict[int, Tokenizer] = {}
         """By the most tokens that they leave."""
         for form in (PLAIN, *forms):
@@ -147,7 +156,8 @@ class Tokeniser:
                     f"{path.name} adds {special} special tokens to each {'pair' if pairs else 'text'}: "
                     f"the most tokens of a text must be more than that, was {room}"
                 )
-            tokenizer.enable_truncation(room)
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(room, direction=side)
             self._cut[room] = tokenizer
 
     def _most(self, form: ManifestForm) -> int | None:
@@ -182,8 +192,8 @@ class Tokeniser:
             pairs: B texts, each the second of a pair.
             prompt: What precedes each of `texts`.
             form: What else is done to them.
-            truncate: Cut a text that is too long, keeping its special tokens, instead of rejecting it; of a
-                pair, the longer text first.
+            truncate: Cut a text that is too long, on the tokeniser's side and keeping its special tokens,
+                instead of rejecting it; of a pair, the longer text first.
             max_total: The most tokens of the padded batch, B × T.
             with_tokens: Return the tokens, too.
             with_spans: Return where they are in the texts, too.
@@ -196,10 +206,11 @@ class Tokeniser:
         if prompt:
             texts = [prompt + text for text in texts]
         most, added = self._most(form), _prefix_tokens(form)
-        texts = self._within_limits(TEXT, texts, most, truncate=truncate, max_total=max_total)
-        if pairs is not None:
-            pairs = self._within_limits(TEXT_PAIR, pairs, most, truncate=truncate, max_total=max_total)
-        tokenizer = self._cut[most - added] if truncate and most is not None else self._whole
+        cut = self._cut[most - added] if truncate and most is not None else None
+        tokenizer = cut or self._whole
+        if cut is None:
+            self._check_limits(TEXT, texts, most, max_total=max_total)
+            self._check_limits(TEXT_PAIR, pairs or (), most, max_total=max_total)
         # The fast variant leaves tokens and offsets empty.
         encode = tokenizer.encode_batch if with_tokens or with_spans else tokenizer.encode_batch_fast
         ids: list[list[int]] = []
@@ -207,8 +218,13 @@ class Tokeniser:
         tokens: list[list[str]] = []
         spans: list[NDArray[np.int32]] = []
         with _panics_as_errors():
-            for portion in _portions(texts, pairs, _CHARACTERS_AT_ONCE // self._expansion):
-                for given, encoding in zip(portion, encode(portion), strict=True):
+            for portion, size in self._portions(texts, pairs):
+                encodings: Sequence[Encoding | Truncated]
+                if cut is not None and most is not None and size > self._long.window:  # of one text or pair
+                    encodings = [self._long.truncate(portion[0], cut, most - added, f"text[{len(ids)}]")]
+                else:
+                    encodings = encode(portion)
+                for given, encoding in zip(portion, encodings, strict=True):
                     self._check_length(len(ids), len(encoding), added, most, is_pair=pairs is not None)
                     ids.append(encoding.ids)
                     types.append(encoding.type_ids)
@@ -248,31 +264,39 @@ class Tokeniser:
     def _token(self, number: int | None) -> str | None:
         return None if number is None else self._whole.id_to_token(number)
 
-    def _within_limits(
-        self, name: str, texts: Sequence[str], most: int | None, *, truncate: bool, max_total: int
-    ) -> list[str]:
-        """Cut or reject texts so long that tokenising them would waste memory."""
-        is_limited, most = most is not None, max_total if most is None else most
+    def _check_limits(self, name: str, texts: Sequence[str], most: int | None, *, max_total: int) -> None:
+        """Reject texts so long that tokenising them would waste memory."""
+        most = max_total if most is None else most
         longest = most * max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
-        if truncate and is_limited:
-            return [self._cut_to(longest, text) for text in texts]
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
                 raise InvalidRequestError(
                     f"{name}[{index}] must be at most {most} tokens and {longest} characters, was "
                     f"{size} characters: shorten it or set the parameter truncate to true"
                 )
-        return list(texts)
 
     def _size(self, text: str) -> int:
         """Count a text's characters, in compatibility forms where the tokeniser makes such."""
         return len(unicodedata.normalize("NFKD", text)) if self._has_compatibility_forms else len(text)
 
-    def _cut_to(self, longest: int, text: str) -> str:
-        text = text[:longest]
-        while (size := self._size(text)) > longest:
-            text = text[: len(text) * longest // size]
-        return text
+    def _portions(
+        self, texts: Sequence[str], pairs: Sequence[str] | None
+    ) -> Iterator[tuple[list[str | tuple[str, str]], int]]:
+        """Group texts or pairs by their characters, and return how many those are, at least.
+
+        Tokenising takes about 300 bytes of memory for each. What is too long is alone in its group.
+        """
+        most = self._long.window
+        portion: list[str | tuple[str, str]] = []
+        characters = 0
+        for text, pair in zip(texts, pairs or ("",) * len(texts), strict=True):
+            size = self._size(text[: most + 1]) + self._size(pair[: most + 1])
+            if portion and characters + size > most:
+                yield portion, characters
+                portion, characters = [], 0
+            portion.append(text if pairs is None else (text, pair))
+            characters += size
+        yield portion, characters
 
     def _check_length(self, index: int, length: int, added: int, most: int | None, *, is_pair: bool) -> None:
         if length == 0:
@@ -323,22 +347,6 @@ def check_total(batch: int, tokens: int, max_total: int, letter: str = "T") -> N
         )
 
 
-def _portions(
-    texts: Sequence[str], pairs: Sequence[str] | None, size: int
-) -> Iterator[list[str | tuple[str, str]]]:
-    """Group texts or pairs by their characters: tokenising takes about 300 bytes of memory for each."""
-    portion: list[str | tuple[str, str]] = []
-    characters = 0
-    for index, text in enumerate(texts):
-        pair = "" if pairs is None else pairs[index]
-        if portion and characters + len(text) + len(pair) > size:
-            yield portion
-            portion, characters = [], 0
-        portion.append(text if pairs is None else (text, pair))
-        characters += len(text) + len(pair)
-    yield portion
-
-
 def open_tokeniser(folder: Path, manifest: Manifest) -> Tokeniser | None:
     """Open the tokeniser of a version; None where it has none.
 
@@ -361,9 +369,8 @@ def _load(path: Path) -> Tokenizer:
             tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
         raise RepositoryError(f"{path.name} cannot be read as a tokeniser") from error
-    # Published files often hold the limits of their training.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    if isinstance(tokenizer.model, BPE):
+        tokenizer.model.dropout = None  # noise for training
     return tokenizer
 
 

@@ -115,6 +115,51 @@ def test_a_text_far_too_long_is_cut_all_the_same(tokeniser: Tokeniser) -> None:
     assert list(cut.tokens[0]) == ["[CLS]", *["the", "cat", "sat"] * 4, "the", "cat", "[SEP]"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        " " * 70_000 + "the cat sat",
+        "\t\n" * 150_000 + "the cat " + " " * 300_000 + "sat",
+        (" " * 300).join(LONG.split()),
+        "the\0" + "\0" * 5000 + " cat sat on a red sofa",
+        "x" * 150_000 + " the cat",
+    ],
+)
+def test_what_a_tokeniser_drops_does_not_count(tokeniser: Tokeniser, file: Path, text: str) -> None:
+    ours = tokeniser.encode([text, "cat"], truncate=True, max_total=1000, with_spans=True)
+    theirs = reference(file)(text, truncation=True, max_length=16, return_offsets_mapping=True)
+
+    length = ours.lengths[0]
+    assert ours.input_ids[0, :length].tolist() == theirs["input_ids"]
+    assert ours.spans is not None
+    assert ours.spans[0, 1 : length - 1, :2].tolist() == [list(at) for at in theirs["offset_mapping"][1:-1]]
+
+
+def test_text_is_cut_on_the_side_of_the_file(changed: Changed) -> None:
+    side = {"direction": "Left", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
+    tokeniser = Tokeniser(changed({"truncation": side}), max_tokens=6, pairs=True)
+
+    texts = ["the big dog and the small cat", "cat sat " * 40_000]
+    ours = tokeniser.encode(texts, truncate=True, max_total=100)
+
+    assert [list(row) for row in ours.tokens] == [
+        ["[CLS]", "and", "the", "small", "cat", "[SEP]"],
+        ["[CLS]", *["cat", "sat"] * 2, "[SEP]"],
+    ]
+
+
+def test_dropout_is_off(tmp_path: Path) -> None:
+    """It merges at random, for training."""
+    merges = [("a", "b"), ("ab", "ab")]
+    noisy = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "abab": 3}, merges, dropout=0.9))
+    noisy.save(str(tmp_path / "tokenizer.json"))
+
+    made = Tokeniser(tmp_path / "tokenizer.json", max_tokens=64).encode(
+        ["ab" * 40], truncate=False, max_total=100
+    )
+    assert made.input_ids.tolist() == [[3] * 20]
+
+
 def test_a_prompt_stands_before_every_text(file: Path) -> None:
     tokeniser = Tokeniser(file, max_tokens=16)
 
