@@ -27,6 +27,9 @@ _OWNED_GRPC_OPTIONS = {
     "grpc.so_reuseport": "--workers",
 }
 
+TASKS = ("embed", "embed_sparse", "rerank", "classify", "tokenize")
+"""What a family can do with texts, in the calls of HTTP."""
+
 _ORIGIN = re.compile(
     r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?"
 )
@@ -96,6 +99,15 @@ def _check_origins(_type: object, origins: Sequence[str]) -> None:
 def _check_http_port(type_: object, port: int | str) -> None:
     if isinstance(port, int):
         _PORT(type_, port)
+
+
+def _check_defaults(_type: object, defaults: Sequence[str]) -> None:
+    for given in defaults:
+        task, _, family = given.partition("=")
+        if task not in TASKS or not family:
+            raise ValueError(
+                f"a default must be TASK=FAMILY with one of the tasks {', '.join(TASKS)}, was {given!r}"
+            )
 
 
 def _check_grpc_options(_type: object, options: Sequence[str]) -> None:
@@ -246,6 +258,12 @@ class Settings:
     """Web origin whose pages may call over HTTP, such as https://example.org. May be given several times.
     Requests of other pages are rejected."""
 
+    default: Annotated[
+        tuple[str, ...], Parameter(group="HTTP", negative=(), show_default=False, validator=_check_defaults)
+    ] = ()
+    """The family of calls over HTTP that name none, for a task: TASK=FAMILY, such as embed=minilm. May be
+    given several times. Tasks are embed, embed_sparse, rerank, classify and tokenize."""
+
     # ---- Security ---------------------------------------------------------------------------------
 
     tls_cert: Annotated[Path | None, _Security] = None
@@ -262,6 +280,11 @@ class Settings:
 
     management_token_file: Annotated[Path | None, _Security] = None
     """File of tokens for callers that load and unload models. These tokens also open everything else."""
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """By task: the family of calls that name none."""
+        return dict(given.split("=", 1) for given in self.default)
 
     @property
     def max_text_bytes(self) -> int:

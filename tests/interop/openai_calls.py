@@ -68,7 +68,7 @@ def fail(client: openai.OpenAI) -> None:
         (openai.BadRequestError, client, {"dimensions": 385}),
         (openai.BadRequestError, client, {"extra_body": {"output_dtype": "ubinary"}}),  # as base64
         (openai.BadRequestError, client, {"input": []}),
-        (openai.BadRequestError, client, {"extra_body": {"normalize": False}}),
+        (openai.BadRequestError, client, {"extra_body": {"normalise": False}}),
         (openai.PermissionDeniedError, client.with_options(api_key="another"), {}),
         (openai.AuthenticationError, client, {"extra_headers": {"Authorization": openai.Omit()}}),
         (

@@ -1,4 +1,4 @@
-"""Calls a polyhead server with LangChain's and LlamaIndex's rerankers and embedders, unmodified.
+"""Calls a polyhead server with clients of LangChain, LlamaIndex, Cohere and Hugging Face, unmodified.
 
     python retrieval_calls.py URL TOKEN <GIVEN >GOT
 
@@ -85,6 +85,30 @@ def llama_index_ranks(reranker: Any, query: str, texts: list[str]) -> list[tuple
     return [(found.text, found.score) for found in reranker.postprocess_nodes(nodes, query_str=query)]
 
 
+def hub(query: str, texts: list[str]) -> dict[str, Any]:
+    """Call with Hugging Face's client, which sends `parameters` with all that it has no other way for."""
+
+    def client(path: str, **headers: str) -> InferenceClient:
+        return InferenceClient(model=URL + path, token=TOKEN, headers=headers)
+
+    first, *_ = client(f"/predict?model={RERANKER}").text_classification(query, top_k=1)
+    (again,) = client("/", **{"x-polyhead-model": RERANKER}).text_classification(query)
+    assert first == again
+    vectors = client("/").feature_extraction(texts[:-1], prompt_name="query", truncation_direction="right")
+    return {
+        "label": [first.label, first.score],
+        "similar": client("/similarity").sentence_similarity(query, other_sentences=texts[:-1]),
+        "root": vectors.tolist(),
+    }
+
+
+def cohere_ranks(query: str, texts: list[str]) -> list[tuple[str, float]]:
+    """Rank with Cohere's own client, and what haystack's component adds by default."""
+    client = cohere.ClientV2(TOKEN, base_url=URL)
+    reply = client.rerank(model=RERANKER, query=query, documents=texts, top_n=TOP, max_tokens_per_doc=4096)
+    return [(texts[one.index], one.relevance_score) for one in reply.results]
+
+
 def main() -> None:
     """Make every call."""
     query, *texts = json.load(sys.stdin)
@@ -97,11 +121,13 @@ def main() -> None:
     ranks = {
         "langchain": langchain_ranks(query, texts),
         "llama index": llama_index_ranks(by_cohere, query, texts),
+        "cohere": cohere_ranks(query, texts),
     }
     # This one neither asks for long texts to be cut, nor writes "Bearer" itself.
     by_tei = TextEmbeddingInference(base_url=URL, auth_token=f"Bearer {TOKEN}", top_n=TOP)
     short = llama_index_ranks(by_tei, query, texts[:-1])
-    json.dump({"embeds": embeds, "ranks": ranks, "short": short}, sys.stdout)
+    others = hub(query, texts)
+    json.dump({"embeds": embeds, "ranks": ranks, "short": short, "hub": others}, sys.stdout)
 
 
 main()

@@ -116,6 +116,12 @@ def infer_at_once(client: Any, got: dict[str, Any]) -> None:
     async def run() -> None:
         async with triton_aio.InferenceServerClient(ADDRESS) as aio:
             assert await aio.is_server_ready()
+            # It does not decompress these, though it asks for gzip.
+            metadata = await aio.get_model_metadata("tiny.attention", headers=bearer())
+            config = await aio.get_model_config("tiny.attention", headers=bearer())
+            assert metadata["name"] == config["name"] == "tiny.attention"
+            assert await aio.get_model_repository_index(headers=bearer())
+            assert (await aio.get_inference_statistics(headers=bearer()))["model_stats"]
             result = await aio.infer("tiny", vectors(), headers=bearer())
             got["vectors with asyncio"] = result.as_numpy("output")
 
@@ -123,6 +129,12 @@ def infer_at_once(client: Any, got: dict[str, Any]) -> None:
 
 
 def fail(client: Any) -> None:
+    reason = None
+    try:
+        client.register_system_shared_memory("mine", "/mine", 8, headers=bearer())
+    except triton.InferenceServerException as error:
+        reason = error.message()
+    assert reason == "shared memory is not offered: send the tensors in the request"
     for status, model, inputs, headers in (
         ("404", "nothing", vectors(), bearer()),
         ("400", "tiny", vectors()[1:], bearer()),

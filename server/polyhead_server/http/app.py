@@ -2,27 +2,27 @@
 
 import asyncio
 import re
+import time
 from importlib.metadata import version
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
-from starlette.types import Receive, Send
 
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import shorten
-from polyhead_server.http import cohere, oip, openai, tei
-from polyhead_server.http.caller import AnyCaller, Application, Service, make_router, with_callers
+from polyhead_server.http import cohere, models, oip, openai, tei, tokens
+from polyhead_server.http.caller import Service
 from polyhead_server.http.errors import OPEN_INFERENCE, OPENAI, plain_reply
+from polyhead_server.http.fields import Described
+from polyhead_server.http.routes import AnyCaller, Application, make_router, with_callers
 from polyhead_server.observability.metrics import any_ready, exposition
 
-_COMPRESS_FROM = 1024
-_NO_GZIP = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
+_SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory(/.*)?")
 
 _REQUEST_ID = {
     "name": REQUEST_ID,
@@ -33,9 +33,16 @@ _REQUEST_ID = {
 }
 
 probes_router = make_router(OPEN_INFERENCE)
-observations_router = make_router(OPEN_INFERENCE, "ServerMetadata")
+observations_router = make_router(OPEN_INFERENCE, "ServerMetadata", compresses=True)
 _TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 _IN_TEXT: dict[int | str, dict[str, Any]] = {200: _TEXT}
+
+
+class Health(Described):
+    """A worker is ready."""
+
+    unix: float
+    """The time, in seconds since the epoch, as infinity gives it"""
 
 
 @probes_router.get("/healthz", response_class=Response, responses=_IN_TEXT)
@@ -52,6 +59,14 @@ async def any_worker_ready() -> Response:
     if any_ready():
         return PlainTextResponse("ok\n")
     return PlainTextResponse("not ready: loading, draining, or without a model\n", 503)
+
+
+@probes_router.get("/health", response_model=Health, responses={503: {"description": "It is not", **_TEXT}})
+async def any_worker_healthy() -> Response:
+    """Say whether any worker is ready, as Text Embeddings Inference and infinity do."""
+    if any_ready():
+        return Response(orjson.dumps({"unix": time.time()}), media_type="application/json")
+    return await any_worker_ready()
 
 
 @observations_router.get("/metrics", response_class=Response, responses=_IN_TEXT)
@@ -97,8 +112,10 @@ def create_application(service: Service) -> Application:
             oip.infer_router,  # first, since routes are tried in order
             openai.embeddings_router,
             tei.tei_router,
+            tokens.tokens_router,
             cohere.cohere_router,
-            openai.models_router,
+            models.models_router,
+            models.info_router,
             oip.server_router,
             oip.index_router,
             oip.model_router,
@@ -106,7 +123,6 @@ def create_application(service: Service) -> Application:
         ]
     for router in routers:
         application.include_router(router, dependencies=bearer)
-    application.add_middleware(_GZip, minimum_size=_COMPRESS_FROM, compresslevel=1)
     if service.settings.http_origin:
         application.add_middleware(
             CORSMiddleware,
@@ -116,14 +132,6 @@ def create_application(service: Service) -> Application:
             expose_headers=["*"],
         )
     return with_callers(application, service)
-
-
-class _GZip(GZipMiddleware):
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Compress nothing for callers that refuse it: Starlette looks for the name alone."""
-        if _NO_GZIP.search(scope["caller"].header("accept-encoding")):
-            scope = {**scope, "headers": [one for one in scope["headers"] if one[0] != b"accept-encoding"]}
-        await super().__call__(scope, receive, send)
 
 
 class _Application(FastAPI):
@@ -146,4 +154,6 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     style = OPENAI if path.startswith("/v1/") else OPEN_INFERENCE
     message = f"{detail}: {request.method} {shorten(path)}; docs/http.md lists the paths"
+    if _SHARED_MEMORY.fullmatch(path):
+        status, message = 501, "shared memory is not offered: send the tensors in the request"
     return plain_reply(status, message, style, headers)

@@ -34,6 +34,9 @@ _KEY, _ARRAY = 4, 8
 _VALUE_BYTES = 64
 """What a value takes in memory, about: a number 32, a short string 60."""
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""What some of Windows' programs begin a file in UTF-8 with."""
+
 _LESS = "send fewer texts in a request, or tensors of an infer request in binary (docs/http.md)"
 
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -129,6 +132,8 @@ def read_json(text: bytearray) -> tuple[Any, int]:
     """
     if len(text) > MAX_JSON_BYTES:
         raise TooLargeError(f"JSON must have at most {MAX_JSON_BYTES} bytes, had {len(text)}: {_LESS}")
+    if text.startswith(_BYTE_ORDER_MARK):
+        del text[: len(_BYTE_ORDER_MARK)]
     values = _values(text)
     if values > MAX_VALUES and (values := _values_outside_strings(text)) > MAX_VALUES:
         raise TooLargeError(

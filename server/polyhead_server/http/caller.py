@@ -1,38 +1,29 @@
-"""One request: who may call, what it says, what is read of it, and what it holds until its reply is sent.
-
-A router has endpoints of one API, which write errors in the same form and are the same procedure of gRPC.
-"""
+"""One request: what it says, what is read of it, and what it holds until its reply is sent."""
 
 import asyncio
 import math
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
-from email.utils import formatdate
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Request, Response
+from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import WithJsonSchema
 
-from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import ExpiredError, InvalidRequestError, quoted
 from polyhead_server.grpc.access import Guard, guard_of
-from polyhead_server.http.bodies import PIECE, SMALL, Receive, in_pieces, read_body, read_json, until_left
-from polyhead_server.http.errors import INFERENCE_ERRORS, STATUS, ErrorStyle, code_of, error_reply
+from polyhead_server.http.bodies import PIECE, SMALL, in_pieces, read_body, read_json
+from polyhead_server.http.errors import ErrorStyle, code_of, error_reply
 from polyhead_server.http.fields import invalid
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.access_log import RequestLog, request_id
-from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.statistics import HTTP, PROTOCOL
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.registry import Registry
 from polyhead_server.settings import Settings
@@ -43,22 +34,6 @@ JSON_BYTES = "inference-header-content-length"
 _NUMBER_OF_BYTES = re.compile(r"[0-9]{1,12}")
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)", re.I)
 
-INFERENCE = "ModelInfer"
-"""The procedure of paths that are recorded and counted as inference."""
-
-TIMEOUT = "x-request-timeout"
-PRIORITY = "x-request-priority"
-
-_SECONDS = r"^[0-9]{1,9}(\.[0-9]{1,9})?$"
-_PRIORITY = "^[1-5]$"
-_LOCAL = re.compile(
-    r"((([\w.-]+\.)?localhost(\.localdomain)?|[\w.-]+\.internal)\.?|[0-9.]+|\[[0-9a-f:.]+\])?(:[0-9]*)?", re.I
-)
-"""A `Host` that is an IP address, or a name that the public DNS cannot have. A name without a dot is none of
-these: which address it has is up to the network that the machine is in."""
-
-Send = Callable[[Any], Awaitable[None]]
-Application = Callable[[Any, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 
@@ -109,6 +84,10 @@ class Caller:
         """What is to end when the reply has been sent."""
         self.parameters: dict[str, bool | str | int] = {}
         """Those of an inference that headers give."""
+        self.model: str | None = None
+        """The family that the query or a header names."""
+        self.ignored: list[str] = []
+        """Fields of the body that change nothing."""
         self.deadline = math.inf
         """When the caller stops waiting, in the event loop's time."""
         self.binary = memoryview(b"")
@@ -260,135 +239,3 @@ class _ReadRequest(Request):
     async def json(self) -> Any:
         """Return the document."""
         return self._document
-
-
-# ---- What stands before every endpoint -----------------------------------------------------------
-
-
-def make_router(style: ErrorStyle, procedure: str = "", *errors: int, binary: bool = False) -> APIRouter:
-    """Return a router.
-
-    Args:
-        style: How its endpoints write errors.
-        procedure: What they are in gRPC, for the guard; empty is open to everybody.
-        errors: The statuses of their errors, beside 401 and 403; those of an inference are known.
-        binary: Whether binary tensors may follow the JSON of a body.
-    """
-    infers = procedure == INFERENCE
-
-    class Guarded(APIRoute):
-        """Check who calls before anything is read."""
-
-        def get_route_handler(self) -> Callable[[Request], Any]:
-            """Return what answers a request."""
-            handle, reads = super().get_route_handler(), self.body_field is not None
-
-            async def answer(request: Request) -> Response:
-                caller: Caller = request.scope["caller"]
-                caller.counts = infers
-                log = caller.service.log if infers else None
-                with nullcontext() if log is None else log.request(caller):
-                    try:
-                        _check_may_call(caller, procedure)
-                        if not reads:
-                            return await handle(request)
-                        read = await caller.read(request, binary=binary)
-                        async with until_left(request.receive):
-                            return await handle(read)
-                    except Exception as error:
-                        return caller.failed(error, style)
-                    except asyncio.CancelledError as error:
-                        caller.count(error)
-                        raise
-
-            return answer
-
-    statuses = (*(INFERENCE_ERRORS if infers else (403, *errors)), *([401] if procedure else []))
-    return APIRouter(route_class=Guarded, responses=style.responses(*statuses))
-
-
-def _check_may_call(caller: Caller, procedure: str) -> None:
-    """Check who calls, before anything is read.
-
-    Raises:
-        HTTPException: The caller may not.
-    """
-    service, host, origin = caller.service, caller.header("host"), caller.header("origin")
-    if service.local_only and _LOCAL.fullmatch(host) is None:
-        raise HTTPException(
-            403,
-            f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
-            "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert",
-        )
-    if origin and origin not in service.settings.http_origin:
-        raise HTTPException(
-            403, f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
-        )
-    if procedure and (found := service.guard.rejection(RPCS[procedure].path, caller.invocation_metadata())):
-        code, message = found
-        raise HTTPException(STATUS[code], message)
-
-
-async def _caller(request: Request) -> Caller:
-    caller: Caller = request.scope["caller"]
-    return caller
-
-
-async def _inferring(
-    caller: Annotated[Caller, Depends(_caller)],
-    seconds: Annotated[
-        str | None,
-        Header(alias=TIMEOUT, pattern=_SECONDS, description="How many seconds the caller waits, such as 1.5"),
-        WithJsonSchema({"type": "string", "pattern": _SECONDS}),
-    ] = None,
-    priority: Annotated[
-        str | None,
-        Header(alias=PRIORITY, pattern=_PRIORITY, description="1 (the highest) to 5"),
-        WithJsonSchema({"type": "string", "pattern": _PRIORITY}),
-    ] = None,
-) -> Caller:
-    for name in (TIMEOUT, PRIORITY):
-        if "," in (given := caller.header(name)):
-            raise InvalidRequestError(f"{name} must be given once, was {quoted(given)}")
-    if seconds is not None:
-        caller.deadline = caller.began + float(seconds)
-    if priority is not None:
-        caller.parameters["priority"] = int(priority)
-    return caller
-
-
-AnyCaller = Annotated[Caller, Depends(_caller)]
-Inferring = Annotated[Caller, Depends(_inferring)]
-"""The caller of an inference, with the deadline and the priority that headers give."""
-
-
-def with_callers(application: Application, service: Service) -> Application:
-    """Give every request its id, and end what it holds once its reply has been sent.
-
-    Args:
-        application: Answers, by ASGI.
-        service: What it answers with.
-    """
-
-    async def answer(scope: Any, receive: Receive, send: Send) -> None:
-        PROTOCOL.set(HTTP)
-        caller = Caller(service, scope["headers"])
-
-        async def send_with_id(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                date = formatdate(usegmt=True).encode()
-                own = ((b"date", date), (REQUEST_ID.encode(), caller.id.encode()))
-                message = {**message, "headers": [*message["headers"], *own]}
-            await send(message)
-
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn sends no body then
-        try:
-            with caller.until_sent:
-                await application({**scope, "method": method, "caller": caller}, receive, send_with_id)
-        except asyncio.CancelledError:
-            LOGGER.debug("HTTP: the caller of %s has left", caller.id)
-        except Exception:  # uvicorn ends the connection
-            LOGGER.exception("the reply to request %s failed", caller.id, extra={"request_id": caller.id})
-            raise
-
-    return answer

@@ -1,4 +1,4 @@
-"""Cohere's API: `/v1/rerank` and `/v2/rerank`."""
+"""Cohere's API: `/v1/rerank` and `/v2/rerank`, and what Jina, Voyage and infinity add to it."""
 
 import uuid
 from typing import Annotated, Any, Literal
@@ -8,10 +8,12 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from polyhead_proto.outputs.evidence import EvidencePair
-from polyhead_server.http.caller import INFERENCE, Caller, Inferring, make_router
+from polyhead_server.http.caller import Caller
+from polyhead_server.http.dialects import RankingOptions
 from polyhead_server.http.errors import COHERE
-from polyhead_server.http.fields import MOST_INPUTS, Count, Described
-from polyhead_server.http.texts import RankingOptions, rank
+from polyhead_server.http.fields import MOST_INPUTS, Described, Usage, usage_of
+from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
+from polyhead_server.http.texts import rank
 
 cohere_router = make_router(COHERE, INFERENCE)
 _EXAMPLE: dict[str, Any] = {
@@ -35,18 +37,10 @@ class RankBody(RankingOptions):
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    model: str
-    """The family"""
     documents: Annotated[list[str | Document], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
     """Texts, or objects with a text"""
-    top_n: Count | None = None
-    """The most results: all by default"""
     return_documents: bool | None = None
     """Whether to return the documents"""
-    truncate: bool | None = True
-    """Whether to cut texts that are too long: true by default, as Cohere's clients cannot ask for it"""
-    max_tokens_per_doc: None = None
-    """To be left out, or null: clients send it"""
 
 
 class ReturnedDocument(Described):
@@ -90,28 +84,36 @@ class RankReply(Described):
 
     id: str
     results: list[RankedDocument]
+    data: list[RankedDocument] | None = None
+    """The results again, unless they have evidence, for Voyage's clients"""
     meta: RankMeta
+    model: str
+    usage: Usage
 
 
-async def _rank(version: str, body: RankBody, caller: Caller) -> Response:
-    if body.truncate is None:
+async def rank_documents(body: RankBody, caller: Caller, version: str = "2") -> Response:
+    """Answer in Cohere's words."""
+    if body.truncate is None:  # Cohere's clients cannot ask for it
         body.truncate = True
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
-    ranks, tokens = await rank(caller, "documents", texts, body, "relevance_score")
-    results = ranks[: body.top_n]
+    model, results, tokens = await rank(caller, "documents", texts, body, "relevance_score")
     if body.return_documents:
         results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
     meta = {"api_version": {"version": version}, "tokens": {"input_tokens": tokens}}
-    return await caller.json([orjson.dumps({"id": str(uuid.uuid4()), "results": results, "meta": meta})])
+    reply = {"id": str(uuid.uuid4()), "results": results, "meta": meta, "model": model}
+    reply |= {"usage": usage_of(tokens)} | (
+        {} if version == "2" or body.return_evidence else {"data": results}
+    )
+    return await caller.json([orjson.dumps(reply)])
 
 
 @cohere_router.post("/v1/rerank", response_model=RankReply)
-async def rerank_v1(body: RankBody, caller: Inferring) -> Response:
+async def rerank_v1(body: RankBody, caller: OfTexts) -> Response:
     """Rerank texts, as the first version of Cohere's API does."""
-    return await _rank("1", body, caller)
+    return await rank_documents(body, caller, "1")
 
 
 @cohere_router.post("/v2/rerank", response_model=RankReply)
-async def rerank_v2(body: RankBody, caller: Inferring) -> Response:
+async def rerank_v2(body: RankBody, caller: OfTexts) -> Response:
     """Rerank texts, as the second version of Cohere's API does."""
-    return await _rank("2", body, caller)
+    return await rank_documents(body, caller)

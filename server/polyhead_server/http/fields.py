@@ -114,15 +114,6 @@ def _place(path: Sequence[object]) -> str:
     return place.removeprefix(".") or "the request"
 
 
-class TextOptions(Body):
-    """What every call with texts may say."""
-
-    model: str | None = None
-    """The family; without, the only one that can do it"""
-    truncate: bool | None = None
-    """Whether to cut texts that are too long; without, they are rejected"""
-
-
 # ---- Types of fields ---------------------------------------------------------------------------
 
 MOST = 2**53
@@ -157,7 +148,8 @@ _Ids = Annotated[
     BeforeValidator(_all_whole),
 ]
 _Rows = Annotated[list[_Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
-Inputs = Annotated[str | Texts | _Ids | _Rows, AfterValidator(_listed)]
+Given = str | Texts | _Ids | _Rows
+Inputs = Annotated[Given, AfterValidator(_listed)]
 """What is embedded: B texts, or B lists of token ids."""
 
 Evidence = bool | Annotated[int, Field(ge=1, le=MOST_PAIRS), BeforeValidator(_whole)] | None
@@ -168,3 +160,16 @@ class Described(BaseModel):
     """What every object in a reply has in common."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Usage(Described):
+    """What a call has cost."""
+
+    prompt_tokens: int
+    """Special tokens included"""
+    total_tokens: int
+
+
+def usage_of(tokens: int) -> dict[str, int]:
+    """Return a `Usage` as JSON has it."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}

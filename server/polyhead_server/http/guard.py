@@ -133,10 +133,17 @@ class GuardedProtocol(HttpToolsProtocol):
             return  # the parser stops here: see `begin_again`
         names = [name for name, _ in self.headers]
         version = self.parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            raise ValueError("the version must be HTTP/1.1 or HTTP/1.0")
         if b"transfer-encoding" in names and (version < "1.1" or self._encoding() != b"chunked"):
             raise ValueError("Transfer-Encoding must be chunked, in HTTP/1.1")
         if names.count(b"host") != 1 and (version >= "1.1" or b"host" in names):
             raise ValueError("there must be one Host")
+        if (target := self.url.partition(b"://"))[
+            1
+        ]:  # what it names is called, whatever Host says (RFC 9112)
+            host = target[2].partition(b"/")[0].rpartition(b"@")[2]
+            self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
         if len(self.pipeline) >= _MOST_WAITING:
             raise ValueError("too many requests wait for their replies")
         self._in_head = False

@@ -13,18 +13,11 @@ from pydantic import ConfigDict
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
 from polyhead_server.http.bodies import BYTES_PER_NUMBER, in_pieces
-from polyhead_server.http.caller import (
-    BINARY,
-    INFERENCE,
-    JSON_BYTES,
-    AnyCaller,
-    Caller,
-    Inferring,
-    make_router,
-)
+from polyhead_server.http.caller import BINARY, JSON_BYTES, Caller
 from polyhead_server.http.errors import OPEN_INFERENCE
 from polyhead_server.http.fields import Body, Described
 from polyhead_server.http.messages import json_form
+from polyhead_server.http.routes import INFERENCE, AnyCaller, Inferring, make_router
 from polyhead_server.http.tensors import InferBody, InferenceReply, read_request, write_reply
 from polyhead_server.inference.reply import detach
 

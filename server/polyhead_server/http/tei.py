@@ -1,43 +1,46 @@
-"""Text Embeddings Inference's API: `/embed`, `/embed_sparse`, `/rerank` and `/predict`.
+"""Text Embeddings Inference's API, which gives `/embed` and others, and infinity's `/classify`.
 
-`/predict` also labels tokens, as Hugging Face's inference API does. Shape letters: B texts, n words, T
-tokens, C labels.
+`/predict` also labels tokens, as Hugging Face's inference API does. Where two APIs have one path, the fields
+of the body say which is meant. Shape letters: B texts, n words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import orjson
 from fastapi import Response
+from fastapi.exceptions import RequestValidationError
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 
-from polyhead_proto.names import LOGITS, SPANS, TEXT, TEXT_PAIR, TRUNCATE
 from polyhead_proto.outputs.evidence import EvidencePair
-from polyhead_proto.outputs.scores import best_first, scores_of
-from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
-from polyhead_server.errors import InvalidRequestError, listed
+from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
-from polyhead_server.http.caller import INFERENCE, Caller, Inferring, make_router
-from polyhead_server.http.calls import answer_list, joined, message_of, write_array
-from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import MOST_INPUTS, Body, Count, Described, Inputs, TextOptions, Texts
-from polyhead_server.http.texts import (
-    SPARSE,
+from polyhead_server.http.caller import Caller
+from polyhead_server.http.calls import write_array
+from polyhead_server.http.cohere import RankBody, RankReply, rank_documents
+from polyhead_server.http.dialects import (
+    IGNORED,
     EmbeddingOptions,
+    FamilyOptions,
     RankingOptions,
-    cheapest,
-    classifies,
-    embed,
-    labels_of,
-    named,
-    output_of,
-    rank,
-    tags,
+    ScoringOptions,
+    TextOptions,
+    VectorOptions,
 )
-from polyhead_server.inference.outputs import normalised
-from polyhead_server.repository.signature import Signature
+from polyhead_server.http.errors import TEI
+from polyhead_server.http.fields import MOST_INPUTS, Body, Described, Given, Inputs, Texts, Usage, usage_of
+from polyhead_server.http.labels import (
+    Label,
+    LabelledEntity,
+    LabelledToken,
+    LabelParameters,
+    label_texts,
+    label_tokens,
+)
+from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
+from polyhead_server.http.tasks import named, tags, task_of
+from polyhead_server.http.texts import SPARSE, embed, rank
 
 tei_router = make_router(TEI, INFERENCE)
 _EXAMPLE: dict[str, Any] = {"inputs": ["A cat sat.", "The dog ran away."]}
@@ -46,25 +49,10 @@ _QUERY: dict[str, Any] = {
     "texts": ["The cat sat on the mat.", "Prices fell."],
 }
 
-
-class CutOptions(TextOptions):
-    """What all of its calls may say."""
-
-    truncation_direction: Literal["Right"] | None = None
-    """On which side texts are cut: no other is known"""
-
-
-class ScoringOptions(CutOptions):
-    """What its calls that give scores may say."""
-
-    raw_scores: bool | None = None
-    """Whether scores are logits: by default what TEI or transformers makes of these"""
-
-
 # ---- Vectors -----------------------------------------------------------------------------------
 
 
-class EmbedSparseBody(EmbeddingOptions, CutOptions):
+class EmbedSparseBody(EmbeddingOptions):
     """What to weigh words in."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
@@ -73,13 +61,11 @@ class EmbedSparseBody(EmbeddingOptions, CutOptions):
     """A text, texts, token ids or lists of token ids"""
 
 
-class EmbedBody(EmbedSparseBody):
+class EmbedBody(VectorOptions, EmbedSparseBody):
     """What to embed."""
 
-    normalize: bool | None = None
-    """Whether vectors get the length 1: true by default"""
-    dimensions: Count | None = None
-    """How many of the first dimensions to return, normalised again"""
+    encoding_format: Annotated[Literal["float"] | None, IGNORED] = None
+    """Ignored: vectors are arrays of numbers"""
 
 
 class WordWeight(Described):
@@ -91,32 +77,64 @@ class WordWeight(Described):
 
 
 @tei_router.post("/embed", response_model=list[list[float]])
-async def embed_texts(body: EmbedBody, caller: Inferring) -> Response:
+async def embed_texts(body: EmbedBody, caller: OfTexts) -> Response:
     """Embed texts, as Text Embeddings Inference does."""
-    _, (vectors,), _ = await embed(caller, "inputs", body.inputs, body, dimensions=body.dimensions)
-    if body.normalize is not False:
-        vectors = normalised(vectors)
+    body.normalize = body.normalize is not False
+    _, (vectors,), _ = await embed(caller, "inputs", body.inputs, body)
     return await caller.json(write_array(vectors), work_bytes=BYTES_PER_NUMBER * vectors.size)
 
 
 @tei_router.post("/embed_sparse", response_model=list[list[WordWeight]])
-async def embed_sparse(body: EmbedSparseBody, caller: Inferring) -> Response:
+async def embed_sparse(body: EmbedSparseBody, caller: OfTexts) -> Response:
     """Weigh words in texts, as Text Embeddings Inference does."""
     _, (values, words), _ = await embed(caller, "inputs", body.inputs, body, roles=SPARSE)
     content = write_array(map(_weights, values, words))
     return await caller.json(content, work_bytes=2 * BYTES_PER_NUMBER * values.size)
 
 
-def _weights(values: NDArray[np.float32], words: NDArray[Any]) -> list[dict[str, object]]:
+def _weights(values: NDArray[Any], words: NDArray[Any]) -> list[dict[str, object]]:
     there = words >= 0
     pairs = zip(words[there].tolist(), values[there].tolist(), strict=True)
     return [{"index": word, "value": value} for word, value in pairs]
 
 
+class ComparedTexts(Body):
+    """Texts that are compared."""
+
+    source_sentence: str
+    """The text that each of the others is compared with"""
+    sentences: Texts
+    """The others"""
+
+
+class SimilarityBody(FamilyOptions):
+    """What to compare."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"inputs": {"source_sentence": "A cat.", "sentences": ["A dog."]}}}
+    )
+
+    inputs: ComparedTexts
+    """A text, and those that it is compared with"""
+    parameters: EmbeddingOptions | None = None
+    """How they are embedded"""
+
+
+@tei_router.post("/similarity", response_model=list[float])
+async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
+    """Give the cosine of a text's vector and those of others, as Text Embeddings Inference does."""
+    caller.ignored += body.ignored
+    given = (body.parameters or EmbeddingOptions()).model_dump(exclude_none=True)
+    options = VectorOptions.model_validate({"model": body.model, **given, "normalize": True})
+    _, (source,), _ = await embed(caller, "inputs.source_sentence", [body.inputs.source_sentence], options)
+    _, (others,), _ = await embed(caller, "inputs.sentences", body.inputs.sentences, options)
+    return await caller.json([orjson.dumps(others @ source[0], option=orjson.OPT_SERIALIZE_NUMPY)])
+
+
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-class RerankBody(RankingOptions, ScoringOptions):
+class RerankBody(RankingOptions):
     """What to rank."""
 
     model_config = ConfigDict(json_schema_extra={"example": _QUERY})
@@ -137,10 +155,8 @@ class TextRank(Described):
     evidence: list[EvidencePair] | None = None
 
 
-@tei_router.post("/rerank", response_model=list[TextRank])
-async def rerank(body: RerankBody, caller: Inferring) -> Response:
-    """Rerank texts, as Text Embeddings Inference does."""
-    ranks, _ = await rank(caller, "texts", body.texts, body, "score", raw_scores=bool(body.raw_scores))
+async def _rank_texts(body: RerankBody, caller: Caller) -> Response:
+    _, ranks, _ = await rank(caller, "texts", body.texts, body, "score")
     if body.return_text:
         ranks = [one | {"text": body.texts[one["index"]]} for one in ranks]
     return await caller.json([orjson.dumps(ranks)])
@@ -148,18 +164,9 @@ async def rerank(body: RerankBody, caller: Inferring) -> Response:
 
 # ---- Labels ------------------------------------------------------------------------------------
 
-
-class TaggingParameters(Body):
-    """How tokens are labelled."""
-
-    aggregation_strategy: AggregationStrategy | None = None
-    """What gets one label: simple by default"""
-    ignore_labels: Annotated[list[str], Field(fail_fast=True, max_length=4096)] | None = None
-    """The labels to leave out: O by default"""
-
-
 _Row = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2)]
 _Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
+_Labels = list[Label | LabelledEntity | LabelledToken]
 
 
 class PredictBody(ScoringOptions):
@@ -169,117 +176,144 @@ class PredictBody(ScoringOptions):
 
     inputs: str | _Rows
     """A text, a pair of texts, or for each input a list with one text or two"""
-    parameters: TaggingParameters | None = None
+    parameters: LabelParameters | None = None
+    """What Hugging Face's clients send. With it, the labels of a single text come in a list of one"""
 
 
-class Label(Described):
-    """A label of a text."""
+class ClassifyBody(ScoringOptions):
+    """What to classify, as infinity's clients send it."""
 
-    label: str
-    score: float
+    model_config = ConfigDict(json_schema_extra={"example": {"input": ["I like you."]}})
 
-
-class LabelledText(Described):
-    """A part of a text that has a label."""
-
-    score: float
-    word: str
-    start: int
-    """Its place in the text, in characters"""
-    end: int
+    input: str | Texts
+    """A text, or texts"""
 
 
-class LabelledEntity(LabelledText):
-    """What stands together under one label."""
+class ClassifyReply(Described):
+    """The labels of texts."""
 
-    entity_group: str
-
-
-class LabelledToken(LabelledText):
-    """A token's label."""
-
-    entity: str
-    index: int
-    """Which token it is, special ones included"""
-
-
-_Labels = list[Label | LabelledEntity | LabelledToken]
+    object: Literal["classify"]
+    data: list[list[Label]]
+    """Of each, the best first"""
+    model: str
+    usage: Usage
 
 
 @tei_router.post("/predict", response_model=_Labels | list[_Labels])
-async def predict(body: PredictBody, caller: Inferring) -> Response:
+async def predict(body: PredictBody, caller: OfTexts) -> Response:
     """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
-    signature = named(caller.registry, body.model, classifies, "classify")
-    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    model, parameters = named(caller, body, "classify"), body.parameters or LabelParameters()
+    is_alone, given = (
+        isinstance(body.inputs, str),
+        [body.inputs] if isinstance(body.inputs, str) else body.inputs,
+    )
     rows = [[each] if isinstance(each, str) else each for each in given]
-    if tags(signature):
-        return await _tagged(body, rows, caller, signature)
-    if body.parameters is not None:
-        raise InvalidRequestError(f"parameters must be left out: {signature.name} does not classify tokens")
+    if tags(model):
+        if (pair := next((index for index, row in enumerate(rows) if len(row) == 2), None)) is not None:
+            raise InvalidRequestError(
+                f"inputs[{pair}] must be a text, as {model.name} classifies tokens, was two"
+            )
+        texts = [row[0] for row in rows]
+        field = "inputs" if is_alone else "inputs[]"
+        found = await label_tokens(caller, model, field, texts, options=body, parameters=parameters)
+        content = [orjson.dumps(next(found))] if is_alone else write_array(found)
+        return await caller.json(content, work_bytes=sum(map(len, texts)))
     is_single = all(isinstance(each, str) for each in given)
     if is_single and len(given) > 2:
         raise InvalidRequestError(
-            f"inputs must be a text, or a list of one or two texts, as {signature.name} classifies texts, "
+            f"inputs must be a text, or a list of one or two texts, as {model.name} classifies texts, "
             f"had {len(given)}: give each of many texts a list of its own"
         )
     if is_single:
         rows = [[row[0] for row in rows]]
-    signature = cheapest(caller.registry, signature, (LOGITS,))
-    if TEXT not in signature.inputs or (TEXT_PAIR not in signature.inputs and max(map(len, rows)) == 2):
-        raise InvalidRequestError(
-            "model must be a classifier that takes such inputs, "
-            f"{signature.name} takes {listed(signature.inputs)}"
-        )
-    message = message_of(signature, [output_of(signature, LOGITS)], caller.given({TRUNCATE: body.truncate}))
-    texts: list[Any] = [row[0] if len(row) == 1 else tuple(row) for row in rows]
-    names = dict.fromkeys((TEXT, TEXT_PAIR), "inputs" if is_single else "inputs[]")
-    (logits,), _ = joined(await answer_list(caller, signature, message, texts, names))
-    names_of = labels_of(signature)
-    activation = signature.outputs[output_of(signature, LOGITS) or ""].scores
-    scores = scores_of(logits, "identity" if body.raw_scores else activation)
-    labels = [
-        [{"label": names_of[at], "score": of[at]} for at in best_first(row).tolist()]
-        for row, of in zip(logits, scores, strict=True)
-    ]
-    content = orjson.dumps(labels[0] if is_single else labels, option=orjson.OPT_SERIALIZE_NUMPY)
-    return await caller.json([content])
+    inputs: list[Any] = [row[0] if len(row) == 1 else tuple(row) for row in rows]
+    field = "inputs" if is_single else "inputs[]"
+    labels, _ = await label_texts(caller, model, field, inputs, options=body, parameters=parameters)
+    alone = is_single and body.parameters is None
+    content = [orjson.dumps(labels[0] if alone else labels, option=orjson.OPT_SERIALIZE_NUMPY)]
+    return await caller.json(content)
 
 
-async def _tagged(
-    body: PredictBody, rows: Sequence[Sequence[str]], caller: Caller, signature: Signature
-) -> Response:
-    if body.raw_scores is not None:
-        raise InvalidRequestError(f"raw_scores must be left out: {signature.name} classifies tokens")
-    if (pair := next((index for index, row in enumerate(rows) if len(row) == 2), None)) is not None:
-        raise InvalidRequestError(
-            f"inputs[{pair}] must be a text, as {signature.name} classifies tokens, was two"
-        )
-    is_single, texts = isinstance(body.inputs, str), [row[0] for row in rows]
-    message = message_of(
-        signature,
-        [output_of(signature, role) for role in (LOGITS, SPANS)],
-        caller.given({TRUNCATE: body.truncate}),
+async def _classify(body: ClassifyBody, caller: Caller) -> Response:
+    model = named(caller, body, "classify")
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if tags(model):
+        raise InvalidRequestError(f"model must classify texts, {model.name} classifies tokens: see /predict")
+    labels, tokens = await label_texts(
+        caller, model, "input[]", texts, options=body, parameters=LabelParameters()
     )
-    names = {TEXT: "inputs" if is_single else "inputs[]"}
-    found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
-    for logits, spans, lengths in await answer_list(caller, signature, message, texts, names):
-        found += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
-    wanted, labels = body.parameters or TaggingParameters(), labels_of(signature)
-    strategy = wanted.aggregation_strategy or "simple"
-    ignored = IGNORED_LABELS if wanted.ignore_labels is None else wanted.ignore_labels
+    reply = {"object": "classify", "data": labels, "model": model.name, "usage": usage_of(tokens)}
+    return await caller.json([orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)])
 
-    def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
-        there = []
-        for each in tags_of(
-            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
-        ):
-            start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
-            token = {"entity": each.label, "index": each.first}
-            entity = token if strategy == "none" else {"entity_group": each.label}
-            place = {"word": text[start:end], "start": start, "end": end}
-            there.append({**entity, "score": each.score, **place})
-        return there
 
-    written = (entities(text, *each) for text, each in zip(texts, found, strict=True))
-    content = [orjson.dumps(next(written))] if is_single else write_array(written)
-    return await caller.json(content, work_bytes=sum(map(len, texts)))
+# ---- Paths of two APIs -------------------------------------------------------------------------
+
+
+def _by(first: str, second: str) -> Discriminator:
+    """Return what tells two kinds of bodies apart: each has a field that the other has not."""
+
+    def kind(given: Any) -> str:
+        if isinstance(given, Mapping) and (first in given) == (second in given):
+            both = "had both" if first in given else "had neither"
+            raise InvalidRequestError(f"the request must have the field {first} or {second}, {both}")
+        return "second" if isinstance(given, Mapping) and second in given else "first"
+
+    return Discriminator(kind)
+
+
+@tei_router.post("/rerank", response_model=list[TextRank] | RankReply)
+async def rerank(
+    body: Annotated[
+        Annotated[RerankBody, Tag("first")] | Annotated[RankBody, Tag("second")], _by("texts", "documents")
+    ],
+    caller: OfTexts,
+) -> Response:
+    """Rerank texts, as Text Embeddings Inference does; or documents, as infinity, in Cohere's words."""
+    return await (_rank_texts(body, caller) if isinstance(body, RerankBody) else rank_documents(body, caller))
+
+
+@tei_router.post("/classify", response_model=_Labels | list[_Labels] | ClassifyReply)
+async def classify(
+    body: Annotated[
+        Annotated[PredictBody, Tag("first")] | Annotated[ClassifyBody, Tag("second")], _by("inputs", "input")
+    ],
+    caller: OfTexts,
+) -> Response:
+    """Classify inputs, as `/predict` does; or input, as infinity does."""
+    return await (predict(body, caller) if isinstance(body, PredictBody) else _classify(body, caller))
+
+
+class AnyBody(PredictBody, EmbedBody):
+    """What the family is for, done with inputs."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+
+    inputs: Given | _Rows
+    """As /embed, /embed_sparse or /predict takes them"""
+
+
+_Vectors = list[list[float]] | list[list[WordWeight]]
+
+
+@tei_router.post("/", response_model=_Vectors | _Labels | list[_Labels] | list[TextRank])
+async def root(
+    body: Annotated[
+        Annotated[AnyBody, Tag("first")] | Annotated[RerankBody, Tag("second")], _by("inputs", "texts")
+    ],
+    caller: OfTexts,
+) -> Response:
+    """Embed, weigh words in, classify or rerank texts: what the family is for."""
+    if isinstance(body, RerankBody):
+        return await _rank_texts(body, caller)
+    answers: Mapping[str, tuple[type[TextOptions], Callable[[Any, Caller], Awaitable[Response]]]] = {
+        "embed": (EmbedBody, embed_texts),
+        "embed_sparse": (EmbedSparseBody, embed_sparse),
+    }
+    narrower, answer = answers.get(task_of(caller, body.model), (PredictBody, predict))
+    given = body.model_dump(exclude_none=True)
+    try:
+        narrowed = narrower.model_validate(given)
+    except ValidationError as error:
+        wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(wrong, body=given) from None
+    return await answer(narrowed, caller)

@@ -21,6 +21,7 @@ from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, quoted
 from polyhead_server.http.fields import Body, Described, Natural, shown
 from polyhead_server.inference.outputs import OutputLayout
+from polyhead_server.inference.parameters import read_input_parameters
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
 
@@ -190,6 +191,8 @@ def _binary_size(described: InferInput, parameters: Mapping[str, Any]) -> int:
     """Return how many bytes of an input follow the JSON: 0 where it has data in it."""
     name, size = described.name, parameters.get("binary_data_size")
     if size is None and described.data is None:
+        # Which knows of tensors in shared memory, too.
+        read_input_parameters(write_parameters(parameters), f"input {quoted(name)}", text=True)
         raise InvalidRequestError(f"{name} (without parameter binary_data_size) must have the field data")
     if size is None:
         return 0

@@ -1,9 +1,9 @@
-"""What calls of other APIs do with texts: embed, label or rank them; and which models can.
+"""What calls of other APIs do with texts: embed or rank them.
 
-Shape letters: B texts, pairs or lists of token ids, C labels, T tokens of a pair, L layers, H heads.
+Shape letters: B texts, pairs or lists of token ids, T tokens of a pair, L layers, H heads.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,12 @@ from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, message_of
-from polyhead_server.http.fields import MOST_PAIRS, Evidence, TextOptions
-from polyhead_server.inference.outputs import ranges_of
+from polyhead_server.http.dialects import PROMPTS, EmbeddingOptions, RankingOptions, VectorOptions
+from polyhead_server.http.fields import MOST_PAIRS
+from polyhead_server.http.tasks import cheapest, has, named, output_of, scores_pairs
+from polyhead_server.inference.outputs import normalised, ranges_of
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.repository.signature import Signature
-from polyhead_server.serving.registry import Registry
 
 DENSE, SPARSE = (names.POOLED,), (names.SPARSE_VALUES, names.SPARSE_INDICES)
 """The roles of the outputs that calls embed with."""
@@ -35,72 +36,7 @@ _WITH_EVIDENCE = (names.LOGITS, names.ATTENTION, names.VALUE_NORMS, names.SPANS)
 """What a graph must have for evidence: the attention graph computes scores and attention in one run."""
 
 
-# ---- Which models can ----------------------------------------------------------------------------
-
-
-def served(registry: Registry, can: Callable[[Signature], bool]) -> Sequence[Signature]:
-    """Return the newest of each model that can do something."""
-    newest = {model.signature.name: model.signature for model in registry.models()}
-    return [signature for signature in newest.values() if can(signature)]
-
-
-def named(registry: Registry, name: str | None, can: Callable[[Signature], bool], what: str) -> Signature:
-    """Return the model that a call names, or the only one that can do it.
-
-    Args:
-        registry: Has the models.
-        name: The model; None where the call names none.
-        can: Whether a model can do it.
-        what: What that is, for messages.
-
-    Raises:
-        InvalidRequestError: It names none, and there is not one.
-        UnknownModelError: There is no such model.
-        UnavailableError: It is not ready.
-    """
-    if name is None:
-        able = served(registry, can)
-        if len(able) != 1:
-            known = listed(one.name for one in able) or "none"
-            raise InvalidRequestError(
-                f"the request must have the field model, one of those that {what} ({known})"
-            )
-        name = able[0].name
-    return registry.find(name).signature
-
-
-def cheapest(registry: Registry, signature: Signature, roles: Sequence[str]) -> Signature:
-    """Return the graph of the same family with such outputs: without vectors of tokens, or this one."""
-    family = signature.manifest.name
-    graphs = [each.signature for each in registry.models() if each.signature.manifest.name == family]
-    able = [each for each in graphs if has(each, roles)]
-    alone = next((each for each in able if names.OUTPUT not in each.outputs), None)
-    return alone or next(iter([signature] if has(signature, roles) else able), signature)
-
-
-def output_of(signature: Signature, role: str) -> str | None:
-    """Return the output of a graph that has a role, if there is one."""
-    return next((spec.name for spec in signature.outputs.values() if spec.role == role), None)
-
-
-def has(signature: Signature, roles: Collection[str]) -> bool:
-    """Return whether a graph has outputs of all these roles."""
-    return all(output_of(signature, role) for role in roles)
-
-
 # ---- Vectors -------------------------------------------------------------------------------------
-
-
-class EmbeddingOptions(TextOptions):
-    """What every call that embeds may say."""
-
-    prompt_name: str | None = None
-    """The prompt to put before each text"""
-
-
-def embeds(signature: Signature) -> bool:
-    """Return whether a graph is one that embeds: the fast one of a family that pools tokens."""
-    return signature.graph == "fast" and signature.feed(names.TOKENS) is not None and has(signature, DENSE)
 
 
 async def embed(
@@ -110,7 +46,6 @@ async def embed(
     options: EmbeddingOptions,
     *,
     roles: Sequence[str] = DENSE,
-    dimensions: int | None = None,
     precision: VectorPrecision | None = None,
 ) -> tuple[str, list[NDArray[Any]], int]:
     """Embed texts, or lists of token ids.
@@ -121,7 +56,6 @@ async def embed(
         inputs: B texts, or B lists of token ids.
         options: What else the caller says.
         roles: Of the outputs to return.
-        dimensions: How many of the first dimensions to return.
         precision: Of integers to return; None: numbers.
 
     Returns:
@@ -131,8 +65,9 @@ async def embed(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    can, does = (embeds, "embed") if roles == DENSE else (partial(has, roles=SPARSE), "weigh words")
-    model = named(caller.registry, options.model, can, does)
+    wanted = options if isinstance(options, VectorOptions) else VectorOptions()
+    dimensions = wanted.dimensions
+    model = named(caller, options, "embed" if roles == DENSE else "embed_sparse")
     signature = cheapest(caller.registry, model, roles)
     outputs = [output_of(signature, role) for role in roles]
     if outputs[0] is None or signature.feed(names.TOKENS) is None:
@@ -147,9 +82,12 @@ async def embed(
         )
     if precision is not None:
         ranges_of(signature.outputs[outputs[0]], precision, dimensions or width, "output_dtype")
+        if wanted.normalize and not signature.outputs[outputs[0]].unit:
+            raise InvalidRequestError("normalize must be left out with output_dtype")
     if isinstance(inputs[0], str) and names.TEXT not in signature.inputs:
         raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")
-    parameters = caller.given({names.TRUNCATE: options.truncate, names.PROMPT_NAME: options.prompt_name})
+    prompt = _prompt_of(caller, options, signature)
+    parameters = caller.given({names.TRUNCATE: options.truncate, names.PROMPT_NAME: prompt})
     message = message_of(signature, outputs, parameters)
     if dimensions is not None:
         message.outputs[0].parameters[names.DIMENSIONS].int64_param = dimensions
@@ -157,47 +95,23 @@ async def embed(
         message.outputs[0].parameters[names.PRECISION].string_param = precision
     called = dict.fromkeys((names.TEXT, names.INPUT_IDS), f"{field}[]")
     arrays, tokens = joined(await answer_list(caller, signature, message, inputs, called))
+    if wanted.normalize and precision is None:
+        arrays[0] = normalised(arrays[0])
     return model.name, arrays, tokens
 
 
-# ---- Labels --------------------------------------------------------------------------------------
-
-
-class RankingOptions(TextOptions):
-    """What every call that ranks texts may say."""
-
-    query: str
-    """What the texts may answer"""
-    return_evidence: Evidence = None
-    """Whether to return the pairs of tokens that attend to each other most (8), or how many: 16384 in all"""
-
-
-def classifies(signature: Signature) -> bool:
-    """Return whether a graph is one that classifies texts, or their tokens."""
-    return signature.graph == "fast" and names.TEXT in signature.inputs and has(signature, (names.LOGITS,))
-
-
-def tags(signature: Signature) -> bool:
-    """Return whether a graph is one whose logits are those of tokens."""
-    logits = output_of(signature, names.LOGITS)
-    return logits is not None and signature.length in signature.outputs[logits].axes
-
-
-def labels_of(signature: Signature) -> Sequence[str]:
-    """Return the C labels of a graph; their numbers, if they have no names."""
-    logits = signature.outputs[output_of(signature, names.LOGITS) or ""]
-    return logits.labels or [str(number) for number in range(logits.shape[-1])]
-
-
-def reranks(signature: Signature) -> bool:
-    """Return whether a graph is one that gives pairs of texts one score."""
-    return classifies(signature) and _gives_scores(signature)
-
-
-def _gives_scores(signature: Signature) -> bool:
-    takes_pairs = {names.TEXT, names.TEXT_PAIR} <= signature.inputs.keys()
-    gives_logits = has(signature, (names.LOGITS,)) and not tags(signature)
-    return takes_pairs and gives_logits and len(labels_of(signature)) == 1
+def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) -> str | None:
+    """Return the name of the prompt of a call, if there is one."""
+    for field in ("input_type", "task"):
+        if (kind := getattr(options, field)) is None:
+            continue
+        if options.prompt_name is not None:
+            raise InvalidRequestError(f"{field} must be left out beside prompt_name, which says the same")
+        known = () if signature.manifest.tokenizer is None else signature.manifest.tokenizer.prompts
+        if found := next((name for name in (kind, *PROMPTS.get(kind, ())) if name in known), None):
+            return found
+        caller.ignored.append(field)
+    return options.prompt_name
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
@@ -209,9 +123,7 @@ async def rank(
     texts: Sequence[str],
     options: RankingOptions,
     score: str,
-    *,
-    raw_scores: bool = False,
-) -> tuple[list[dict[str, Any]], int]:
+) -> tuple[str, list[dict[str, Any]], int]:
     """Rank texts by what they have to do with a query.
 
     Args:
@@ -220,10 +132,10 @@ async def rank(
         texts: B texts.
         options: The query, and what else the caller says.
         score: What the reply calls a score.
-        raw_scores: Whether scores are logits; otherwise they are the sigmoid of these, as TEI's.
 
     Returns:
-        What the reply says of all texts, the best first, of equal ones the earlier; and the number of tokens.
+        The family; what the reply says of texts, the best first, of equal ones the earlier; and the number
+        of tokens.
 
     Raises:
         RequestError: The caller gets the reason.
@@ -231,9 +143,9 @@ async def rank(
     """
     count = _pairs_of_evidence(options.return_evidence, len(texts))
     roles = _WITH_EVIDENCE if count else (names.LOGITS,)
-    model = named(caller.registry, options.model, reranks, "rerank")
+    model = named(caller, options, "rerank")
     signature = cheapest(caller.registry, model, roles)
-    if not _gives_scores(signature):
+    if not scores_pairs(signature):
         raise InvalidRequestError(
             f"model must be a reranker, which takes pairs of texts and gives one score, {signature.name} "
             f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
@@ -243,6 +155,14 @@ async def rank(
             f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
             "repeat its export with --if-exists add"
         )
+    most = signature.manifest.text_max_tokens or caller.service.settings.max_request_tokens
+    if options.max_tokens_per_doc is not None:
+        if options.max_tokens_per_doc < most:
+            raise InvalidRequestError(
+                f"max_tokens_per_doc must be left out, or at least the {most} tokens that {signature.name} "
+                f"takes, was {options.max_tokens_per_doc}"
+            )
+        caller.ignored.append("max_tokens_per_doc")
     outputs = _outputs_of_evidence(signature) if count else [output_of(signature, names.LOGITS)]
     chunks = await answer_list(
         caller,
@@ -254,12 +174,12 @@ async def rank(
         written_bytes=_PAIR_BYTES * count,
     )
     (logits, *written), tokens = joined(chunks)
-    scores = scores_of(logits, "identity" if raw_scores else "sigmoid")[:, 0]
+    scores = scores_of(logits, "identity" if options.raw_scores else "sigmoid")[:, 0]
     ranked = []
     for at in best_first(logits[:, 0]).tolist():
         evidence = {"evidence": orjson.Fragment(written[0][at].item())} if written else {}
         ranked.append({"index": at, score: float(scores[at]), **evidence})
-    return ranked, tokens
+    return model.name, ranked[: options.top_n], tokens
 
 
 def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:

@@ -84,7 +84,7 @@ def make_template(
     missing = [spec for spec in signature.feeds if spec.name not in given]
     extras = frozenset(output.spec.name for output in outputs if not output.spec.computed)
     has_texts = any(output.spec.is_text for output in outputs)
-    prompt, form = _prompt(parameters.prompt_name, signature, is_text=TEXT in given)
+    prompt, form = prompt_of(parameters.prompt_name, signature, is_text=TEXT in given)
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and not has_texts:
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
@@ -105,8 +105,12 @@ def make_template(
     )
 
 
-def _prompt(name: str | None, signature: Signature, *, is_text: bool) -> tuple[str, ManifestForm]:
-    """Return what precedes the texts of a request that names this prompt, or none, and what else is done."""
+def prompt_of(name: str | None, signature: Signature, *, is_text: bool) -> tuple[str, ManifestForm]:
+    """Return what precedes the texts of a request that names this prompt, or none, and what else is done.
+
+    Raises:
+        InvalidRequestError: The family has no such prompt, or there are no texts.
+    """
     tokenizer = signature.manifest.tokenizer
     if tokenizer is None or not is_text:
         if name is None:

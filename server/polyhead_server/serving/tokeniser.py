@@ -308,6 +308,40 @@ class Tokeniser:
                 "shorten it or set the parameter truncate to true"
             )
 
+    def divide(self, name: str, texts: Sequence[str], *, special: bool, most: int) -> Iterator[Encoding]:
+        """Yield what the library makes of texts, however long each is for the family.
+
+        Args:
+            name: What messages call the texts.
+            texts: B texts.
+            special: Whether special tokens are added.
+            most: The most tokens of all texts.
+
+        Raises:
+            InvalidRequestError: A text has too many characters.
+            TooLargeError: There are too many tokens.
+            EngineError: The tokeniser failed.
+        """
+        total, longest = 0, _CHARACTERS_AT_ONCE // self._expansion
+        for index, text in enumerate(texts):
+            if (size := self._size(text)) > longest:
+                raise InvalidRequestError(
+                    f"{name}[{index}] must have at most {longest} characters, had {size}"
+                )
+            with _panics_as_errors():
+                encoding = self._whole.encode(text, add_special_tokens=special)
+            check_total(1, total := total + len(encoding), most)
+            yield encoding
+
+    def text_of(self, rows: Sequence[Sequence[int]], special: bool) -> list[str]:
+        """Return the text of each of B lists of token ids, with special tokens or without.
+
+        Raises:
+            EngineError: The tokeniser failed.
+        """
+        with _panics_as_errors():
+            return self._whole.decode_batch(rows, skip_special_tokens=not special)
+
     def tokens_of(self, input_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[list[str]]:
         """Return the tokens of each sequence, without its padding.
 

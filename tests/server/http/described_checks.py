@@ -7,7 +7,8 @@ import schemathesis
 NOT_DESCRIBED = "not as described: "
 """With what the server of the test begins its message where a body or header is refused for its form."""
 
-MODELS = {"/v1/embeddings": "tiny-tokens", "/embed": "tiny-tokens", "/embed_sparse": "splade"}
+MODELS = dict.fromkeys(("/v1/embeddings", "/embeddings", "/embed", "/similarity"), "tiny-tokens")
+MODELS["/embed_sparse"] = "splade"
 
 
 @schemathesis.hook

@@ -38,7 +38,7 @@ def _still_answers(web: OverHttp) -> Any:
         (b"", "JSON"),
         (b"{", "JSON"),
         (b"\xff\xfe{}", "UTF-8"),
-        (b"\xef\xbb\xbf{}", "JSON"),
+        (b"\xef\xbb\xbf{}", "the request must have the field inputs"),
         (b'{"inputs": 1, "inputs": 2}', "inputs must be an array, was 2"),  # the last counts
         (b'{"inputs": NaN}', "NaN"),
         (b"[" * 50_000, "nested"),
@@ -78,6 +78,10 @@ def _still_answers(web: OverHttp) -> Any:
         (changed(parameters={"binary_data_size": 4}), "both"),
         (changed(parameters={"binary_data_size": -4}), "must be a whole number of at least 0, was -4"),
         (changed(parameters={"nonsense": 4}), "nonsense"),
+        (
+            changed(data=None, parameters={"shared_memory_region": "a", "shared_memory_byte_size": 4}),
+            "shared memory is not offered, send the tensor in the request",
+        ),
     ],
 )
 def test_a_wrong_body_is_named(web: OverHttp, body: Any, named: str) -> None:
@@ -230,8 +234,7 @@ def test_a_bomb_is_stopped_at_the_limit(serve_over_http: StartHttp) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
-        ("GET", "/v2/", 404),
+        ("GET", "/", 405),
         ("GET", "/v2/models/%2e%2e%2fsecret", 404),
         ("GET", "/v2/models/%00", 404),
         ("GET", "/v2/models/" + "n" * 5000, 404),
@@ -240,6 +243,8 @@ def test_a_bomb_is_stopped_at_the_limit(serve_over_http: StartHttp) -> None:
         ("PUT", INFER, 405),
         ("OPTIONS", INFER, 405),
         ("POST", "/v2/repository/models/tiny/load", 404),
+        ("POST", "/v2/systemsharedmemory/region/mine/register", 501),
+        ("GET", "/v2/cudasharedmemory/status", 501),
     ],
 )
 def test_paths_and_methods_that_there_are_not(web: OverHttp, method: str, path: str, status: int) -> None:
@@ -247,6 +252,18 @@ def test_paths_and_methods_that_there_are_not(web: OverHttp, method: str, path: 
 
     assert answered.status == status
     assert len(answered.error) < 300
+
+
+@pytest.mark.parametrize("path", ["/v2/", "//v2//", "/v2/models//tiny/", "/healthz/"])
+def test_slashes_too_many_change_nothing(web: OverHttp, path: str) -> None:
+    assert web.get(path).body == web.get(path.replace("//", "/").rstrip("/")).body
+    assert web.get(path).status == 200
+
+
+def test_shared_memory_is_refused_in_words(web: OverHttp) -> None:
+    answered = web.post("/v2/systemsharedmemory/region/mine/register", {"key": "/mine", "byte_size": 8})
+
+    assert answered.error == "shared memory is not offered: send the tensors in the request"
 
 
 def test_head_is_get_without_a_body(web: OverHttp) -> None:
@@ -285,6 +302,12 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\n\r\n",  # no Host
+        b"GET /v2\r\n\r\n",
+        b"GET /v2 HTTP/0.9\r\nHost: localhost\r\n\r\n",
+        b"GET /v2 HTTP/3.0\r\nHost: localhost\r\n\r\n",
+        b"GET /v2 HTTP/1.1\nHost: localhost\n\n",
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\n{}\r\n0\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 300_000 + b"\r\n\r\n",
@@ -374,6 +397,13 @@ def test_a_request_for_http_2_is_answered_in_http_1(web: OverHttp) -> None:
 
     assert reply.count(b"HTTP/1.1 200 OK") == 2
     assert b'"model_name":"tiny"' in reply
+
+
+def test_a_target_may_name_the_server(web: OverHttp) -> None:
+    """As proxies send it; what it names counts, whatever Host says."""
+    for host, status in ((b"localhost:8002", 200), (b"example.org", 403)):
+        target = b"GET http://%b/v2?x=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % host
+        assert web.say(target).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_http_1_0(web: OverHttp) -> None:

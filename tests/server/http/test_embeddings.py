@@ -88,7 +88,6 @@ def test_many_inputs_take_several_requests(serve_over_http: StartHttp, repositor
 @pytest.mark.parametrize(
     ("fields", "status", "named"),
     [
-        ({"model": None}, 400, "model"),
         ({"model": "none"}, 404, "none"),
         ({"model": 3}, 400, "model must be a string, was 3"),
         ({"model": "tiny"}, 400, "pools tokens"),
@@ -150,10 +149,13 @@ def test_the_graph_without_vectors_of_tokens_runs_where_there_is_one(
     )
 
 
-def test_models_that_embed_are_listed(web: OverHttp) -> None:
+def test_models_that_do_something_with_texts_are_listed(web: OverHttp) -> None:
     (model,) = web.get("/v1/models").json["data"]
 
     assert (model["id"], model["object"]) == ("tiny-tokens", "model")
+    assert model["capabilities"] == ["embed", "tokenize"]
+    assert model["stats"]["queue_absolute"] == 0
+    assert web.get("/models").json["data"] == [model]
     assert web.get("/v1/models/tiny-tokens").json == model
     assert web.get("/v1/models/none").status == 404
 

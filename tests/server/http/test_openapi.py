@@ -21,13 +21,18 @@ TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 1, 16], "data": [0.5] * 
 BODIES: dict[str, dict[str, Any]] = {
     "/infer": {"inputs": [TENSOR], "outputs": [{"name": "output"}]},
     "/v2/repository/index": {"ready": True},
-    "/v1/embeddings": {"model": "tiny-tokens", "input": "a dog"},
+    "/embeddings": {"model": "tiny-tokens", "input": "a dog"},
+    "/similarity": {"model": "tiny-tokens", "inputs": {"source_sentence": "a dog", "sentences": ["a cat"]}},
+    "/tokenize": {"model": "tiny-tokens", "inputs": "a dog"},
+    "/decode": {"model": "tiny-tokens", "ids": [5, 6]},
+    "/classify": {"model": "reranker", "input": ["a dog"]},
     "/embed": {"model": "tiny-tokens", "inputs": "a dog"},
     "/embed_sparse": {"model": "splade", "inputs": "a dog"},
     "/predict": {"model": "reranker", "inputs": "a dog"},
     "/v1/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
     "/v2/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"], "return_evidence": True},
     "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"], "return_evidence": 2},
+    "/": {"model": "splade", "inputs": "a dog"},
 }
 MOST_BYTES = 2048
 TOKEN = secrets.token_hex(16)
@@ -93,12 +98,12 @@ def test_the_document_is_valid(document: Any) -> None:
 def test_operations_have_names_of_their_own(document: Any) -> None:
     names = [operation["operationId"] for _, _, operation in operations(document)]
 
-    assert len(set(names)) == len(names) == 28
+    assert len(set(names)) == len(names) == 37
     assert {"create_embeddings", "infer", "infer_of_version", "rerank"} <= set(names)
 
 
 def test_it_has_those_paths_alone_that_are_served(document: Any) -> None:
-    few = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+    few = {"/healthz", "/readyz", "/health", "/metrics", "/openapi.json"}
     with serving_metrics(Settings(models=Path("models"), http_port=0)) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/openapi.json")
@@ -125,9 +130,9 @@ def test_every_field_and_parameter_is_explained(document: Any) -> None:
     for path, _, operation in operations(document):
         assert all(parameter["description"] for parameter in operation["parameters"]), path
         bodies |= set(re.findall(r"schemas/(\w+)", json.dumps(operation.get("requestBody", {}))))
-    bodies |= {"InferInput", "InferOutput", "TaggingParameters"}
+    bodies |= {"InferInput", "InferOutput", "LabelParameters", "ComparedTexts", "EmbeddingOptions"}
 
-    assert len(bodies) == 11
+    assert len(bodies) == 20
     for name in bodies:
         fields = document["components"]["schemas"][name]["properties"]
         assert all("description" in field or "$ref" in json.dumps(field) for field in fields.values()), name
@@ -154,12 +159,13 @@ def test_errors_are_those_that_are_described(locked: OverHttp) -> None:
         (415, None, {"Content-Type": "text/plain", "Content-Encoding": "br", **BEARER}, {}),
     ):
         for path, method, operation in operations(document):
-            if str(status) not in operation["responses"]:
-                continue
+            if str(status) not in operation["responses"] or (status == 400 and path == "/info"):
+                continue  # that one needs several families
             given: Any = None if method == "GET" else body or body_of(path)
             if status == 404 and isinstance(given, dict) and "model" in given:
                 given = {**given, "model": "nothing"}
-            answered = locked.ask(method, filled(path, **of), given, headers)
+            query = "?model=nothing" * (status == 404 and path == "/info")
+            answered = locked.ask(method, filled(path, **of) + query, given, headers)
             assert answered.status == status, (path, answered.body)
             check(answered, operation, document)
             seen.add((status, path))
@@ -172,7 +178,7 @@ def test_the_document_needs_a_token_where_there_are_tokens(locked: OverHttp) -> 
     answered = locked.ask("GET", "/openapi.json", headers=BEARER)
     described = {path: operation for path, _, operation in operations(answered.json)}
     free = {path for path, operation in described.items() if "security" not in operation}
-    assert free == {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"}
+    assert free == {"/healthz", "/readyz", "/health", "/v2/health/live", "/v2/health/ready"}
     assert json.loads(answered.body)["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 

@@ -53,6 +53,8 @@ def test_coheres_call(scoring: OverHttp, version: str) -> None:
         TEXTS[one["index"]] for one in reply["results"]
     ]
     assert reply["meta"]["api_version"] == {"version": version}
+    assert reply["model"] == "reranker"
+    assert reply["usage"]["total_tokens"] == reply["meta"]["tokens"]["input_tokens"] > len(TEXTS)
 
 
 def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
@@ -90,7 +92,7 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
         (
             "/v2/rerank",
             {"query": QUERY, "documents": ["a"], "max_tokens_per_doc": 8},
-            "max_tokens_per_doc must be left out, or null, was 8",
+            "max_tokens_per_doc must be left out, or at least the 16 tokens that reranker takes, was 8",
         ),
         (
             "/rerank",

@@ -87,9 +87,9 @@ def test_predict_takes_texts_beside_pairs(scoring: OverHttp) -> None:
         ("/predict", {"inputs": "a", "model": "none"}, 404, "none"),
         (
             "/predict",
-            {"inputs": "a", "parameters": {}},
+            {"inputs": "a", "parameters": {"aggregation_strategy": "simple"}},
             400,
-            "parameters must be left out: sentiment does not",
+            "aggregation_strategy must be left out: sentiment classifies texts",
         ),
         (
             "/predict",
