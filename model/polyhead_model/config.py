@@ -798,9 +798,9 @@ def _require_number(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number, was {value!r}")
 
 
-def _require_epsilon(name: str, value: object) -> None:
+def _require_epsilon(name: str, value: float) -> None:
     _require_number(name, value)
-    if not 0.0 < value < 1.0:  # type: ignore[operator]  # a number
+    if not 0.0 < value < 1.0:
         raise ValueError(f"{name} must be above 0 and below 1, was {value}")
 
 
