@@ -398,7 +398,8 @@ class Encoder(FusibleModule):
 
     def _without_padding(self, x: Tensor, valid: Tensor | None) -> Tensor | None:
         """Return which tokens of x [B, T, …] the classifier may pool, Boolean [B, T]; None = all."""
-        if self.classifier is None or (padding_id := self.classifier.padding_id) is None:
+        head = self.config.classifier
+        if head is None or (padding_id := head.padding_id) is None:
             return valid
         return x != padding_id if valid is None else valid & (x != padding_id)
 
