@@ -503,7 +503,7 @@ class Tasks(Operations):
 
     def _of_logits(self, encoding: Encoding, version: int | str | None) -> Operation[TensorInfo]:
         """Return what the model of an encoding says of its logits, which is known by now."""
-        info = yield from self._models.model(encoding.model, version, self._deadline(None))
+        info = yield from self._models.model(encoding.model, version, self._deadline(...))
         return next(each for each in info.outputs.values() if each.role == LOGITS)
 
     def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:

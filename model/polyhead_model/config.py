@@ -814,9 +814,9 @@ def _shown(value: object) -> str:
     return _repr.repr(value)
 
 
-def _require_epsilon(name: str, value: object) -> None:
+def _require_epsilon(name: str, value: float) -> None:
     _require_number(name, value)
-    if not _SMALLEST <= value < 1.0:  # type: ignore[operator]  # a number
+    if not _SMALLEST <= value < 1.0:
         raise ValueError(
             f"{name} must be at least {_SMALLEST:.2g}, the smallest that fp32 divides by, and below 1, "
             f"was {value}"

@@ -220,7 +220,7 @@ class Encoder(FusibleModule):
         valid, keys = self._valid(x, lengths)  # [B, T]
         pack = pack and not (self.training and self.config.dropout > 0)  # dropout attends to padded tokens
         layout = _layout_of(lengths, tokens, pack=pack)
-        positions = self._pooled_positions(lengths, x) if pooled_only else None
+        positions = self._pooled_positions(valid, x) if pooled_only else None
         ids, x = x, self._embed(x, token_type_ids, valid, layout)
         visible, near = self._visible(tokens, valid, keys, mask, device=x.device)
         bias = None if self.relative_bias is None else self.relative_bias(tokens)
@@ -377,7 +377,7 @@ class Encoder(FusibleModule):
         whole = torch.full_like(last, x.shape[1]) if lengths is None else lengths.to(last.dtype)
         return torch.where(last > 0, last, whole).to(torch.int32)
 
-    def _pooled_positions(self, lengths: Tensor | None, x: Tensor) -> Tensor:
+    def _pooled_positions(self, valid: Tensor | None, x: Tensor) -> Tensor:
         """Return the position [B, 1] of the token that is pooled of each sequence of x [B, T, …].
 
         Raises:
@@ -387,7 +387,7 @@ class Encoder(FusibleModule):
             raise ValueError("pooled_only needs blocks of self-attention, and one pooled token, cls or last")
         if self.config.pooled_position == "cls":
             return torch.zeros(x.shape[0], 1, dtype=torch.int64, device=x.device)
-        if (unpadded := self._without_padding(x, self._valid(x, lengths)[0])) is not None:
+        if (unpadded := self._without_padding(x, valid)) is not None:
             return last_positions(unpadded)[:, None]
         return torch.full((x.shape[0], 1), x.shape[1] - 1, device=x.device)
 
@@ -398,7 +398,8 @@ class Encoder(FusibleModule):
 
     def _without_padding(self, x: Tensor, valid: Tensor | None) -> Tensor | None:
         """Return which tokens of x [B, T, …] the classifier may pool, Boolean [B, T]; None = all."""
-        if self.classifier is None or (padding_id := self.classifier.padding_id) is None:
+        head = self.config.classifier
+        if head is None or (padding_id := head.padding_id) is None:
             return valid
         return x != padding_id if valid is None else valid & (x != padding_id)
 
@@ -442,15 +443,15 @@ class Encoder(FusibleModule):
         Raises:
             ValueError: The encoder has no such head.
         """
-        if self.embeddings is None or (self.splade is None and (self.lexical is None or ids is None)):
-            raise ValueError("weigh_words needs config.splade, or config.lexical and ids, was None")
         tokens = output.shape[1]
         if lengths is None:
             lengths = torch.full(output.shape[:1], tokens, device=output.device)
         valid = masks.valid_tokens(lengths, tokens)
-        if self.splade is None:
+        if self.lexical is not None and ids is not None:
             lexical: Tensor = self.lexical(output, valid, ids)
             return lexical
+        if self.splade is None or self.embeddings is None:
+            raise ValueError("weigh_words needs config.splade, or config.lexical and ids, was None")
         table = self.embeddings.tokens.weight
         weights: Tensor = self.splade(output, valid, table, Padded() if layout is None else layout)
         return weights

@@ -13,6 +13,7 @@ from tests.server.http.test_scoring import LONG, QUERY, TEXTS
 from tests.servers import quick_settings
 
 from polyhead_client import Client, InvalidRequest
+from polyhead_client.scoring import ranked
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,13 @@ def test_texts_are_ranked_by_how_well_they_answer(client: Client) -> None:
     assert client.classify([], model="sentiment") == []
 
 
+def test_the_order_is_that_of_logits() -> None:
+    """Large logits have the same score: their sigmoid is 1 in fp32."""
+    found = ranked(np.array([[17.5], [30.0], [18.0]], np.float32), "abc", top=2, activation="sigmoid")
+
+    assert [(each.index, each.score, each.text) for each in found] == [(1, 1.0, "b"), (2, 1.0, "c")]
+
+
 def test_the_page_shows_what_works(client: Client) -> None:
     exec(block("docs/client.md", "client.rerank"), {"client": client, "texts": TEXTS})
 
@@ -83,6 +91,17 @@ def test_the_page_shows_what_works(client: Client) -> None:
         ("rerank", {"query": 5, "texts": ["a"]}, "query must be a text, was 5"),
         ("rerank", {"query": "a", "texts": ["b"], "model": "sentiment"}, "model must be a reranker"),
         ("rerank", {"query": "a", "texts": ["b"], "evidence": True}, "top must be given with evidence"),
+        ("rerank", {"query": "a", "texts": ["b"], "activation": "softmax"}, "activation must be one of sigm"),
+        (
+            "rerank",
+            {"query": "a", "texts": ["b"], "activation": "checkpoint", "raw_scores": True},
+            "raw_scores must be False where activation is 'checkpoint', was True",
+        ),
+        (
+            "rerank",
+            {"query": "a", "texts": ["b"], "activation": "checkpoint"},
+            "activation must be 'sigmoid': reranker does not say its own",
+        ),
         (
             "rerank",
             {"query": "a", "texts": ["b"], "top": 1, "evidence": 0},

@@ -18,6 +18,7 @@ from tests.waiting import until
 from polyhead_client import Client
 from polyhead_export import TokenizerFile, export_family
 from polyhead_model import Classifier, Encoder
+from polyhead_server.http import texts as ranking
 from polyhead_server.serving.budget import Reservation
 
 
@@ -33,6 +34,17 @@ def test_rerank_gives_the_best_first(scoring: OverHttp) -> None:
     np.testing.assert_allclose([one["score"] for one in ranked], 1 / (1 + np.exp(np.sort(-raw))), atol=1e-6)
     assert all(one.keys() == {"index", "score"} for one in scores)
     np.testing.assert_allclose([one["score"] for one in scores], np.sort(-raw) * -1, atol=1e-6)
+
+
+def test_the_order_is_that_of_logits(scoring: OverHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large logits have the same score: their sigmoid is 1 in fp32."""
+    order = np.argsort(-logits(scoring, "reranker", [QUERY] * len(TEXTS), TEXTS)[:, 0]).tolist()
+    assert order != sorted(order)
+    monkeypatch.setattr(ranking, "scores_of", lambda logits, _: np.ones_like(logits))
+
+    ranked = scoring.post("/rerank", {"query": QUERY, "texts": TEXTS}).json
+
+    assert [(one["index"], one["score"]) for one in ranked] == [(at, 1.0) for at in order]
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
