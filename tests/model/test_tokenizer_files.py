@@ -68,7 +68,8 @@ def load_by_transformers(folder: Path) -> Any:
 def ids_of(tokenizer: Tokenizer) -> list[Any]:
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    made = [tokenizer.encode(*given) for given in [*((text,) for text in TEXTS), *itertools.pairwise(TEXTS)]]
+    given = [*((text, None) for text in TEXTS), *itertools.pairwise(TEXTS)]
+    made = [tokenizer.encode(text, pair) for text, pair in given]
     return [(encoding.ids, encoding.type_ids) for encoding in made]
 
 

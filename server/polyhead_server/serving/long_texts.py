@@ -71,7 +71,7 @@ class LongTexts:
             parts[number] = self._encode(texts[number], needed, name)
             needed = max(most, sum(len(part) for _, part in parts[number]) + 1)
         merged = [Encoding.merge([part for _, part in windows], growing_offsets=False) for windows in parts]
-        made = cut.post_process(*merged)
+        made = cut.post_process(merged[0], merged[1] if len(merged) > 1 else None)
         # The library mixes up what joined windows have of these.
         sequences = _sequences(made.special_tokens_mask, is_second=not len(merged[0]))
         offsets: list[tuple[int, int]] = [(0, 0)] * len(made)
