@@ -19,6 +19,8 @@ from polyhead_server.http.tasks import families, labels_of, named, task_of
 CREATED = int(time.time())
 """When this process was started, in seconds since the epoch: when its models were made, for `/v1/models`."""
 
+_OWNER = "polyhead"
+
 models_router = make_router(OPENAI, "RepositoryIndex")
 info_router = make_router(TEI, "ModelMetadata", 400, 404, 503)
 
@@ -30,7 +32,8 @@ class ListedModel(Described):
     object: Literal["model"]
     created: int
     """Seconds since the epoch"""
-    owned_by: str
+    owned_by: str | None = None
+    """Not in /models, where infinity's client knows no other owner than itself"""
     capabilities: list[str]
     """What it can do: embed, embed_sparse, rerank, classify, tokenize"""
     stats: dict[str, float]
@@ -63,12 +66,21 @@ class FamilyInfo(Described):
     version: str
 
 
-@models_router.get("/models", name="list_models_too", response_model=ListedModels)
+async def _list(caller: Caller, **own: str) -> Response:
+    listed = [own | _listed(caller, name, tasks) for name, tasks in families(caller.registry).items()]
+    return await caller.json([orjson.dumps({"object": "list", "data": listed})])
+
+
+@models_router.get("/models", response_model=ListedModels)
+async def list_models_as_infinity(caller: AnyCaller) -> Response:
+    """List the families that do something with texts."""
+    return await _list(caller)
+
+
 @models_router.get("/v1/models", response_model=ListedModels)
 async def list_models(caller: AnyCaller) -> Response:
     """List the families that do something with texts."""
-    listed = [_listed(caller, name, tasks) for name, tasks in families(caller.registry).items()]
-    return await caller.json([orjson.dumps({"object": "list", "data": listed})])
+    return await _list(caller, owned_by=_OWNER)
 
 
 @models_router.get("/v1/models/{name}", response_model=ListedModel, responses=OPENAI.responses(404, 503))
@@ -76,7 +88,7 @@ async def retrieve_model(name: ModelName, caller: AnyCaller) -> Response:
     """Describe a model."""
     name = caller.registry.find(name).signature.name
     tasks = families(caller.registry).get(name, [])
-    return await caller.json([orjson.dumps(_listed(caller, name, tasks))])
+    return await caller.json([orjson.dumps({"owned_by": _OWNER} | _listed(caller, name, tasks))])
 
 
 def _listed(caller: Caller, name: str, tasks: Sequence[str]) -> dict[str, object]:
@@ -88,7 +100,7 @@ def _listed(caller: Caller, name: str, tasks: Sequence[str]) -> dict[str, object
         "results_pending": sum(model.lease.users for model in models),
         "batch_size": caller.service.settings.max_batch_size,
     }
-    own = {"id": name, "object": "model", "created": CREATED, "owned_by": "polyhead"}
+    own = {"id": name, "object": "model", "created": CREATED}
     return {**own, "capabilities": tasks, "stats": stats}
 
 

@@ -65,10 +65,12 @@ def make_router(
     class Guarded(APIRoute):
         """Check who calls before anything is read."""
 
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
+        async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
+            """Answer, and compress the reply."""
+            answer: Application = super().handle
             if infers or compresses:
-                self.app = _GZip(self.app, minimum_size=_COMPRESS_FROM, compresslevel=1)
+                answer = _GZip(answer, minimum_size=_COMPRESS_FROM, compresslevel=1)
+            await answer(scope, receive, send)
 
         def get_route_handler(self) -> Callable[[Request], Any]:
             """Return what answers a request."""
