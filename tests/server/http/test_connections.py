@@ -10,6 +10,7 @@ import urllib.request
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.server.conftest import Gate, fails
-from tests.server.http.conftest import OverHttp, StartHttp, read_all, with_tensor
+from tests.server.http.conftest import OverHttp, StartHttp, over_http, read_all, with_tensor
 from tests.servers import serving_metrics
 from tests.waiting import until
 
@@ -55,6 +56,38 @@ def test_a_silent_client_is_let_go(metrics: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("polyhead_server.http.guard.HEAD_SECONDS", 0.05)
     with connect(metrics, say) as silent:
         read_all(silent)
+
+
+def test_an_ipv6_address_is_served(repository: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    body, headers = with_tensor(np.ones((1, 3, 16), np.float32))
+    with over_http(repository, host="::1", http_host="::1") as web:
+        url = f"http://[::1]:{web.port}/v2/models/tiny/infer"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            assert reply.status == 200
+        with grpc.insecure_channel(f"[::1]:{web.running.server.port}") as channel:
+            check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"", timeout=120) == b"\x08\x01"
+
+
+def test_health_is_answered_while_all_that_computes_is_busy(serve_over_http: StartHttp, gate: Gate) -> None:
+    web = serve_over_http()
+    body, headers = with_tensor(np.ones((1, 3, 16), np.float32))
+    with ThreadPoolExecutor(40) as callers:
+        with gate.closed():
+            infer = partial(web.ask, "POST", "/v2/models/tiny/infer", body, headers)
+            calls = [callers.submit(infer) for _ in range(40)]
+            gate.until_held()
+            until(lambda: web.accepted == len(calls))
+            paths = ("/healthz", "/v2/health/live", "/v2/health/ready")
+            codes = [web.get(path).status for _ in range(20) for path in paths]
+            assert not any(call.done() for call in calls)
+        assert codes == [200] * 60
+        assert {call.result().status for call in calls} == {200}
 
 
 # ---- Bodies and replies that are slow ----------------------------------------------------------
