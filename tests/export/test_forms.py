@@ -27,12 +27,9 @@ from polyhead_model import Encoder, EncoderConfig, TokenVectors
 Outputs = dict[str, np.ndarray[Any, Any]]
 
 
-def operator(_: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], **__: Any) -> Tensor:
+def operator(_: str, inputs: Sequence[Any], attributes: Mapping[str, Any], **__: Any) -> Tensor:
     """onnxruntime's `MultiHeadAttention`."""
     q, k, v, _nothing, lengths, bias = (*inputs, *[None] * (6 - len(inputs)))
-    assert q is not None
-    assert k is not None
-    assert v is not None
     heads, hidden = attributes["num_heads"], attributes["mask_filter_value"]
     q, k, v = (
         each if each.ndim == 4 else each.unflatten(2, (heads, -1)).transpose(1, 2) for each in (q, k, v)
@@ -45,7 +42,8 @@ def operator(_: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
         scores = scores + torch.where(keys < lengths[:, None, None, None], 0.0, hidden)
     if attributes["unidirectional"]:
         scores = scores + torch.where(keys <= torch.arange(q.shape[2])[:, None], 0.0, hidden)
-    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    context: Tensor = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return context
 
 
 @pytest.fixture(autouse=True, scope="module")
