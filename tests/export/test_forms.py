@@ -29,7 +29,8 @@ Outputs = dict[str, np.ndarray[Any, Any]]
 
 def operator(_: str, inputs: Sequence[Any], attributes: Mapping[str, Any], **__: Any) -> Tensor:
     """onnxruntime's `MultiHeadAttention`."""
-    q, k, v, _nothing, lengths, bias = (*inputs, *[None] * (6 - len(inputs)))
+    given: list[Any] = [*inputs, *[None] * (6 - len(inputs))]
+    q, k, v, _nothing, lengths, bias = given
     heads, hidden = attributes["num_heads"], attributes["mask_filter_value"]
     q, k, v = (
         each if each.ndim == 4 else each.unflatten(2, (heads, -1)).transpose(1, 2) for each in (q, k, v)
@@ -107,7 +108,7 @@ def test_graphs_compute_what_is_defined(encoder: Encoder, tokens: int, seed: int
 
 @pytest.mark.parametrize("fields", [{}, {"feed_forward": 8}], ids=["attention alone", "blocks"])
 @pytest.mark.parametrize("window", [2, None])
-def test_tokens_that_fill_up_a_query_are_no_keys(fields: dict[str, int], window: int | None) -> None:
+def test_tokens_that_fill_up_a_query_are_no_keys(fields: dict[str, Any], window: int | None) -> None:
     """With a window, most of them see nothing."""
     config = EncoderConfig(
         d_model=4,
