@@ -27,12 +27,10 @@ from polyhead_model import Encoder, EncoderConfig, TokenVectors
 Outputs = dict[str, np.ndarray[Any, Any]]
 
 
-def operator(_: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], **__: Any) -> Tensor:
+def operator(_: str, inputs: Sequence[Any], attributes: Mapping[str, Any], **__: Any) -> Tensor:
     """onnxruntime's `MultiHeadAttention`."""
-    q, k, v, _nothing, lengths, bias = (*inputs, *[None] * (6 - len(inputs)))
-    assert q is not None
-    assert k is not None
-    assert v is not None
+    given: list[Any] = [*inputs, *[None] * (6 - len(inputs))]
+    q, k, v, _nothing, lengths, bias = given
     heads, hidden = attributes["num_heads"], attributes["mask_filter_value"]
     q, k, v = (
         each if each.ndim == 4 else each.unflatten(2, (heads, -1)).transpose(1, 2) for each in (q, k, v)
@@ -45,7 +43,8 @@ def operator(_: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, A
         scores = scores + torch.where(keys < lengths[:, None, None, None], 0.0, hidden)
     if attributes["unidirectional"]:
         scores = scores + torch.where(keys <= torch.arange(q.shape[2])[:, None], 0.0, hidden)
-    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    context: Tensor = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return context
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -109,7 +108,7 @@ def test_graphs_compute_what_is_defined(encoder: Encoder, tokens: int, seed: int
 
 @pytest.mark.parametrize("fields", [{}, {"feed_forward": 8}], ids=["attention alone", "blocks"])
 @pytest.mark.parametrize("window", [2, None])
-def test_tokens_that_fill_up_a_query_are_no_keys(fields: dict[str, int], window: int | None) -> None:
+def test_tokens_that_fill_up_a_query_are_no_keys(fields: dict[str, Any], window: int | None) -> None:
     """With a window, most of them see nothing."""
     config = EncoderConfig(
         d_model=4,
