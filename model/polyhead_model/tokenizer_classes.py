@@ -117,7 +117,7 @@ def served_tokenizer(folder: Path, model_type: str) -> ServedTokenizer:
     left_out: tuple[str, ...] = ()
     if (text := _difference(file, served)) is not None:
         left_out = (
-            f"{TOKENIZER} is not followed in {', '.join(changed)}, as in transformers 5, where {name} "
+            f"tokenizer.json is not followed in {', '.join(changed)}, as in transformers 5, where {name} "
             f"has its own: tokens differ for {text[:40]!r}, among others",
         )
     own |= {part: parts[part] for part in changed}

@@ -83,14 +83,15 @@ async def test_every_procedure_is_answered(repository: Path) -> None:
 async def test_long_text_is_cut_where_the_server_is_set_so(repository: Path) -> None:
     async with loaded(repository, ["tiny-tokens"], truncate=True) as runtime:
 
-        def asked(**parameters: bool) -> pb.ModelInferRequest:
+        def asked(**parameters: bool) -> bytes:
             texts = {"text": ["cat " * 50]}
-            return Running.request("tiny-tokens", texts, outputs=["lengths"], parameters=parameters)
+            request = Running.request("tiny-tokens", texts, outputs=["lengths"], parameters=parameters)
+            return request.SerializeToString()
 
-        reply = await ask(runtime, "ModelInfer", asked())
+        reply = pb.ModelInferResponse.FromString(await runtime.infer(asked()))
         assert np.frombuffer(reply.raw_output_contents[0], np.int32).tolist() == [16]
         with pytest.raises(InvalidRequestError, match=r"text\[0\] must be at most 16 tokens, was 52"):
-            await ask(runtime, "ModelInfer", asked(truncate=False))
+            await runtime.infer(asked(truncate=False))
 
 
 async def test_errors_are_raised_as_they_are(repository: Path) -> None:
