@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import labelled
 from polyhead_client.archive import read_format, write_npz
-from polyhead_client.edges import boundaries
+from polyhead_client.edges import BOUNDARY_TOKENS
 from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
@@ -371,8 +371,7 @@ class Encoding(Picklable):
         weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
         # BertViz picks layers by their positions, and draws no others.
         some = next(iter(weights.values()))
-        special = boundaries(tokens)
-        of_texts = [at for at in range(len(tokens)) if at not in special]
+        of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
         second = [at for before, at in pairwise(of_texts) if at - before > 1]
         return {
             "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
