@@ -5,6 +5,7 @@ that a command whose extra is missing does not affect the others.
 """
 
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
@@ -15,6 +16,7 @@ from cyclopts.config import Env
 GROUP = "polyhead.commands"
 
 _PREFIX = "POLYHEAD_"
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # What each command does, in a line. To import them all for it would take the help seconds.
 _SUMMARIES = {
@@ -114,7 +116,12 @@ def build_app(
 
 def print_error(line: str) -> None:
     """Print one line to the standard error."""
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{printable(line)}\n")
+
+
+def printable(text: str) -> str:
+    """Return a text in which control characters, which a terminal might obey, are escaped."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _prefer_own(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

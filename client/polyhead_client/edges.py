@@ -3,7 +3,7 @@
 Shape letters: T tokens, H heads.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 from polyhead_client.arguments import check_count
 from polyhead_client.padding import described
+
+BOUNDARY_TOKENS = frozenset(
+    {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<cls>", "<sep>", "<bos>", "<eos>", "<|endoftext|>"}
+)
+"""Tokens that a tokenizer puts around a text. Heads attend to them when nothing else is relevant."""
 
 
 class Edge(NamedTuple):
@@ -57,3 +62,8 @@ def strongest_edges(
             ]
         )
     return edges
+
+
+def boundaries(tokens: Sequence[str]) -> Collection[int]:
+    """Return the positions of tokens that are not part of the text itself."""
+    return {position for position, token in enumerate(tokens) if token in BOUNDARY_TOKENS}

@@ -7,6 +7,7 @@ V width of token vectors.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import labelled
 from polyhead_client.archive import read_format, write_npz
+from polyhead_client.edges import BOUNDARY_TOKENS
 from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
@@ -350,7 +352,8 @@ class Encoding(Picklable):
         ```
 
         BertViz draws all weights that it gets, and long texts stall a browser, so request few layers. It
-        numbers heads from 0 on, whichever were selected.
+        numbers heads from 0 on, whichever were selected. Of a pair that special tokens part, it gets the
+        second text's first token, and can draw attention from one text to the other alone.
 
         Raises:
             ValueError: This is a batch, or lacks tokens, attention, or queries of it.
@@ -368,9 +371,12 @@ class Encoding(Picklable):
         weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
         # BertViz picks layers by their positions, and draws no others.
         some = next(iter(weights.values()))
+        of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
+        second = [at for before, at in pairwise(of_texts) if at - before > 1]
         return {
             "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
             "tokens": tokens,
+            "sentence_b_start": second[0] if len(second) == 1 else None,
             "include_layers": list(weights),
         }
 

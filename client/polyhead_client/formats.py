@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client.edges import Edge, strongest_edges
+from polyhead_client.edges import Edge, boundaries, strongest_edges
 from polyhead_client.encoding import Encoding
-from polyhead_client.options import boundaries
 
 JSON_FORMAT = 1
 """Incremented when a reader of the old format would misread the new one."""

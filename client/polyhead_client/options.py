@@ -1,7 +1,6 @@
 """The options that commands which call a server have in common. Needs neither grpc nor NumPy to import."""
 
 import os
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 ADDRESS_VARIABLE = "POLYHEAD_ADDRESS"
 MODEL_VARIABLE = "POLYHEAD_MODEL"
 """What these environment variables name holds for all commands that call a server."""
-
-BOUNDARY_TOKENS = frozenset(
-    {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<cls>", "<sep>", "<bos>", "<eos>", "<|endoftext|>"}
-)
-"""Tokens that a tokenizer puts around a text. Heads attend to them when nothing else is relevant."""
 
 
 @Parameter(name="*")
@@ -133,8 +127,3 @@ def parse_indices(flag: str, spelled: str) -> list[int]:
             raise InvalidRequest(f"{spell}; there can be no more than {MOST_INDICES}")
         indices += chosen
     return indices
-
-
-def boundaries(tokens: Sequence[str]) -> Collection[int]:
-    """Return the positions of tokens that are not part of the text itself."""
-    return {position for position, token in enumerate(tokens) if token in BOUNDARY_TOKENS}

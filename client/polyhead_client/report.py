@@ -16,9 +16,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from polyhead_client.command import printable
+from polyhead_client.edges import boundaries
 from polyhead_client.encoding import Encoding
 from polyhead_client.formats import edges_of
-from polyhead_client.options import boundaries
 
 _SHOWN = 4
 """The number of elements of a pooled vector that are shown."""
@@ -37,7 +38,7 @@ def print_report(
     console.print(Text.assemble((encoding.model, "bold"), f", version {encoding.version}"))
     for index, text in enumerate(texts):
         console.print()
-        console.print(Text(f"sequence {index}" if text is None else text, style="bold"))
+        console.print(Text(f"sequence {index}" if text is None else printable(text), style="bold"))
         console.print(Padding(_facts(encoding, index), (0, 0, 0, 2), expand=False))
         for cross, layers in ((False, encoding.attention), (True, encoding.cross_attention)):
             for layer in layers or ():
@@ -58,7 +59,7 @@ def _facts(encoding: Encoding, index: int) -> Table:
         table.add_column(no_wrap=fixed)
     output = encoding.output[index]
     if encoding.tokens is not None:
-        table.add_row("tokens", str(len(output)), Text(" ".join(encoding.tokens[index])))
+        table.add_row("tokens", str(len(output)), Text(printable(" ".join(encoding.tokens[index]))))
     table.add_row("output", str(list(output.shape)), "")
     if encoding.pooled is not None:
         vector = encoding.pooled[index]

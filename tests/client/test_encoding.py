@@ -1,5 +1,6 @@
 """Results that are kept, looked at in a notebook, and turned into tables."""
 
+import dataclasses
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,19 @@ def test_memories_have_positions(client: Client, sentence: Encoding) -> None:
     assert both.to_xarray().cross_attention.sizes == {"layer": 1, "head": 3, "query": 5, "memory": 2}
     assert both.to_xarray().memory_token.values.tolist() == ["0", "1"]
     assert "→ 1: 0.500" in replace(both, attention=None)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "second"),
+    [
+        (["[CLS]", "a", "cat", "[SEP]", "dogs", "[SEP]"], 4),
+        (["<s>", "a", "</s>", "</s>", "dogs", "</s>"], 4),
+        (["[CLS]", "a", "cat", "saw", "dogs", "[SEP]"], None),
+    ],
+)
+def test_bertviz_gets_where_the_second_text_begins(
+    sentence: Encoding, tokens: list[str], second: int | None
+) -> None:
+    encoding = dataclasses.replace(sentence, tokens=tokens)
+
+    assert encoding.to_bertviz()["sentence_b_start"] == second

@@ -51,6 +51,19 @@ def test_tokens_are_never_markup(capsys: Captured) -> None:
     assert "[red]the [/red] cat" in capsys.readouterr().out
 
 
+def test_control_characters_are_escaped(capsys: Captured) -> None:
+    assert main(["infer", "the \x1b[31mcat\x9b1m"]) == 0
+    with pytest.raises(SystemExit):
+        main(["infer", "-\x1b[31m"])
+    assert main(["infer", "--input", "no\x1b[31m.npy"]) == 1
+
+    printed = capsys.readouterr()
+    assert r"the \x1b[31mcat\x9b1m" in printed.out
+    assert r"-\x1b[31m" in printed.err
+    assert r"no\x1b[31m.npy" in printed.err
+    assert not re.search(r"[\x1b\x9b]", printed.out + printed.err)
+
+
 def test_boundary_tokens_are_shown_when_asked_for(capsys: Captured) -> None:
     def edges(*more: str) -> Any:
         return as_json(capsys, "the cat", "--attention", "0", "--top", "16", *more)["sequences"][0][

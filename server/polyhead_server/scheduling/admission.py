@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.observability.statistics import Drop, Observer
-from polyhead_server.scheduling.dispatch import Dispatch, Lanes
+from polyhead_server.scheduling.dispatch import TURN_SECONDS, Dispatch, Lanes
 from polyhead_server.scheduling.queue import Entry, Queue
 from polyhead_server.scheduling.work import PRIORITIES, Work
 
@@ -126,10 +126,10 @@ class Admission:
         start_by = now + self.limits.max_wait_seconds
         if work.timeout is not None and (self.queue or not self._starts(work, now)):
             start_by = min(start_by, now + work.timeout)
-        wait = self._until_free(work, now) + self.queue.seconds(work.level)
+        own = self.dispatch.price(work.size)
+        wait = self._until_free(work, now) + self.queue.seconds(work.level, yields=own > TURN_SECONDS)
         if not wait:
             return start_by
-        own = self.dispatch.price(work.size)
         left = float("inf") if work.deadline is None else work.deadline - now
         if own > left:
             self.observer.on_drop(Drop.UNREACHABLE)
@@ -160,7 +160,7 @@ class Admission:
     def _retry_after_ms(self, work: Work) -> int:
         """Return a time to come back, from when half of the queue will be gone."""
         now = self.clock()
-        waiting = self._until_free(work, now) + self.queue.seconds(PRIORITIES - 1)
+        waiting = self._until_free(work, now) + self.queue.seconds(PRIORITIES - 1, yields=True)
         seconds = self.retry_after.reserve(
             now,
             room_at=now + waiting / 2,

@@ -12,7 +12,7 @@ thread. On a GPU, a lane is a run whose copies overlap with another run's kernel
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapreplace
 from itertools import pairwise
 from math import inf
@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 WINDOW = 64
 """How many requests a batch is chosen from. Planning takes longer with more."""
 
-_RECONSIDER = 8
-"""One in so many requests that all threads seem slower for gets them: what never runs is never learned."""
+TURN_SECONDS = 0.1
+"""Requests that take longer are cut, where that can be done, and let others pass between their pieces."""
+_LEAST_WORTH = 32
+"""A piece may take so many times what any run costs, though that is longer than a turn."""
+
+RECONSIDER = 8
+"""One in so many requests that all threads, or the event loop, seem slower for gets them: what never runs is
+never learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,22 +204,25 @@ class Dispatch:
         if free_in + wide.costs.price(whole) < max(self.lanes.costs.price(part) for part in parts):
             return True
         self._passed_over += not running
-        return not running and self._passed_over % _RECONSIDER == 0
+        return not running and self._passed_over % RECONSIDER == 0
 
     def starts(self, size: Size, running: int, free_in: float) -> bool:
         """Return whether a request that nothing waits before would start beside so many that run."""
         return self.next([size], running, free_in) is not None
 
     def pieces(self, sequences: Sequence[Size]) -> list[list[int]]:
-        """Cut the sequences of one request into runs for the lanes, or one run if that is sooner.
+        """Cut the sequences of one request into runs for the lanes, or one run if that is sooner, and short.
 
         Args:
-            sequences: Their sizes, those of like length side by side.
+            sequences: Their sizes, the longest first.
 
         Returns:
             Their positions, by run.
         """
-        lanes, planner = self.lanes, self.planner
+        lanes, largest = self.lanes, sequences[0]
+        seconds = max(TURN_SECONDS, _LEAST_WORTH * lanes.costs.fixed)
+        in_time = int(seconds * largest.tokens / lanes.costs.marginal(largest))
+        planner = replace(self.planner, max_tokens=min(self.planner.max_tokens, in_time))
         sharing = lanes.count if self.wide else 1
         pieces = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
         ends = [0.0] * lanes.count
@@ -221,7 +230,8 @@ class Dispatch:
             heapreplace(
                 ends, ends[0] + lanes.costs.price(planner.joint([sequences[place] for place in piece]))
             )
-        if max(ends) < self.price(planner.joint(sequences)):
+        whole = self.price(planner.joint(sequences))
+        if whole > TURN_SECONDS or max(ends) < whole:
             return pieces
         return [list(range(len(sequences)))]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import WINDOW, Lanes, Planner
+from polyhead_server.scheduling.dispatch import RECONSIDER, WINDOW, Lanes, Planner
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
 from polyhead_server.scheduling.queue import Entry
 from polyhead_server.scheduling.work import Done, Work
@@ -58,20 +58,23 @@ class Iterations:
         self._lone = 0
         """How many runs in a row had one request."""
 
-    def add(self, seconds: float) -> None:
-        """Count work that comes, of a model in the line."""
+    def add(self, model: "Inline", seconds: float) -> None:
+        """Count work that has come to a model; run it now if it comes alone, else soon."""
         self.seconds += seconds
         self._requests += 1
-        comes_alone = self._lone >= _LONE and self._lone % _LONE
-        self._quiet = 1 if comes_alone else _QUIET_ITERATIONS
-
-    def line_up(self, model: "Inline") -> None:
-        """Let a model run its work in one of the next iterations."""
-        if not self._line:
-            loop = asyncio.get_running_loop()
-            self._due = loop.time() + _PATIENCE_SECONDS
-            loop.call_soon(self._run)
+        self._quiet = _QUIET_ITERATIONS
+        if model in self._line:
+            return
         self._line.append(model)
+        if len(self._line) > 1:
+            return
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + _PATIENCE_SECONDS
+        if self._lone >= _LONE and self._lone % _LONE:
+            self._quiet = 0
+            self._run()
+        else:
+            loop.call_soon(self._run)
 
     def _is_due(self) -> bool:
         """Return whether to wait for more work no longer."""
@@ -127,29 +130,28 @@ class Inline:
     waiting: deque[Entry] = field(default_factory=deque)
     tokens: int = 0
     """N of all that wait."""
-
-    @property
-    def requests(self) -> int:
-        """The number of those that wait."""
-        return len(self.waiting)
+    passed_over: int = 0
+    """How many would fit into an iteration, and seem too large."""
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
         seconds = self.lanes.costs.price(work.size)
         if seconds < _SMALL_SECONDS:
             return True
-        most = _ITERATION_SECONDS / self.lanes.count
-        return seconds < most and self.iterations.seconds + seconds <= _ITERATION_SECONDS
+        if self.iterations.seconds + seconds > _ITERATION_SECONDS:
+            return False
+        if seconds < _ITERATION_SECONDS / self.lanes.count:
+            return True
+        self.passed_over += 1
+        return self.passed_over % RECONSIDER == 0
 
     def fits(self, seconds: float) -> bool:
         """Return whether the first that waits, if any does, can run in so many seconds."""
         return not self.waiting or self.waiting[0].seconds <= seconds
 
     def submit(self, work: Work) -> asyncio.Future[Done]:
-        """Run work in one of the next iterations of the loop."""
+        """Run work in one of the next iterations of the loop, or now."""
         future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        if not self.waiting:
-            self.iterations.line_up(self)
         entry = Entry(
             work=work,
             answer=future,
@@ -159,7 +161,7 @@ class Inline:
         )
         self.waiting.append(entry)
         self.tokens += work.size.tokens
-        self.iterations.add(entry.seconds)
+        self.iterations.add(self, entry.seconds)
         return future
 
     def close(self) -> None:

@@ -23,17 +23,19 @@ class Entry:
     """The latest time to start, in the event loop's time."""
     piece: Piece | None = None
     """What it is of a larger request; None if it is one."""
+    yields: bool = False
+    """Whether others of its priority that come later go before it."""
     number: int = 0
     """In order of arrival; of small work, the event loop's iteration in which it came."""
     timer: asyncio.TimerHandle | None = None
 
 
 class Queue:
-    """Entries by priority, then by arrival. Safe to use from several threads."""
+    """Entries by priority, those that yield last, then by arrival. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(PRIORITIES))
-        self._seconds = [0.0] * PRIORITIES
+        self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(2 * PRIORITIES))
+        self._seconds = [0.0] * len(self._levels)
         self._lock = Lock()
         self._number = 0
         self.tokens = 0
@@ -42,9 +44,14 @@ class Queue:
     def __len__(self) -> int:
         return sum(map(len, self._levels))
 
-    def seconds(self, level: int) -> float:
-        """Estimate how long the engine needs, at least, for all that goes before a new entry of a level."""
-        return sum(self._seconds[: level + 1])
+    def seconds(self, level: int, *, yields: bool) -> float:
+        """Estimate how long the engine needs, at least, for all that goes before a new entry.
+
+        Args:
+            level: That of its work.
+            yields: Whether it waits, too, for all of its priority that yields.
+        """
+        return sum(self._seconds[: 2 * level + 1 + yields])
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Append entries to their levels, together."""
@@ -52,23 +59,23 @@ class Queue:
             for entry in entries:
                 self._number += 1
                 entry.number = self._number
-                self._levels[entry.work.level][entry.number] = entry
+                self._levels[_place(entry)][entry.number] = entry
                 self._count(entry, 1)
 
     def remove(self, entry: Entry) -> bool:
         """Remove an entry. Return False if it did not wait any more: another thread has removed it."""
         with self._lock:
-            waits = self._levels[entry.work.level].pop(entry.number, None) is not None
+            waits = self._levels[_place(entry)].pop(entry.number, None) is not None
             if waits:
                 self._count(entry, -1)
             return waits
 
     def clear(self) -> list[Entry]:
         """Remove and return all that waits."""
-        return [entry for entry in self.window(len(self)) if self.remove(entry)]
+        return [entry for level in self._levels for entry in list(level.values()) if self.remove(entry)]
 
     def window(self, most: int, *, oldest_first: bool = False) -> list[Entry]:
-        """Return the entries that go next, without removing them.
+        """Return the entries that go next, without removing them; where any do not yield, only such.
 
         Args:
             most: How many to return.
@@ -80,14 +87,19 @@ class Queue:
                 window = [min(oldest, key=lambda entry: entry.number)]
             for level in self._levels:
                 for entry in level.values():
-                    if len(window) >= most:
+                    if len(window) >= most or (window and entry.yields and not window[-1].yields):
                         break
                     if not window or entry is not window[0]:
                         window.append(entry)
             return window
 
     def _count(self, entry: Entry, sign: int) -> None:
-        level = entry.work.level
+        level = _place(entry)
         self.tokens += sign * entry.work.size.tokens
         # An empty level costs nothing, whatever rounding has left.
         self._seconds[level] = self._seconds[level] + sign * entry.seconds if self._levels[level] else 0.0
+
+
+def _place(entry: Entry) -> int:
+    """Return the level of the queue in which an entry waits."""
+    return 2 * entry.work.level + entry.yields

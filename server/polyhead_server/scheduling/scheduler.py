@@ -1,6 +1,7 @@
 """The scheduler of one model: queue work, run it in the cheapest batches, answer every caller once."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -137,7 +138,7 @@ class Scheduler:
     @property
     def queued_requests(self) -> int:
         """Requests, and pieces of larger ones, that wait."""
-        return len(self._queue) + (self._inline.requests if self._inline is not None else 0)
+        return len(self._queue) + (len(self._inline.waiting) if self._inline is not None else 0)
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
@@ -145,7 +146,10 @@ class Scheduler:
             self._threads.start(self)
             self._started = True
         if pieces := split_request(work, self.dynamic, self.dispatch):
-            entries = [self._entry(piece.work, start_by, piece) for piece in pieces]
+            # Once each lane could have begun, others go first; then only the deadline counts.
+            turn = self.dispatch.lanes.count
+            entries = [self._entry(piece.work, start_by, piece) for piece in pieces[:turn]]
+            entries += [self._entry(piece.work, math.inf, piece, yields=True) for piece in pieces[turn:]]
             answer = pieces[0].reply.answer
         else:
             entries = [self._entry(work, start_by)]
@@ -154,7 +158,7 @@ class Scheduler:
         self._threads.wake()
         return answer
 
-    def _entry(self, work: Work, start_by: float, piece: Piece | None = None) -> Entry:
+    def _entry(self, work: Work, start_by: float, piece: Piece | None = None, yields: bool = False) -> Entry:
         entry = Entry(
             work=work,
             answer=self._loop.create_future(),
@@ -162,6 +166,7 @@ class Scheduler:
             seconds=self.dispatch.share(work.size),
             start_by=start_by,
             piece=piece,
+            yields=yields,
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
         if piece is not None:

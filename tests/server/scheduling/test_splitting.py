@@ -37,6 +37,45 @@ async def test_a_request_stays_whole_where_all_threads_are_sooner(lengths: list[
     assert one.wide.shapes == [(len(lengths), max(lengths))]
 
 
+async def test_others_pass_between_the_pieces_of_a_long_request() -> None:
+    costs = Prices(0.001, token=0.001, attention=1e-5)
+    one = Bench(costs, lanes=2, wide=WIDE, packed=True, inline=False, wait=10.0)
+    loop = asyncio.get_running_loop()
+    long = one.submit(1, lengths=[30] * 200)  # about 4 s
+    also_long = one.submit(2, lengths=[30] * 20)
+    await asyncio.sleep(0.7)
+    waited = []
+    for number in range(3, 9):
+        begun = loop.time()
+        await one.submit(number)
+        waited.append(loop.time() - begun)
+        await asyncio.sleep(0.13)
+
+    assert max(waited) < 0.2  # two pieces, where the oldest of all had its turn
+    assert not also_long.done()
+    await asyncio.gather(long, also_long)
+    numbers = [run[0] for run in one.engine.runs if run[0] < 3]
+    assert numbers.index(2) < 8
+    assert numbers[8:].index(2) > 0.8 * numbers.count(1)
+    assert not one.wide.runs
+
+
+async def test_a_long_request_goes_on_where_others_never_end() -> None:
+    one = Bench(LANE, lanes=1, packed=True, inline=False)
+    long = one.submit(1, lengths=[60] * 30)
+    others = [one.submit(2, lengths=[60]) for _ in range(5)]
+    for _ in range(500):
+        if long.done():
+            break
+        others.append(one.submit(2, lengths=[60]))
+        await others.pop(0)
+
+    assert long.done()
+    numbers = [run[0] for run in one.engine.runs]
+    assert 2 < numbers.count(1) < numbers.count(2)
+    await asyncio.gather(long, *others)
+
+
 async def test_graphs_that_compute_padding_run_requests_whole() -> None:
     one = Bench(LANE, lanes=2, wide=WIDE)
 

@@ -113,6 +113,7 @@ def test_other_sites_cannot_ask(page: TestClient, words: FakeClient, content_typ
         (b'{"model": "words", "text": "a", "layer": "0"}', "layer must be of type int, was str"),
         (b'{"model": "words", "text": "a", "head": true}', "head must be of type int, was bool"),
         (b'{"model": "words", "text": "a", "truncate": 1}', "truncate must be of type bool, was int"),
+        (b'{"model": "words", "text": "a", "layer": -1}', "layer must be at least 0, was -1"),
         (b'{"model": "words", "text": "a", "silenced": [[0]]}', "silenced must be a list of"),
         (b'{"model": "words", "text": "a", "silenced": [[0, 3]]}', "within 2 layers of 3 heads, was [0, 3]"),
     ],

@@ -59,6 +59,9 @@ class Question:
             raise InvalidRequest(f"whole must be one of {', '.join(WHOLE)}, was {sent['whole']!r:.80}")
         if not 1 <= sent.get("length", 1) <= MOST_TOKENS:
             raise InvalidRequest(f"length must be between 1 and {MOST_TOKENS}, was {sent['length']}")
+        for name in ("layer", "head", "token"):
+            if sent.get(name, 0) < 0:
+                raise InvalidRequest(f"{name} must be at least 0, was {sent[name]}")
         pairs = sent.get("silenced", [])
         if not (
             isinstance(pairs, list)
