@@ -181,7 +181,7 @@ def kept(file: Path) -> set[Node]:
     """
     graph = onnx.load(file, load_external_data=False).graph
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    anywhere = constants | {each.name for each in (*graph.input, *graph.initializer)}
+    anywhere = constants | {each.name for each in graph.input} | {each.name for each in graph.initializer}
     on_cpu: set[str] = set()
     nodes: set[Node] = set()
     for node in graph.node:
