@@ -7,7 +7,8 @@ from typing import Any
 from polyhead_model.checkpoint_files import CheckpointError, integer
 from polyhead_model.config import Classifier, Dense, ScoreActivation, Splade
 from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
-from polyhead_model.sentence_modules import DenseFile, SentenceModules
+from polyhead_model.sentence_modules import SentenceModules
+from polyhead_model.sentence_vectors import DenseFile
 
 Config = Mapping[str, object]
 

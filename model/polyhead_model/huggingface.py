@@ -21,7 +21,8 @@ from polyhead_model.config import (
 from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
 from polyhead_model.late_interaction import MEANS_LEFT_OUT, LateInteraction
 from polyhead_model.matryoshka import read_matryoshka
-from polyhead_model.sentence_modules import DenseFile, Prompts, SentenceModules
+from polyhead_model.sentence_modules import Prompts, SentenceModules
+from polyhead_model.sentence_vectors import DenseFile
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
 ACTIVATIONS: Mapping[str, Activation] = {

@@ -61,7 +61,7 @@ def test_a_configuration_survives_json() -> None:
         ),
         ({"heads": 5}, "d_model (16) must be a multiple of heads (5); give head_width"),
         ({"norm": "both"}, "norm must be one of post, pre, was 'both'"),
-        ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu, was 'swish'"),
+        ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu, silu, was 'swish'"),
         (
             {"pooling": "sum"},
             "pooling must be one of mean, cls, max, last, weighted_mean, mean_sqrt_len, was 'sum'",

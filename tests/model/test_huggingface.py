@@ -168,7 +168,7 @@ def test_pooling_of_old_and_new_releases(sentence: Path, config: dict[str, Any],
     ("modules", "message"),
     [
         ({}, "must be a list of modules"),
-        ([], "modules must be Transformer, then (if wanted) Pooling, and after it any of Dense, Normalize, "),
+        ([], "modules must be Transformer, then (if wanted) Pooling, and after it any of Dense, LayerNorm, "),
         ([], "were none"),
         ([TRANSFORMER, NORMALIZE], "were Transformer, Normalize"),
         ([TRANSFORMER, POOLING, {"path": "2", "type": "x.LSTM"}], "were Transformer, Pooling, LSTM"),
@@ -263,8 +263,8 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         ),
         ({"model_type": ["bert"]}, "was ['bert']"),
         (
-            {"hidden_act": "swish"},
-            "hidden_act must be one of gelu, gelu_new, gelu_pytorch_tanh, relu, was 'swish'",
+            {"hidden_act": "mish"},
+            "hidden_act must be one of gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish, was 'mish'",
         ),
         ({"hidden_act": {}}, "was {}"),
         (

@@ -167,12 +167,9 @@ def test_wrappers_are_taken_off() -> None:
     expected = from_torch(module)
     x = torch.randn(1, 4, D)
 
-    for wrapped in (
-        nn.DataParallel(module),
-        torch.compile(module, backend="eager"),
-        nn.DataParallel(torch.compile(module, backend="eager")),  # type: ignore[arg-type]  # it is a module
-    ):
-        encoder = from_torch(wrapped)  # type: ignore[arg-type]  # likewise
+    compiled: Any = torch.compile(module, backend="eager")
+    for wrapped in (nn.DataParallel(module), compiled, nn.DataParallel(compiled)):
+        encoder = from_torch(wrapped)
         assert encoder.config == expected.config
         assert torch.equal(encoder(x).output, expected(x).output)
 
