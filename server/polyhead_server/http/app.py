@@ -38,7 +38,7 @@ _TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}
 _IN_TEXT: dict[int | str, dict[str, Any]] = {200: _TEXT}
 
 
-class Health(Described):
+class HealthyAt(Described):
     """A worker is ready."""
 
     unix: float
@@ -61,7 +61,9 @@ async def any_worker_ready() -> Response:
     return PlainTextResponse("not ready: loading, draining, or without a model\n", 503)
 
 
-@probes_router.get("/health", response_model=Health, responses={503: {"description": "It is not", **_TEXT}})
+@probes_router.get(
+    "/health", response_model=HealthyAt, responses={503: {"description": "It is not", **_TEXT}}
+)
 async def any_worker_healthy() -> Response:
     """Say whether any worker is ready, as Text Embeddings Inference and infinity do."""
     if any_ready():

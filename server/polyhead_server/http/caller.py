@@ -186,7 +186,7 @@ class Caller:
             RequestError: The caller gets the reason.
             HTTPException: Likewise.
         """
-        types = ("application/json", BINARY) if binary else ("application/json",)
+        types = ("application/json", BINARY)  # which aiohttp says of a body that its user gives no type
         given = self.header("content-type").partition(";")[0].strip()
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
             raise HTTPException(415, f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from polyhead_server.errors import InvalidRequestError
@@ -26,6 +26,12 @@ def _check_false(given: bool) -> bool:
 
 
 _False = Annotated[bool, AfterValidator(_check_false), WithJsonSchema({"const": False})]
+
+_Right = Annotated[
+    Literal["Right"],
+    BeforeValidator(lambda given: "Right" if given == "right" else given),
+    WithJsonSchema({"type": "string", "pattern": "^[Rr]ight$"}),
+]
 
 _UNNAMED = "default/not-specified"
 """What infinity's client names where its user has named no model."""
@@ -98,7 +104,7 @@ class TextOptions(FamilyOptions):
     """Whether to cut texts that are too long; without, they are rejected. END is true, NONE false"""
     truncation: Annotated[bool | None, Means("truncate")] = None
     """Voyage's truncate"""
-    truncation_direction: Literal["Right", "right"] | None = None
+    truncation_direction: _Right | None = None
     """On which side texts are cut: no other is known"""
 
 

@@ -51,7 +51,7 @@ class DecodeBody(FamilyOptions):
     """Whether to leave out special tokens: true by default"""
 
 
-class TextToken(Described):
+class SimpleToken(Described):
     """A token of a text."""
 
     id: int
@@ -63,7 +63,7 @@ class TextToken(Described):
     stop: int | None
 
 
-@tokens_router.post("/tokenize", response_model=list[list[TextToken]])
+@tokens_router.post("/tokenize", response_model=list[list[SimpleToken]])
 async def tokenize(body: TokenizeBody, caller: OfTexts) -> Response:
     """Divide texts into tokens, as Text Embeddings Inference does."""
     tokeniser, signature = _tokeniser_of(caller, body)
