@@ -241,7 +241,12 @@ def explicit_masked_attention() -> Attend:
             _, hidden, sees = made[id(mask)]
             # The product: kernels may give a masked key 4e-39, and a query without any other equal weights.
             weights = (scores + hidden).softmax(-1) * sees
-        return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights
+        values = keys.by_head(value, heads)
+        if weights.shape[2] == 1:  # pooled tokens alone; of one row, the order of a sum depends on T
+            context = (weights.expand(-1, -1, 2, -1).to(value.dtype) @ values)[:, :, :1]
+        else:
+            context = weights.to(value.dtype) @ values
+        return queries.merge_heads(context), weights
 
     return attend
 
