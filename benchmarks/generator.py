@@ -7,6 +7,7 @@ there is `polyhead_load`.
 
 import asyncio
 import itertools
+import math
 import re
 import time
 from collections import deque
@@ -71,8 +72,10 @@ class LoadResult:
         return len(self.latencies_ms) / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the latencies."""
-        return float(np.percentile(self.latencies_ms, percent))
+        """Return a percentile of all calls, of which those that failed took longer than any."""
+        taken = [*self.latencies_ms, *[math.inf] * self.errors]
+        # There is nothing between a latency and infinity to interpolate.
+        return float(np.percentile(taken, percent, method="inverted_cdf"))
 
     def sample(self, per_call: int = 1) -> Sample:
         """Sum it up, of calls of so many sequences."""

@@ -4,6 +4,7 @@ A slow phase of the machine slows all that take turns. A round in which somethin
 is void, and is repeated.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,8 +143,10 @@ class Ratio(NamedTuple):
 
 
 def ratio_of(ours: Iterable[float], others: Iterable[float]) -> Ratio:
-    """Compare what was measured in the same turns."""
+    """Compare what was measured in the same turns; not a number where both are infinite in one."""
     ratios = sorted(own / other for own, other in zip(ours, others, strict=True))
+    if any(map(math.isnan, ratios)):
+        return Ratio(math.nan, math.nan, math.nan)
     outside = max(0, int(stats.binom.ppf(0.025, len(ratios), 0.5)) - 1)
     return Ratio(median(ratios), ratios[outside], ratios[-1 - outside])
 

@@ -41,13 +41,13 @@ class Interventions:
         layers, modes = (inputs[f"edit_{each}"] for each in ("layers", "modes"))
         tokens_of, exist = places("edit_tokens")
         self._edits = _Edits(modes, inputs["edit_vectors"], tokens_of, exist)
-        self._edited = self._edits.by_place((layers, tokens_of), (config.layers + 1, tokens))
+        self._edited = self._edits.by_place((tokens_of, layers), (tokens, config.layers + 1))
         names = ("layers", "heads", "modes")
         layers, self._edited_heads, modes = (inputs[f"head_edit_{each}"] for each in names)
         tokens_of, exist = places("head_edit_tokens")
         self._head_edits = _Edits(modes, inputs["head_edit_vectors"], tokens_of, exist)
         self._edits_by_head = self._head_edits.by_place(
-            (layers, tokens_of, self._edited_heads), (config.layers, tokens, config.heads)
+            (tokens_of, layers, self._edited_heads), (tokens, config.layers, config.heads)
         )
         self._layers = inputs["read_layers"]
         self._tokens, self._there = places("read_tokens")
@@ -61,7 +61,7 @@ class Interventions:
     def at_layer(self, layer: int, x: Tensor, layout: TokenLayout) -> Tensor:
         """Edit and read the stream before a layer, x [B, T, D]; a `polyhead_model.encoder.Visit`."""
         sources = layout.rows(x, self._edits.tokens)
-        x = self._edits.apply(x.flatten(0, 1), sources, layout.pack(self._edited[:, layer]))
+        x = self._edits.apply(x.flatten(0, 1), sources, layout.pack(self._edited[:, :, layer]))
         rows = take_rows(x.flatten(0, 1), layout.rows(x, self._tokens)).float()
         self.stream = torch.where(((self._layers == layer) & self._there)[..., None], rows, self.stream)
         return x
@@ -69,7 +69,7 @@ class Interventions:
     def at_heads(self, layer: int, context: Tensor, layout: TokenLayout) -> Tensor:
         """Edit and read what the heads of a layer give, [B, T, H·K]."""
         kept = self._config.heads_of(layer)
-        edited = self._edits_by_head[:, layer]  # [B, T, H]
+        edited = self._edits_by_head[:, :, layer]  # [B, T, H]
         if len(kept) < self._config.heads:
             edited = edited[..., list(kept)]
         # The place of each head among those that are left; that of the first for those that are not.

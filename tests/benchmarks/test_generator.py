@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -142,6 +143,19 @@ def test_failed_calls_are_errors_and_no_latencies(clock: Clock) -> None:
 
     assert load.errors == len(load.latencies_ms) == 2
     assert load.sample(per_call=8).rate == 8 * 2 / 4
+
+
+@pytest.mark.parametrize(
+    ("errors", "p50", "p99"), [(0, 50, 99), (1, 51, 100), (2, 51, math.inf), (200, math.inf, math.inf)]
+)
+def test_failed_calls_are_slower_than_all_others(errors: int, p50: float, p99: float) -> None:
+    load = LoadResult(
+        latencies_ms=range(1, 101), errors=errors, seconds=1.0, client_cores=0.0, server_cores=0.0
+    )
+
+    sample = load.sample()
+
+    assert (sample.p50_ms, sample.p99_ms, sample.errors) == (p50, p99, errors)
 
 
 class Answers:

@@ -17,6 +17,9 @@ Estimate of Variance, Annals of Statistics 9, 1981), with Student's t. Rounds ha
 where the sweep starts its server, a server of their own, so that it holds what a repetition changes. The
 regression's own error would not do: in a queue many requests are late at once, not one by one.
 
+Where that rate is beyond all that were tried, rounds contradict each other. No such rate is claimed: above
+them the interval has no end, and below them it reaches from what is estimated to what was tried.
+
 Where a round has no end above (the generator reached its limit first) or below (not even a fiftieth of the
 closed loop's rate holds), the interval reaches from the least that a round says to the most, which may be
 without end. The least of R rounds is above the median of what rounds give with probability 1 / 2**R (sign
@@ -166,11 +169,21 @@ def capacity_of(rounds: Sequence[SearchRound]) -> Interval | None:
             low=min(one.low for one in ranges),
             high=max(one.high for one in ranges),
         )
-    return jackknife([one.trials for one in rounds if one.range], _log_capacity)
+    trials = [one.trials for one in rounds if one.range]
+    found = jackknife(trials, _log_capacity)
+    rates = [one.rate for each in trials for one in each]
+    if found.value > (most := max(rates)):
+        return Interval(value=most, low=min(found.low, most), high=math.inf)
+    if found.value < (least := min(rates)):
+        return Interval(value=least, low=found.low, high=max(found.high, least))
+    return found
 
 
 def _log_capacity(rounds: Sequence[Sequence[Trial]]) -> float:
-    """Return the logarithm of the rate at which 1 % of the requests are late, by maximum likelihood."""
+    """Return the logarithm of the rate at which 1 % of the requests are late, by maximum likelihood.
+
+    It may be beyond the rates that were tried: cut off there, rounds would seem to agree.
+    """
     rates, requests, late = np.array([one for trials in rounds for one in trials], float).T
     places = np.log(rates)
     holds = late <= LATE_SHARE * requests
@@ -185,8 +198,7 @@ def _log_capacity(rounds: Sequence[Sequence[Trial]]) -> float:
     bounds = [(-50, 5), (1, 1000)]
     precise = {"xatol": 1e-3, "fatol": 1e-3}
     level, slope = minimize(cost, [-4, 10], bounds=bounds, method="Nelder-Mead", options=precise).x
-    place = middle + (math.log(-math.log1p(-LATE_SHARE)) - level) / slope
-    return float(np.clip(place, places.min(), places.max()))
+    return float(middle + (math.log(-math.log1p(-LATE_SHARE)) - level) / slope)
 
 
 def run_seconds(rate: float, limit: float, seconds: float) -> float:

@@ -114,10 +114,13 @@ class Metrics:
         return _by_version(_of_workers(self.collect()))
 
     def forget(self, name: str, number: int) -> None:
-        """Remove the metrics of a version that is not served any more. Files of workers keep its counters."""
+        """Remove a version that is not served any more. Workers keep what it counted, and gauges at 0."""
         if _folder() is not None:
             for gauge in (self.model_ready, self.queued_tokens, self.queued_requests):
                 gauge.labels(name, number).set(0)
+            for sample in next(iter(self.model_info.collect())).samples:
+                if (sample.labels["model"], sample.labels["version"]) == (name, str(number)):
+                    self.model_info.labels(**sample.labels).set(0)
             return
         for metric in self._of_models:
             metric.remove_by_labels({"model": name, "version": str(number)})

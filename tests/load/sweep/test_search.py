@@ -1,8 +1,9 @@
 """The search for a capacity, against servers on a virtual clock whose capacity is known."""
 
+import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,6 +66,11 @@ def wall(capacity: float) -> Server:
     return lambda rate, _number, _run: Trial(rate, 1000, 0 if rate <= capacity else 1000)
 
 
+def planned(late: Sequence[int]) -> Server:
+    """So many of 1000 requests are late in each run."""
+    return lambda rate, _number, run: Trial(rate, 1000, late[run])
+
+
 def search(server: Server, count: int = 5) -> list[SearchRound]:
     rounds: list[SearchRound] = []
     for number in range(1, count + 1):
@@ -125,6 +131,40 @@ def test_a_round_that_was_not_finished_does_not_count() -> None:
     assert started.range is None
     assert started.next_rate == last.trials[1].rate  # and goes on where it was
     assert capacity_of([*rounds, started]) == capacity_of(rounds)
+
+
+def test_no_rate_of_a_round_holds_above_one_that_does_not() -> None:
+    """Whatever its runs come to."""
+    for late in itertools.product((0, 1000), repeat=MOST_RUNS):
+        (one,) = search(planned(late), count=1)
+
+        assert one.held is None or one.failed is None or one.held < one.failed
+        assert one.range is not None
+        assert one.range.low <= one.range.value <= one.range.high
+
+
+def contradictory(held: int, failed: int) -> Interval:
+    """What rounds give of which one's rate holds where another's does not, with so many of 1000 late."""
+    rounds = [
+        SearchRound(
+            start=rate, step=1.1, least=1.0, trials=[Trial(rate, 1000, held), Trial(1.1 * rate, 1000, failed)]
+        )
+        for rate in (100.0, 100.0, 120.0, 150.0, 150.0)
+    ]
+    found = capacity_of(rounds)
+    assert found is not None
+    return found
+
+
+def test_an_estimate_beyond_the_rates_that_were_tried_is_no_certain_end() -> None:
+    above, below = contradictory(held=0, failed=11), contradictory(held=10, failed=300)
+
+    assert above.value == pytest.approx(165)
+    assert above.low <= above.value
+    assert math.isinf(above.high)
+    assert below.value == 100
+    assert below.low < 50
+    assert below.high >= 100
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.03])

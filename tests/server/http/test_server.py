@@ -43,7 +43,7 @@ async def test_a_request_in_progress_is_answered_while_http_stops(
         """Send the body when HTTP accepts nothing more, and return the reply."""
         try:
             while True:
-                connect(served).close()
+                socket.create_connection(("127.0.0.1", served.http_port), timeout=60).close()
         except ConnectionError:
             connection.sendall(body)
             return read_all(connection)

@@ -34,6 +34,15 @@ own.model_ready.labels("tiny", 1).set(1)
 own.ready_workers.set(1)
 os.kill(os.getpid(), 9)
 """
+FORGET = """
+own = metrics.Metrics()
+Statistics("tiny", 1, metrics=own).rejected("CANCELLED")
+for version in (1, 2):
+    own.model_ready.labels("tiny", version).set(1)
+    own.model_info.labels("tiny", version, "CPUExecutionProvider").set(1)
+own.forget("tiny", 1)
+sys.stdout.buffer.write(metrics.exposition()[0])
+"""
 READ = """
 sys.stdout.buffer.write(metrics.exposition()[0])
 print("ready", int(metrics.any_ready()))
@@ -105,6 +114,17 @@ def test_how_things_stood_ends_with_the_worker(folder: Path) -> None:
 
     samples = read(folder)
     assert samples["ready"] == 0
+
+
+def test_a_version_that_has_ended_stays_at_0(folder: Path) -> None:
+    text = run(folder, FORGET, 0).stdout
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+
+    def by_version(name: str) -> dict[str, float]:
+        return {sample.labels["version"]: sample.value for sample in families[name]}
+
+    assert by_version("polyhead_model_ready") == by_version("polyhead_model_info") == {"1": 0, "2": 1}
+    assert by_version("polyhead_requests") == {"1": 1}
 
 
 def test_the_folder_is_removed_and_so_is_one_that_a_killed_server_has_left(
