@@ -154,6 +154,7 @@ SLOW_FIXTURES = {"minilm_models", "tagger"}
 ON_OPENVINO_TOO = (
     "server/engine/test_engine.py",
     "server/scheduling/test_independence.py",
+    "server/serving/test_drift.py",
     "server/test_open_graphs.py",
     "server/test_hostile_connections.py",
     "server/test_overload.py",
@@ -169,7 +170,12 @@ ON_OPENVINO_TOO = (
 )
 """Whose tests hold whatever computes: those that use `device` run once more, on OpenVINO."""
 
-ALWAYS_ON_OPENVINO = ("server/engine", "server/scheduling", "server/test_rows_and_head_masks.py")
+ALWAYS_ON_OPENVINO = (
+    "server/engine",
+    "server/scheduling",
+    "server/serving",
+    "server/test_rows_and_head_masks.py",
+)
 """The part of them that `make test-all` runs. `make test-openvino` runs all, which takes minutes."""
 
 

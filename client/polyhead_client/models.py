@@ -203,6 +203,14 @@ class ModelInfo(Picklable):
         return self._drift(Property.COMPUTE_DRIFT)
 
     @cached_property
+    def same_bits(self) -> tuple[str, ...]:
+        """The outputs of which the same request gets the same bits alone, in any batch and on any thread.
+
+        The server measured them when it loaded the model; there are none on GPUs.
+        """
+        return tuple(filter(None, self.properties.get(Property.SAME_BITS, "").split(",")))
+
+    @cached_property
     def kept_heads(self) -> tuple[tuple[int, ...], ...] | None:
         """The numbers of each layer's heads that pruning left; None if no head was pruned.
 

@@ -273,7 +273,12 @@ def masked_by_sum(
                 made[id(mask)] = mask, *masks_of(mask, scores)
             _, hidden, sees = made[id(mask)]
             weights = softmax(scores, hidden) * sees
-        return queries.merge_heads(weights.to(value.dtype) @ keys.by_head(value, heads)), weights
+        values = keys.by_head(value, heads)
+        if weights.shape[2] == 1:  # pooled tokens alone; of one row, the order of a sum depends on T
+            context = (weights.expand(-1, -1, 2, -1).to(value.dtype) @ values)[:, :, :1]
+        else:
+            context = weights.to(value.dtype) @ values
+        return queries.merge_heads(context), weights
 
     return attend
 

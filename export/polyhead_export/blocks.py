@@ -45,10 +45,8 @@ class Blocks:
         starts = torch.arange(0, tokens, queries)
         sequences, numbers = (starts[None] < lengths[:, None]).nonzero().unbind(1)  # [G]
         first_query = numbers[:, None] * queries
-        # Where a sequence begins or ends, the block's keys do, too.
-        first_key = (
-            (first_query - reach).clamp(min=0).minimum(torch.full_like(first_query, tokens) - width_of_keys)
-        )
+        # Where a sequence begins, the block's keys do, too; not where it ends, which would move them with T.
+        first_key = (first_query - reach).clamp(min=0)
         at_query = first_query + torch.arange(queries)  # [G, Q], positions
         at_key = first_key + torch.arange(width_of_keys)  # [G, S]
         offset = (lengths.cumsum(0) - lengths).index_select(0, sequences)[:, None]

@@ -20,6 +20,7 @@ from polyhead_model.config import (
     Pooling,
     TokenVectors,
 )
+from polyhead_model.sums import sum_tokens
 
 _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -53,16 +54,15 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
         return _last(output, valid)
     if pooling == "max":
         return _highest(output, valid)
-    if pooling == "weighted_mean":
-        weights = torch.arange(1, output.shape[1] + 1, device=output.device, dtype=output.dtype)[None]
-        if valid is not None:
-            weights = torch.where(valid, weights, 0.0)
-        return (output * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
     if valid is None:
         valid = torch.ones(output.shape[:2], dtype=torch.bool, device=output.device)
-    # Padding is zero, so it does not change the sum; an empty sequence gives 0/1.
-    count = valid.sum(1, keepdim=True).clamp(min=1)
-    return output.sum(1) / (count if pooling == "mean" else count.to(output.dtype).sqrt())
+    count = valid.sum(1, keepdim=True).clamp(min=1)  # an empty sequence gives 0/1
+    weights = valid.to(output.dtype)
+    if pooling == "weighted_mean":
+        weights = weights * torch.arange(1, output.shape[1] + 1, device=output.device, dtype=output.dtype)
+        count = count * (count + 1) / 2
+    total = sum_tokens(output, weights)
+    return total / (count.to(output.dtype).sqrt() if pooling == "mean_sqrt_len" else count)
 
 
 def last_positions(valid: Tensor) -> Tensor:

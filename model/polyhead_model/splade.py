@@ -14,6 +14,7 @@ from polyhead_model.block import activation_of, norm_of
 from polyhead_model.config import EncoderConfig, LexicalWeights, Splade
 from polyhead_model.packing import TokenLayout
 from polyhead_model.pooling import apply_linear, apply_norm
+from polyhead_model.sums import sum_tokens
 
 
 class SpladeHead(nn.Module):
@@ -54,7 +55,7 @@ class SpladeHead(nn.Module):
             logits = layout.pad(logits.reshape(*packed.shape[:2], -1))  # [B, T, D words]
             logits = torch.where(valid[..., None], logits, 0.0)
             if self.config.pooling == "sum":
-                weights.append(self._of_logits(logits).sum(1))
+                weights.append(sum_tokens(self._of_logits(logits), valid.to(logits.dtype)))
             else:  # of what grows with the logits
                 weights.append(self._of_logits(logits.amax(1)))
         return torch.cat(weights, dim=1)

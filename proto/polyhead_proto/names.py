@@ -223,6 +223,9 @@ class Property(StrEnum):
     """In which the server computes what the files hold in fp32."""
     COMPUTE_DRIFT = "compute_drift"
     """JSON: what that changes, measured when the model was loaded; empty in fp32."""
+    SAME_BITS = "same_bits"
+    """The outputs of which the same request gets the same bits in any company, measured when the model was
+    loaded, separated by commas; empty on GPUs."""
     ACTIVATIONS = "activations"
     """The axes of what layers compute: `B,T,D`, or `N,D` where that is no padding."""
     PARAMETERS = "parameters"

@@ -91,4 +91,4 @@ def test_what_neighbours_change_is_measured(
         with pytest.raises(ParityError, match=r"neighbours must change its 'output' by at most 6\.6e-05"):
             measured()
     else:
-        assert measured() <= 6e-6
+        assert measured() == 0

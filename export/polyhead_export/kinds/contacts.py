@@ -15,6 +15,7 @@ from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
 from polyhead_model import EncoderConfig
+from polyhead_model.sums import sum_keys
 
 
 class ContactsGraph(GraphKind):
@@ -48,12 +49,13 @@ class ContactsGraph(GraphKind):
         logits = torch.full_like(run.weights[0][:, 0], head.bias)
         for layer in self.explicit_layers(config):
             numbers = [layer * config.heads + number for number in config.heads_of(layer)]
-            factors = torch.tensor([head.weights[number] for number in numbers])
+            factors = torch.tensor([[head.weights[number] for number in numbers]])
             maps = torch.where(pairs[:, None], run.weights[layer], 0)
             maps = maps + maps.transpose(-1, -2)
-            rows = maps.sum(-1, keepdim=True)
+            rows = sum_keys(maps)
             # A map of nothing has nothing in common either.
-            total = rows.sum(-2, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+            total = sum_keys(rows.expand(-1, -1, -1, 2).transpose(-1, -2))[:, :, :1]
+            total = total.clamp(min=torch.finfo(torch.float32).tiny)
             corrected = maps - rows * rows.transpose(-1, -2) / total
-            logits = logits + (corrected * factors[:, None, None]).sum(1)
+            logits = logits + (factors @ corrected.flatten(2)).reshape(logits.shape)
         return (torch.where(pairs, torch.sigmoid(logits), 0),)

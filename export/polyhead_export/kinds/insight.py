@@ -48,9 +48,9 @@ class InsightGraph(GraphKind):
         return {"Scores": len(self.scores(config)), "Top": TOP, "Side": SIDE}
 
     def maps(self, config: EncoderConfig, precision: Precision = "fp32") -> int:
-        """Count one layer's logits and weights, four values made of them, and patterns being built."""
+        """Count one layer's logits and weights, five values made of them, and patterns being built."""
         kinds = len({config.is_local(layer) for layer in range(config.layers)})
-        return 6 * config.heads + 3 * kinds * len(self.scores(config)) + bias_maps(config)
+        return 7 * config.heads + 3 * kinds * len(self.scores(config)) + bias_maps(config)
 
     def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
         """Return `head_mix`."""

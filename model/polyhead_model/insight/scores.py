@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polyhead_model.insight.norm_weighted import scale_norm_weighted
 from polyhead_model.insight.patterns import POSITIONS, Patterns, pattern_names
+from polyhead_model.sums import sum_tokens
 
 SHAPES = ("entropy", "normalised_entropy", "confidence", "distance")
 """Scores of the shape of the rows, whatever they attend to."""
@@ -66,20 +67,30 @@ def row_sums(
     """
     logits = attention.clamp(min=_TINY).log() if logits is None else logits
     by_logits = attention * (logits - logits.amax(3, keepdim=True))
-    # One column at a time: onnxruntime multiplies by one faster than by two.
-    column = norms[..., None]
-    moved = attention @ column
-    weighted = scale_norm_weighted(attention, norms, moved)
-    pairs = patterns.pairs.flatten(1, 2)
+    # Two columns at a time: see `polyhead_model.sums`.
+    moved, moved_logs = (attention @ torch.stack((norms, norms * norms.clamp(min=_TINY).log()), 3)).unbind(3)
+    of_logits, moved_logits = (by_logits @ torch.stack((torch.ones_like(norms), norms), 3)).unbind(3)
+    weighted = scale_norm_weighted(attention, norms, moved[..., None])
+    pairs = patterns.pairs.transpose(2, 3)  # (B, T queries, P + 1, T keys)
     return RowSums(
         largest_moved=weighted.amax(3),
-        of_logits=by_logits.sum(3),
-        moved=moved[..., 0],
-        moved_logits=(by_logits @ column)[..., 0],
-        moved_logs=(attention @ (column * column.clamp(min=_TINY).log()))[..., 0],
-        on_pairs=attention.flatten(2) @ pairs,
-        moved_on_pairs=weighted.flatten(2) @ pairs,
+        of_logits=of_logits,
+        moved=moved,
+        moved_logits=moved_logits,
+        moved_logs=moved_logs,
+        on_pairs=_sum_pairs(attention, pairs),
+        moved_on_pairs=_sum_pairs(weighted, pairs),
     )
+
+
+def _sum_pairs(weights: Tensor, pairs: Tensor) -> Tensor:
+    """Sum weights [B, H, T, T] over pairs [B, T, P + 1, T]: [B, H, P + 1].
+
+    Query by query, and then their sums: kernels would cut a sum over all pairs at once where T says.
+    """
+    by_query = (pairs @ weights.permute(0, 2, 3, 1)).flatten(2)
+    total = sum_tokens(by_query, torch.ones_like(by_query[..., 0]))
+    return total.reshape(total.shape[0], -1, weights.shape[1]).transpose(1, 2)
 
 
 def head_scores(sums: RowSums, largest: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,8 @@ def top_keys(weights: Tensor, keys: Tensor, valid: Tensor) -> StrongestKeys:
     """
     weights = weights * valid[:, None, None, :, None].float()
     keys = torch.where(weights > 0, keys.float(), -1)
-    residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)
     missing = (0, TOP - weights.shape[-1])
+    weights = F.pad(weights, missing)  # before the sum, whose order follows from the number of terms
+    residual = torch.where(weights[..., 0] > 0, 1 - weights.sum(-1), 0).clamp(min=0)
     # As floats, since CUDA has no kernel that pads integers.
-    return StrongestKeys(F.pad(keys, missing, value=-1).to(torch.int32), F.pad(weights, missing), residual)
+    return StrongestKeys(F.pad(keys, missing, value=-1).to(torch.int32), weights, residual)

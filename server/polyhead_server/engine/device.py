@@ -48,6 +48,12 @@ class Device:
     """
     default_lanes: int = 1
     """How many runs of one session go side by side: two where copies of one go beside kernels of another."""
+    least_size: int = 1
+    """Sequences, and what is asked of each, are padded to this, where kernels multiply a matrix of one row in
+    another way than one of several."""
+    length_multiple: int = 1
+    """Sequences are padded to a multiple of this, where kernels sum vectors of so many numbers and treat what
+    is left in another way. So a sequence gets the same bits at any T: zeros change no sum."""
     batch_tokens: int = 16_384
     """The most tokens of a batch of several requests, unless the server is told otherwise."""
     slow_fusions: frozenset[str] = frozenset()

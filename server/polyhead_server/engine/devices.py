@@ -52,6 +52,7 @@ def on_cpu(reason: str) -> Device:
         # Not 16 bits: it has no kernels for bf16, and computes fp16 as fp32 with conversions.
         precisions=frozenset({"fp32", "int8"}),
         host_threads=True,
+        least_size=2,
         slow_fusions=frozenset({"SkipLayerNormFusion"}),
     )
 
@@ -94,6 +95,8 @@ def on_openvino(reason: str) -> Device:
         precisions=frozenset({"fp32", "int8"}),
         computes=bf16 | {"fp32"},
         host_threads=True,
+        least_size=2,
+        length_multiple=16,  # the most numbers of fp32 in a vector
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_server.engine.arena import Arena
@@ -61,6 +62,10 @@ class Engine:
             self.path, self.device, threads=self.threads, lanes=self.lanes
         )
         self._primary = self.signature.primary.name
+        optional = self.signature.optional  # where padding would ask for more
+        self._sized = {
+            letter: measured for letter, measured in self.signature.measures.items() if letter not in optional
+        }
         self.outputs = [spec.name for spec in self.signature.results]
         self._running: set[EngineRun] = set()
         self._arena = Arena()
@@ -86,7 +91,8 @@ class Engine:
             DeviceLostError: The device failed for good.
             EngineError: Anything else went wrong.
         """
-        taken = self._working_bytes(feeds)
+        padded, sizes = self._pad(feeds)
+        taken = self._working_bytes(padded)
         with self._lock:
             if self._stopped or self._session is None:
                 raise EngineError(f"{self.signature.name} is stopped")
@@ -94,8 +100,8 @@ class Engine:
             shrink = self._arena.begin(taken)
             self._running.add(run)
         try:
-            values = run(feeds, outputs, shrink=shrink)
-            return dict(zip(outputs, values, strict=True))
+            values = dict(zip(outputs, run(padded, outputs, shrink=shrink), strict=True))
+            return values if padded is feeds else self._trim(values, sizes)
         except Exception as error:
             failure = translate(error, self.signature.name, partial(ask_device, self.device))
             if isinstance(failure, TooLargeError):
@@ -125,6 +131,43 @@ class Engine:
             self._stopped = True
             for run in self._running:
                 run.cancel()
+
+    def _pad(self, feeds: Arrays) -> tuple[Arrays, Mapping[str, int]]:
+        """Pad to the sizes that the device needs for the same bits at any size (`Device.least_size`).
+
+        Returns:
+            The inputs, and the sizes by letter that they had: `_trim` takes them.
+        """
+        sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in self._sized.items()}
+        wider = {letter: self._padded_size(letter, size) for letter, size in sizes.items()}
+        if wider == sizes:
+            return feeds, {}
+        padded = dict(feeds)
+        for spec in self.signature.feeds:
+            value = feeds[spec.name]
+            # A mask that a request left out stays of size 1.
+            shape = [
+                wider[letter] if size == sizes.get(letter) else size
+                for letter, size in zip(spec.axes, value.shape, strict=True)
+            ]
+            if shape != [*value.shape]:
+                padded[spec.name] = np.zeros(shape, value.dtype)
+                spec.cut(padded[spec.name], sizes)[:] = value
+        return padded, sizes
+
+    def _padded_size(self, letter: str, size: int) -> int:
+        """Return the size that an axis is padded to, no larger than the graph takes."""
+        signature, device = self.signature, self.device
+        multiple = device.length_multiple if letter in signature.sequences else 1
+        padded = max(device.least_size, -(-size // multiple) * multiple)
+        if letter != signature.length or signature.max_tokens is None:
+            return padded
+        return max(size, min(padded, signature.max_tokens))
+
+    def _trim(self, values: Arrays, sizes: Mapping[str, int]) -> Arrays:
+        """Cut outputs to the sizes that inputs had."""
+        specs = self.signature.outputs
+        return {name: specs[name].cut(value, sizes) for name, value in values.items()}
 
     def _working_bytes(self, feeds: Arrays) -> int:
         signature, measures = self.signature, self.signature.measures

@@ -81,6 +81,10 @@ class TensorSpec(Tensor):
         """Return the shape, given the sizes of the axes that vary."""
         return tuple(self.sizes.get(letter) or sizes[letter] for letter in self.axes)
 
+    def cut(self, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
+        """Cut an array to these sizes, by letter. The result is a view."""
+        return array[tuple(slice(sizes.get(letter)) for letter in self.axes)]
+
     def left_out_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of the fill of an input that a request leaves out."""
         if not self.broadcasts:

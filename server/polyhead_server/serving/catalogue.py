@@ -139,6 +139,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.DRIFT: None if drift is None else json.dumps(drift.of(signature.graph)),
         Property.COMPUTE_PRECISION: _compute_precision(model),
         Property.COMPUTE_DRIFT: json.dumps(model.drift) if model.drift else None,
+        Property.SAME_BITS: ",".join(model.same_bits),
         Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
         Property.PARAMETERS: manifest.parameters,
         Property.VOCABULARY: encoder.vocabulary,

@@ -1,11 +1,13 @@
-"""Measure how far another precision of computation moves the numbers of a graph, where they are computed.
+"""Measure what moves the numbers of a graph where they are computed.
+
+How far another precision of computation does, and whether the company of a sequence does.
 
 Shape letters: B batch, T tokens, D d_model, P behind dense layers, V width of token vectors, H heads, K head
 width.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,11 @@ MEASURED = SENTENCES[::3]
 
 _BATCH = 4
 _RANDOM_TOKENS = 16
+_LENGTHS = (1, 7, 66)
+"""Of the sequences that are run alone and together: a matrix of one row, sums that end in a part of a vector,
+and products that kernels cut otherwise than those of 64 columns."""
+_VISIBLE = 0.7
+"""The share of pairs that random masks show."""
 
 
 def measure_drift(
@@ -75,6 +82,35 @@ def measure_drift(
     }
 
 
+def same_bits(engines: Sequence[Runner], signature: Signature) -> tuple[str, ...]:
+    """Run sequences alone and together, and return the outputs whose bits are the same each time.
+
+    Args:
+        engines: Sessions of one graph, with few threads and with many.
+        signature: Its inputs and outputs.
+    """
+    random = np.random.default_rng(0)
+    lengths = sorted({min(length, signature.max_tokens or length) for length in _LENGTHS})
+    sizes = signature.example_sizes(len(lengths), lengths[-1])
+    together = {spec.name: _random_tensor(spec, spec.at(sizes), random) for spec in signature.feeds}
+    together |= {spec.name: np.array(lengths, spec.dtype) for spec in signature.lengths}
+    names = [spec.name for spec in signature.results]
+    runs = [engine.run(together, names) for engine in engines]
+    same = set(names)
+    for row, length in enumerate(lengths):
+        own = signature.example_sizes(1, length)
+        feeds = {spec.name: spec.cut(together[spec.name][row:], own) for spec in signature.feeds}
+        alone = [engine.run(feeds, names) for engine in engines]
+        for spec in signature.results:
+            first, *others = (
+                *(each[spec.name] for each in alone),
+                *(spec.cut(each[spec.name][row:], own) for each in runs),
+            )
+            if not all(np.array_equal(first, other, equal_nan=spec.dtype.kind == "f") for other in others):
+                same.discard(spec.name)
+    return tuple(name for name in names if name in same)
+
+
 def _exists(spec: TensorSpec, signature: Signature, feeds: Arrays, shape: tuple[int, ...]) -> Array:
     """Return which elements of an output are not padding."""
     exists: Array = np.ones(shape, np.bool_)
@@ -121,6 +157,8 @@ def _random_tensor(spec: TensorSpec, shape: tuple[int, ...], random: np.random.G
     if np.issubdtype(spec.dtype, np.floating):
         least, largest = spec.range or (None, None)
         return np.clip(random.standard_normal(shape), least, largest).astype(spec.dtype)
+    if spec.dtype.kind == "b":
+        return random.random(shape) < _VISIBLE
     below = spec.below if isinstance(spec.below, int) else 1
     return random.integers(0, below, shape).astype(spec.dtype)
 

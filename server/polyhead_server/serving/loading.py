@@ -24,7 +24,7 @@ from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
 from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size, measure_prior
-from polyhead_server.serving.drift import measure_drift
+from polyhead_server.serving.drift import measure_drift, same_bits
 from polyhead_server.serving.tokeniser import Tokeniser, open_tokeniser
 
 _MAX_DOUBLED_WEIGHTS = 2**30
@@ -44,6 +44,8 @@ class Loaded:
     wide: Lanes | None = None
     """A session whose runs have the threads of all lanes; None leaves all to the lanes."""
     tokeniser: Tokeniser | None = None
+    same_bits: tuple[str, ...] = ()
+    """The outputs of which a sequence gets the same bits alone and in a batch, with few threads and many."""
     drift: dict[str, Any] = field(default_factory=dict)
     """What computing in another precision than fp32 changes; empty in fp32, and until it is measured."""
 
@@ -141,6 +143,7 @@ class Loader:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
             prior = self._measure(engines[0], signature)
+            same = self._same_bits(engines, signature)
         except Exception as error:
             for engine in engines:
                 engine.close()
@@ -159,7 +162,22 @@ class Loader:
             lanes=Lanes(engine=engines[0], costs=model(prior), count=count),
             wide=wide,
             tokeniser=tokeniser,
+            same_bits=same,
         )
+
+    def _same_bits(self, engines: Sequence[Engine], signature: Signature) -> tuple[str, ...]:
+        """Return the outputs that keep their bits on this machine, and log the others."""
+        if not self.device.host_threads:  # a GPU's kernels differ with the number of rows
+            return ()
+        with self._slots:
+            same = same_bits(engines, signature)
+        if others := [spec.name for spec in signature.results if spec.name not in same]:
+            LOGGER.warning(
+                "%s: batch-mates and threads change last digits of %s on this machine, or more in int8",
+                signature.name,
+                ", ".join(others),
+            )
+        return same
 
     def _open(self, path: Path, signature: Signature, threads: int, lanes: int) -> Engine:
         with self._slots:

@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 from tests.numerics import close
 from tests.server.conftest import everything_on, pretend
+from tests.server.engine.conftest import ragged
 
 from polyhead_server.engine.device import CPU, CUDA, Device
 from polyhead_server.engine.devices import choose_device, on_cpu, on_cuda
@@ -64,6 +65,19 @@ def test_mapped_weights_give_the_same_numbers(repository: Path) -> None:
     expected = engine(repository, one).run(feeds(), ["output"])["output"]
     assert (mapped.device.packed, engine(repository, one).device.packed) == (False, True)
     close(mapped.run(feeds(), ["output"])["output"], expected)
+
+
+@pytest.mark.parametrize("family", ["tiny", "tiny-tokens", "tiny-masked"])
+def test_sequences_are_padded_as_a_device_needs_it(repository: Path, family: str) -> None:
+    """With all inputs, and with masks that are left out; no further than the graph takes."""
+    plain = engine(repository, one := manifest(repository, family))
+    padding = replace(plain.device, length_multiple=20)
+    padded = engine(repository, one, device=padding)
+    for tokens in (1, 20, 25):
+        for given in (plain.signature.example(2, tokens), ragged(plain.signature, 2, tokens, seed=0)):
+            expected = plain.run(given, plain.outputs)
+            for name, value in padded.run(given, plain.outputs).items():
+                np.testing.assert_array_equal(value, expected[name])
 
 
 def test_it_runs_from_several_threads_at_once(repository: Path, device: str) -> None:

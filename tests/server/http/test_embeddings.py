@@ -55,9 +55,9 @@ def test_token_ids_may_be_sent_instead(web: OverHttp) -> None:
 
     reply = embed(web, ids)
 
-    close(vectors(reply), pooled(web, TEXTS))
+    np.testing.assert_array_equal(vectors(reply), pooled(web, TEXTS))
     assert reply["usage"]["total_tokens"] == 12
-    close(vectors(embed(web, ids[1])), pooled(web, TEXTS[1:]))
+    np.testing.assert_array_equal(vectors(embed(web, ids[1])), pooled(web, TEXTS[1:]))
 
 
 def test_prompts_truncation_and_dimensions(web: OverHttp) -> None:
@@ -79,7 +79,7 @@ def test_many_inputs_take_several_requests(serve_over_http: StartHttp, repositor
     for given in (TEXTS * 5, [[2, 5, 6, 3], [2, 18, 7, 8, 9, 10, 3], [2, 3]] * 3):
         reply = embed(web, given)
         one_by_one = [embed(web, [each]) for each in given]
-        close(vectors(reply), np.concatenate([vectors(each) for each in one_by_one]))
+        np.testing.assert_array_equal(vectors(reply), np.concatenate([vectors(each) for each in one_by_one]))
         assert reply["usage"]["total_tokens"] == sum(each["usage"]["total_tokens"] for each in one_by_one)
     rejected = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": ["a"] * 3 + ["mat " * 15]})
     assert "input[3] must be at most 16 tokens" in rejected.error

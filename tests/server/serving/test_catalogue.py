@@ -83,6 +83,8 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
         "drift": "",
         "compute_precision": "fp32",
         "compute_drift": "",
+        "same_bits": "output,pooled"
+        + (",attention.0,attention.1,value_norms" if graph == "attention" else ""),
         "activations": "N,D",
         "max_tokens": "32",
         "text_max_tokens": "16",

@@ -1,4 +1,4 @@
-"""What another precision changes: of what exists, on sentences or random inputs."""
+"""What another precision changes, on sentences or random inputs; what company changes, which is nothing."""
 
 import json
 import time
@@ -15,13 +15,13 @@ from tests.server.graphs import OpenGraph, manifest_of
 
 from polyhead_client import Client
 from polyhead_server.engine.device import Device
-from polyhead_server.engine.devices import on_openvino
+from polyhead_server.engine.devices import choose_device, on_openvino
 from polyhead_server.engine.engine import Arrays, Engine
 from polyhead_server.repository.manifest import GraphName
-from polyhead_server.repository.scanning import VersionFolder, scan_family
-from polyhead_server.repository.signature import Signature
+from polyhead_server.repository.scanning import VersionFolder, scan, scan_family
+from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.serving import loading
-from polyhead_server.serving.drift import MEASURED, measure_drift
+from polyhead_server.serving.drift import MEASURED, measure_drift, same_bits
 from polyhead_server.serving.loading import drift_on
 from polyhead_server.serving.tokeniser import Tokeniser
 
@@ -104,6 +104,50 @@ def test_what_is_undefined_in_one_of_them_is_infinitely_far_and_null_in_json(rep
     )
 
     assert json.loads(json.dumps(drift, allow_nan=False))["deviations"]["output"] is None
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        "repository",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("probed_models", "architectures", "int8_models", "scorers", "splade", "tagger")
+        ),
+    ],
+)
+def test_every_output_keeps_its_bits_in_company(
+    request: pytest.FixtureRequest, models: str, device: str
+) -> None:
+    folder = request.getfixturevalue(models)
+    folder = folder / "models" if (folder / "models").exists() else folder
+    for version in scan(folder):
+        assert isinstance(version, VersionFolder)
+        for graph, record in version.manifest.graphs.items():
+            signature = signature_of(version.manifest, graph)
+            engines = [
+                Engine(
+                    version.folder / record.file,
+                    signature=signature,
+                    device=choose_device(device),
+                    threads=threads,
+                )
+                for threads in (1, 2)
+            ]
+            expected = {spec.name for spec in signature.results}
+            # Onnxruntime's logarithm of the last numbers of an array is another: docs/precision.md.
+            assert expected - {*same_bits(engines, signature)} <= {"head_scores", "weighted_scores"}
+
+
+def test_an_output_that_company_changes_is_found(repository: Path) -> None:
+    engine, signature, _ = opened(repository, "tiny-tokens")
+
+    def off(name: str, value: Any, feeds: Arrays) -> Any:
+        return np.nextafter(value, 2) if name == "pooled" and len(value) > 1 else value
+
+    others = tuple(spec.name for spec in signature.results if spec.name != "pooled")
+    assert same_bits([Off(engine, off)], signature) == others
+    assert same_bits([engine, Off(engine, lambda name, value, feeds: -value)], signature) == ()
 
 
 @pytest.fixture
