@@ -141,7 +141,7 @@ def task_of(caller: Caller, name: str | None) -> str:
     """
     can = families(caller.registry)
     if name := name or caller.model:
-        known = can.get(caller.registry.find(name).signature.manifest.name, ())
+        known = {*can.get(caller.registry.find(name).signature.manifest.name, ())}
     else:
         known = {task for tasks in can.values() for task in tasks}
     return next((task for task in TASKS if task in known), "embed")

@@ -103,7 +103,8 @@ async def embed(
 def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) -> str | None:
     """Return the name of the prompt of a call, if there is one."""
     for field in ("input_type", "task"):
-        if (kind := getattr(options, field)) is None:
+        kind: str | None = getattr(options, field)
+        if kind is None:
             continue
         if options.prompt_name is not None:
             raise InvalidRequestError(f"{field} must be left out beside prompt_name, which says the same")
