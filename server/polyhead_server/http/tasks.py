@@ -139,11 +139,11 @@ def task_of(caller: Caller, name: str | None) -> str:
         UnknownModelError: There is no such model.
         UnavailableError: It is not ready.
     """
-    can = families(caller.registry)
+    can, known = families(caller.registry), set[str]()
     if name := name or caller.model:
-        known = {*can.get(caller.registry.find(name).signature.manifest.name, ())}
+        known.update(can.get(caller.registry.find(name).signature.manifest.name, ()))
     else:
-        known = {task for tasks in can.values() for task in tasks}
+        known.update(*can.values())
     return next((task for task in TASKS if task in known), "embed")
 
 

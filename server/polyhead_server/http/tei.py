@@ -288,7 +288,7 @@ class AnyBody(PredictBody, EmbedBody):
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    inputs: Given | _Rows  # type: ignore[assignment]  # it takes what either takes
+    inputs: Given | _Rows  # type: ignore[assignment] # what either base takes
     """As /embed, /embed_sparse or /predict takes them"""
 
 

@@ -109,7 +109,8 @@ def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) 
         if options.prompt_name is not None:
             raise InvalidRequestError(f"{field} must be left out beside prompt_name, which says the same")
         known = () if signature.manifest.tokenizer is None else signature.manifest.tokenizer.prompts
-        if found := next((name for name in (kind, *PROMPTS.get(kind, ())) if name in known), None):
+        meant: Sequence[str] = (kind, *PROMPTS.get(kind, ()))
+        if found := next((name for name in meant if name in known), None):
             return found
         caller.ignored.append(field)
     return options.prompt_name
