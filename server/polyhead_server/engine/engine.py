@@ -71,10 +71,10 @@ class Engine:
         self._arena = Arena()
         self._stopped = False
         self._lock = Lock()
+        self._can_shrink = True
         try:
-            if not self.device.host_memory:
-                self.shrink()  # a GPU's arena has a name, so that a wrong one shows at once
             self._warm_up(self.path.name)
+            self._try_shrinking()
         except Exception:
             self.close()
             raise
@@ -97,7 +97,7 @@ class Engine:
             if self._stopped or self._session is None:
                 raise EngineError(f"{self.signature.name} is stopped")
             run = self._session()
-            shrink = self._arena.begin(taken)
+            shrink = self._arena.begin(taken) and self._can_shrink
             self._running.add(run)
         try:
             values = dict(zip(outputs, run(padded, outputs, shrink=shrink), strict=True))
@@ -180,6 +180,17 @@ class Engine:
         sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in measures.items()}
         longest = max([sizes[letter] for letter in signature.sequences])
         return signature.working_bytes(batch, longest, sizes, tokens=tokens)
+
+    def _try_shrinking(self) -> None:
+        """Shrink the arena of a GPU once. If onnxruntime has no arena of that name, such runs fail."""
+        if self.device.host_memory:
+            return
+        self.shrink()
+        try:
+            self.run(self.signature.example(1, 1), self.outputs)
+        except EngineError as error:
+            LOGGER.warning("%s: memory of large runs is not given back: %s", self.signature.name, error)
+            self._can_shrink = False
 
     def _warm_up(self, file: str) -> None:
         """Run once on zeros, and check the outputs against the manifest."""

@@ -24,8 +24,8 @@ class LabelParameters(Body):
 
     top_k: Count | None = None
     """Of texts: the most labels of each, all by default"""
-    function_to_apply: Literal["none"] | None = None
-    """Of texts: none means raw_scores"""
+    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
+    """Of texts: what makes scores of logits, by default what the checkpoint's library takes"""
     aggregation_strategy: AggregationStrategy | None = None
     """Of tokens: what gets one label, simple by default"""
     ignore_labels: Annotated[list[str], Field(fail_fast=True, max_length=4096)] | None = None
@@ -103,9 +103,10 @@ async def label_texts(
     )
     names = dict.fromkeys((TEXT, TEXT_PAIR), field)
     (logits,), tokens = joined(await answer_list(caller, signature, message, texts, names))
-    labels, is_raw = labels_of(signature), options.raw_scores or parameters.function_to_apply == "none"
-    activation = signature.outputs[output_of(signature, LOGITS) or ""].scores
-    scores = scores_of(logits, "identity" if is_raw else activation)
+    labels, function = labels_of(signature), parameters.function_to_apply
+    if options.raw_scores or function == "none":
+        function = "identity"
+    scores = scores_of(logits, function or signature.outputs[output_of(signature, LOGITS) or ""].scores)
     return [
         [{"label": labels[at], "score": of[at]} for at in best_first(row)[: parameters.top_k].tolist()]
         for row, of in zip(logits, scores, strict=True)

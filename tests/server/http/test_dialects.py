@@ -151,6 +151,9 @@ def test_hugging_faces_parameters(scoring: OverHttp) -> None:
     assert ask(scoring, "/predict", {**body, "parameters": {}}) == [ask(scoring, "/predict", body)]
     raw = ask(scoring, "/predict", {**body, "parameters": {"top_k": 1, "function_to_apply": "none"}})
     assert raw == [ask(scoring, "/predict", {**body, "raw_scores": True})[:1]]
+    (own,) = ask(scoring, "/predict", {**body, "parameters": {"function_to_apply": "sigmoid"}})
+    logits = np.array([each["score"] for each in ask(scoring, "/predict", {**body, "raw_scores": True})])
+    np.testing.assert_allclose([each["score"] for each in own], 1 / (1 + np.exp(-logits)), rtol=1e-6)
 
 
 def test_similarity_is_the_cosine(web: OverHttp) -> None:
