@@ -17,7 +17,7 @@ from polyhead_client.calls import Operation
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.models import ModelInfo
-from polyhead_proto.names import POOLED, Property
+from polyhead_proto.names import OUTPUT, POOLED, Property
 
 
 def chunks(
@@ -44,6 +44,12 @@ def chunks(
         raise InvalidRequest(
             f"model must pool by the mean, or not at all, {info.name} pools by {pooling}: means of its "
             "tokens cannot be compared with its vectors"
+        )
+    widths = {tensor.shape[-1] for role in (OUTPUT, POOLED) for tensor in info.with_role(role)}
+    if len(widths) > 1:
+        raise InvalidRequest(
+            f"model must not cut its vectors, {info.name} does: means of its tokens cannot be compared with "
+            "them"
         )
     encoding = yield from encode(text, pooled=False, logits=False, tokens=False, spans=True, **options)
     output, places = np.asarray(encoding.output), np.asarray(encoding.spans)

@@ -35,7 +35,7 @@ def print_report(
 ) -> None:
     """Print the encoding of a list of sequences, and some scores [B, L, H], to the standard output."""
     console = Console()
-    console.print(Text.assemble((encoding.model, "bold"), f", version {encoding.version}"))
+    console.print(Text.assemble((printable(encoding.model), "bold"), f", version {encoding.version}"))
     for index, text in enumerate(texts):
         console.print()
         console.print(Text(f"sequence {index}" if text is None else printable(text), style="bold"))
@@ -73,7 +73,7 @@ def _facts(encoding: Encoding, index: int) -> Table:
             shown = " ".join(labels[best] for best in logits.argmax(-1))
         else:
             shown = "  ".join(f"{label} {value:.4f}" for label, value in zip(labels, logits, strict=True))
-        table.add_row("logits", str(list(logits.shape)), Text(shown))
+        table.add_row("logits", str(list(logits.shape)), Text(printable(shown)))
     for layer, weights in (encoding.attention or {}).items():
         table.add_row(f"attention.{layer}", str(list(weights[index].shape)), "")
     for layer, weights in (encoding.cross_attention or {}).items():
@@ -93,7 +93,7 @@ def _edges(encoding: Encoding, index: int, layer: int, *, top: int, special: boo
             f"{labels.get(edge.query, edge.query)} → {labels.get(edge.key, edge.key)} {edge.weight:.2f}"
             for edge in found.get(head, ())
         )
-        table.add_row(str(head), Text("pruned" if encoding.is_pruned(layer, head) else line))
+        table.add_row(str(head), Text("pruned" if encoding.is_pruned(layer, head) else printable(line)))
     return table
 
 

@@ -151,8 +151,7 @@ class Tasks(Operations):
         logits, labels = _logits_of(encoding, of_tokens=False)
         if len(labels) != 1:
             raise InvalidRequest(
-                f"model must be a reranker, with one label, {encoding.model} has {len(labels)}: "
-                f"{', '.join(labels)}"
+                f"model must be a reranker, with one label, {encoding.model} has {len(labels)}"
             )
         chosen: str | None = "identity" if raw_scores else activation
         if activation == "checkpoint":

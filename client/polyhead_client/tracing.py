@@ -193,8 +193,8 @@ def _measure(metric: Metric, base: Encoding) -> Callable[[Encoding], Sequence[fl
     if isinstance(metric, str):
         if metric not in labels:
             raise InvalidRequest(
-                f"metric must be a label of {base.model} ({', '.join(labels) or 'it has none'}), "
-                f"was {metric!r:.80}"
+                f"metric must be one of the {len(labels)} labels of {base.model}, such as "
+                f"{', '.join(labels[:8]) or 'none'}, was {metric!r:.80}"
             )
         return lambda found: np.asarray(found.logits)[:, labels.index(metric)]
     if base.pooled is None:

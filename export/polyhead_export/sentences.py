@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from polyhead_export.errors import ExportError
 from polyhead_export.tokenizers import TokenizerFile
@@ -23,6 +24,8 @@ def token_ids(
         ExportError: No sentence gives a token.
     """
     encode = Tokenizer.from_str(tokenizer.text())
+    if isinstance(encode.model, BPE):
+        encode.model.dropout = None  # noise for training
     encode.no_padding()
     encode.enable_truncation(max_tokens, direction=(encode.truncation or {"direction": "right"})["direction"])
     rows = [ids for text in sentences if (ids := encode.encode(prompt + text).ids)]

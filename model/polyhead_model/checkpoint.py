@@ -4,7 +4,7 @@ Only safetensors, as unpickling can run any code; but for the heads of BGE-M3, w
 """
 
 import dataclasses
-import pickle
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
 from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
-from polyhead_model.sentence_modules import Prompts
+from polyhead_model.sentence_modules import Prompts, check_lower_case
 from polyhead_model.tokenizer_classes import served_tokenizer
 from polyhead_model.tokenizer_files import gives_token_types
 
@@ -77,6 +77,8 @@ def load_checkpoint(
     """
     info = read_checkpoint_info(Path(folder), prompt_name=prompt_name, pooling=pooling, normalise=normalise)
     text = None if info.tokenizer is None else served_tokenizer(info.folder, info.model_type)
+    if text is not None:
+        check_lower_case(info.folder, json.loads(text.content))
     tensors = _read_tensors(info.folder)
     source = _encoder_tensors(info, tensors)
     _check_size(info, source)
@@ -230,7 +232,7 @@ def _read_m3(info: CheckpointInfo) -> dict[str, Tensor]:
         path = info.folder / file
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        except Exception as error:  # whatever a damaged pickle makes the reader raise
             reason = str(error).partition("\n")[0]
             raise CheckpointError(f"{path}: must hold tensors alone ({reason})") from error
         if not isinstance(tensors, dict) or not all(isinstance(each, Tensor) for each in tensors.values()):

@@ -112,7 +112,7 @@ def left_out_of_scores(config: Config, modules: SentenceModules) -> tuple[str, .
     name = _activation_fn(config, modules)
     if name in (None, *_SCORE_ACTIVATIONS):
         return ()
-    return (f"the activation of scores is not served ({name}), but the sigmoid is",)
+    return (f"the activation of scores is not served ({name}): see scores in metadata",)
 
 
 def _activation_fn(config: Config, modules: SentenceModules) -> str | None:

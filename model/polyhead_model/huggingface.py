@@ -107,11 +107,17 @@ def read_checkpoint_info(
     types = integer(path, config, "type_vocab_size") if dialect.types else 0
     named, default = dialect.layer_norm_epsilon, dialect.default_epsilon
     width = modules.dense[-1].layer.width if modules.dense else integer(path, config, dialect.d_model)
-    truncate_dim = modules.truncate_dim if modules.truncate_dim and modules.truncate_dim < width else None
-    matryoshka = None if modules.pooling is None else read_matryoshka(path, config, width=width)
+    truncate_dim = (
+        modules.truncate_dim if modules.pooling and (modules.truncate_dim or width) < width else None
+    )
+    matryoshka = (
+        None if modules.pooling is None or modules.score else read_matryoshka(path, config, width=width)
+    )
     if truncate_dim is not None and matryoshka:
         matryoshka = tuple(each for each in matryoshka if each <= truncate_dim) or None
     d_model = integer(path, config, dialect.d_model)
+    if d_model < 1:
+        raise CheckpointError(f"{path}: {dialect.d_model} must be at least 1, was {d_model}")
     m3_vectors = None if modules.late else read_token_vectors(path, config, d_model)
     described: hf_fields.Fields = {
         "d_model": d_model,

@@ -25,7 +25,7 @@ from polyhead_model.sentence_vectors import (
     DenseFile,
     read_vector_modules,
 )
-from polyhead_model.tokenizer_files import TOKENIZER, lowercases
+from polyhead_model.tokenizer_files import lowercases
 
 _CONFIG = "config_sentence_transformers.json"
 
@@ -110,7 +110,11 @@ class SentenceModules:
         """
         path, settings = folder / "modules.json", folder / _CONFIG
         if not path.is_file():
-            return cls(transformer=folder, prompts=_read_prompts(settings, prompt_name))
+            return cls(
+                transformer=folder,
+                truncate_dim=_truncate_dim(settings, _settings(settings)),
+                prompts=_read_prompts(settings, prompt_name),
+            )
         modules = read_json(path)
         if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
             raise CheckpointError(f"{path}: must be a list of modules")
@@ -158,6 +162,7 @@ class SentenceModules:
                 transformer=folders[0],
                 task=task,
                 activation_fn=said.get("activation_fn"),
+                truncate_dim=_truncate_dim(settings, said),
                 max_tokens=max_tokens,
                 prompts=prompts,
             )
@@ -200,6 +205,11 @@ class SentenceModules:
         """
         path = folder / _CONFIG
         config = _settings(path)
+        if config.get("truncate_dim") is not None:
+            raise CheckpointError(
+                f"{path}: truncate_dim must be left out, was {config['truncate_dim']!r}: vectors of tokens "
+                "are not cut"
+            )
         masks = [place for kind, place in modules if kind == "MultiVectorMask"]
         dense, normalise = read_vector_modules(modules, TOKENS if masks else BY_PYLATE)
         if masks and not normalise:
@@ -319,16 +329,29 @@ def _read_transformer(folder: Path) -> tuple[Task, int | None]:
             given = config.get(name) or {}
             if not isinstance(given, dict) or given.keys() - {"trust_remote_code"}:
                 raise CheckpointError(f"{path}: {name} must be empty, was {given!r}: it is not supported")
-        if config.get("do_lower_case") and not lowercases(read_object(folder / TOKENIZER)):
-            raise CheckpointError(
-                f"{path}: do_lower_case must be false, was true: polyhead leaves that to tokenizer.json, "
-                "whose normalizer keeps upper case"
-            )
         if config.get("max_seq_length") is not None:
             max_tokens = integer(path, config, "max_seq_length")
             if max_tokens < 1:
                 raise CheckpointError(f"{path}: max_seq_length must be at least 1, was {max_tokens}")
     return task, max_tokens
+
+
+def check_lower_case(folder: Path, tokenizer: Mapping[str, object]) -> None:
+    """Reject a transformer that lowercases text, unless its tokenizer does so as it is served.
+
+    Args:
+        folder: The transformer's.
+        tokenizer: The contents of the tokenizer.json that is served.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    for path in sorted(folder.glob("sentence_*_config.json")):
+        if read_object(path).get("do_lower_case") and not lowercases(tokenizer):
+            raise CheckpointError(
+                f"{path}: do_lower_case must be false, was true: polyhead leaves that to the tokenizer, "
+                "whose normalizer keeps upper case"
+            )
 
 
 def _check_modalities(path: Path, config: Mapping[str, object], task: Task) -> None:

@@ -115,7 +115,13 @@ def served_tokenizer(folder: Path, model_type: str) -> ServedTokenizer:
     elif not changed and not (isinstance(model := content["model"], dict) and model.get("dropout")):
         return ServedTokenizer(path.read_bytes().decode(), ())
     left_out: tuple[str, ...] = ()
-    if (text := _difference(file, served)) is not None:
+    try:
+        text = _difference(file, served)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # likewise
+        raise CheckpointError(f"{path}: cannot tokenise as {name} does ({error})") from error
+    if text is not None:
         left_out = (
             f"tokenizer.json is not followed in {', '.join(changed)}, as in transformers 5, where {name} "
             f"has its own: tokens differ for {text[:40]!r}, among others",

@@ -108,6 +108,8 @@ def _check_defaults(_type: object, defaults: Sequence[str]) -> None:
             raise ValueError(
                 f"a default must be TASK=FAMILY with one of the tasks {', '.join(TASKS)}, was {given!r}"
             )
+    if len({given.partition("=")[0] for given in defaults}) < len(defaults):
+        raise ValueError(f"a task must have one default, were {', '.join(defaults)}")
 
 
 def _check_grpc_options(_type: object, options: Sequence[str]) -> None:

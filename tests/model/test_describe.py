@@ -70,8 +70,8 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
     # A mean is counted as such, though it is computed as a product.
     with (
         pytest.MonkeyPatch.context() as patch,
-        FlopCounterMode(display=False) as counter,  # type: ignore[no-untyped-call]
-        MatrixProducts() as products,
+        FlopCounterMode(display=False) as counter,
+        MatrixProducts() as products,  # type: ignore[no-untyped-call]
     ):
         patch.setattr("polyhead_model.pooling.sum_tokens", lambda x, weights: (x * weights[..., None]).sum(1))
         result = run(encoder, batch, tokens, memory)

@@ -10,6 +10,7 @@ import pytest
 from tests.checkpoints import SIZES
 
 from polyhead_model import CheckpointError, Dense, read_checkpoint_info
+from polyhead_model.sentence_modules import check_lower_case
 
 BERT = SIZES | {
     "model_type": "bert",
@@ -215,17 +216,14 @@ def test_modules_in_other_places_are_refused(
 
 def test_lower_casing_is_the_tokenizers_business(sentence: Path) -> None:
     write(sentence / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": True})
-    write(sentence / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
     for normalizer in (
         {"type": "BertNormalizer", "lowercase": True},
         {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]},
     ):
-        write(sentence / "tokenizer.json", {"normalizer": normalizer})
-        assert read_checkpoint_info(sentence).max_tokens == 12
+        check_lower_case(sentence, {"normalizer": normalizer})
 
-    write(sentence / "tokenizer.json", {"normalizer": {"type": "BertNormalizer", "lowercase": False}})
     with pytest.raises(CheckpointError, match="do_lower_case must be false, was true"):
-        read_checkpoint_info(sentence)
+        check_lower_case(sentence, {"normalizer": {"type": "BertNormalizer", "lowercase": False}})
 
 
 ESM = {**BERT, "model_type": "esm", "pad_token_id": 1, "position_embedding_type": "rotary"}
@@ -550,7 +548,7 @@ def test_an_activation_of_scores_that_is_not_served_is_said(sentence: Path) -> N
 
     assert info.encoder.classifier is not None
     assert info.encoder.classifier.activation is None
-    assert info.left_out == ("the activation of scores is not served (Tanh), but the sigmoid is",)
+    assert info.left_out == ("the activation of scores is not served (Tanh): see scores in metadata",)
     write(sentence / "config.json", BERT | CLASSIFIER | {"problem_type": "ranking"})
     with pytest.raises(CheckpointError, match="problem_type must be one of regression, single_label_"):
         read_checkpoint_info(sentence)

@@ -65,7 +65,7 @@ class Options(Body):
     @model_validator(mode="after")
     def _translate(self) -> Self:
         for name, mark in self._marked():
-            if mark.field in self.model_fields_set:
+            if mark.field and getattr(self, mark.field) is not None:
                 raise InvalidRequestError(f"{name} must be left out beside {mark.field}, which says the same")
             if mark != IGNORED:
                 setattr(self, mark.field, getattr(self, name))
@@ -105,7 +105,7 @@ class TextOptions(FamilyOptions):
     truncation: Annotated[bool | None, Means("truncate")] = None
     """Voyage's truncate"""
     truncation_direction: _Right | None = None
-    """On which side texts are cut: no other is known"""
+    """On which side texts are cut: rejected where the family cuts on the left"""
 
 
 class EmbeddingOptions(TextOptions):

@@ -131,7 +131,7 @@ Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST
 """Texts of which each is an input."""
 
 
-def _all_whole(given: Any) -> Any:
+def all_whole(given: Any) -> Any:
     """Return token ids as whole numbers. There may be a million, of which none is looked at without need."""
     is_mixed = isinstance(given, list) and float in set(map(type, given))
     return [_whole(one) for one in given] if is_mixed else given
@@ -145,7 +145,7 @@ def _listed(given: Any) -> Any:
 _Ids = Annotated[
     list[Annotated[int, Field(ge=0, le=MOST)]],
     Field(fail_fast=True, min_length=1),
-    BeforeValidator(_all_whole),
+    BeforeValidator(all_whole),
 ]
 _Rows = Annotated[list[_Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
 Given = str | Texts | _Ids | _Rows

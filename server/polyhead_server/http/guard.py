@@ -139,10 +139,9 @@ class GuardedProtocol(HttpToolsProtocol):
             raise ValueError("Transfer-Encoding must be chunked, in HTTP/1.1")
         if names.count(b"host") != 1 and (version >= "1.1" or b"host" in names):
             raise ValueError("there must be one Host")
-        if (target := self.url.partition(b"://"))[
-            1
-        ]:  # what it names is called, whatever Host says (RFC 9112)
-            host = target[2].partition(b"/")[0].rpartition(b"@")[2]
+        scheme, is_absolute, target = self.url.partition(b"://")
+        if is_absolute and scheme.isalpha():  # what it names is called, whatever Host says (RFC 9112)
+            host = target.partition(b"/")[0].rpartition(b"@")[2]
             self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
         if len(self.pipeline) >= _MOST_WAITING:
             raise ValueError("too many requests wait for their replies")

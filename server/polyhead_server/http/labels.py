@@ -104,9 +104,8 @@ async def label_texts(
     names = dict.fromkeys((TEXT, TEXT_PAIR), field)
     (logits,), tokens = joined(await answer_list(caller, signature, message, texts, names))
     labels, function = labels_of(signature), parameters.function_to_apply
-    if options.raw_scores or function == "none":
-        function = "identity"
-    scores = scores_of(logits, function or signature.outputs[output_of(signature, LOGITS) or ""].scores)
+    activation = function or signature.outputs[output_of(signature, LOGITS) or ""].scores
+    scores = scores_of(logits, "identity" if options.raw_scores or function == "none" else activation)
     return [
         [{"label": labels[at], "score": of[at]} for at in best_first(row)[: parameters.top_k].tolist()]
         for row, of in zip(logits, scores, strict=True)

@@ -95,7 +95,7 @@ def _listed(caller: Caller, name: str, tasks: Sequence[str]) -> dict[str, object
     models = [model for model in caller.registry.models() if model.signature.manifest.name == name]
     stats = {
         "queue_fraction": sum(model.scheduler.queued_tokens for model in models)
-        / caller.service.settings.max_queued_tokens,
+        / (caller.service.settings.max_queued_tokens * max(1, len(models))),
         "queue_absolute": sum(model.scheduler.queued_requests for model in models),
         "results_pending": sum(model.lease.users for model in models),
         "batch_size": caller.service.settings.max_batch_size,
@@ -128,7 +128,7 @@ async def info(caller: Choosing) -> Response:
         "max_input_length": manifest.text_max_tokens or settings.max_request_tokens,
         "max_batch_tokens": settings.max_request_tokens,
         "max_client_batch_size": MOST_INPUTS,
-        "auto_truncate": False,
+        "auto_truncate": settings.truncate,
         "version": version("polyhead"),
     }
     return await caller.json([orjson.dumps(found)])

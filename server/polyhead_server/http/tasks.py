@@ -129,7 +129,13 @@ def named(caller: Caller, options: FamilyOptions, task: str) -> Signature:
                 f"({listed(able) or 'none'}): or give it as ?model=, or the server --default {task}=FAMILY"
             )
         (name,) = able
-    return caller.registry.find(name).signature
+    model = caller.registry.find(name)
+    cuts_left = model.tokeniser is not None and model.tokeniser.side == "left"
+    if cuts_left and getattr(options, "truncation_direction", None) is not None:
+        raise InvalidRequestError(
+            f"truncation_direction must be left out: {model.signature.name} cuts texts on the left"
+        )
+    return model.signature
 
 
 def task_of(caller: Caller, name: str | None) -> str:

@@ -159,7 +159,8 @@ async def rank(
         )
     most = signature.manifest.text_max_tokens or caller.service.settings.max_request_tokens
     if options.max_tokens_per_doc is not None:
-        if options.max_tokens_per_doc < most:
+        longest = max(len(text.encode()) for text in texts)  # a token has a byte at least
+        if options.max_tokens_per_doc < min(most, longest):
             raise InvalidRequestError(
                 f"max_tokens_per_doc must be left out, or at least the {most} tokens that {signature.name} "
                 f"takes, was {options.max_tokens_per_doc}"

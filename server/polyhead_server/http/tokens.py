@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import Response
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from polyhead_server.errors import InvalidRequestError
+from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import write_array
 from polyhead_server.http.dialects import FamilyOptions
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import MOST_INPUTS, Described, Texts
+from polyhead_server.http.fields import MOST_INPUTS, Described, Texts, all_whole
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
 from polyhead_server.http.tasks import named
 from polyhead_server.inference.templates import prompt_of
@@ -23,7 +23,11 @@ tokens_router = make_router(TEI, INFERENCE)
 _TOKEN_BYTES = 32
 """What a character or a token costs, as bytes of other work."""
 
-_Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(fail_fast=True, min_length=1)]
+_Ids = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**32)]],
+    Field(fail_fast=True, min_length=1),
+    BeforeValidator(all_whole),
+]
 _IdRows = Annotated[list[_Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
 
 
@@ -69,6 +73,10 @@ async def tokenize(body: TokenizeBody, caller: OfTexts) -> Response:
     tokeniser, signature = _tokeniser_of(caller, body)
     prompt, _ = prompt_of(body.prompt_name, signature, is_text=True)
     texts = [prompt + text for text in ([body.inputs] if isinstance(body.inputs, str) else body.inputs)]
+    if (size := sum(len(text.encode()) for text in texts)) > (
+        limit := caller.service.settings.max_text_bytes
+    ):
+        raise TooLargeError(f"inputs must have at most {limit} bytes, had {size}")
     most, special = caller.service.settings.max_request_tokens, body.add_special_tokens is not False
 
     def content() -> Iterator[list[dict[str, Any]]]:

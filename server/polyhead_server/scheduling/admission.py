@@ -127,8 +127,12 @@ class Admission:
         if work.timeout is not None and (self.queue or not self._starts(work, now)):
             start_by = min(start_by, now + work.timeout)
         own = self.dispatch.price(work.size)
-        wait = self._until_free(work, now) + self.queue.seconds(work.level, yields=own > TURN_SECONDS)
-        if not wait:
+        free = self._until_free(work, now)
+        wait = free + self.queue.seconds(work.level, yields=False)
+        # The rest of a long request goes last, so only its end waits for what yields.
+        is_cut = own > TURN_SECONDS and work.size.rows > 1 and self.dispatch.planner.packed
+        last = free + self.queue.seconds(work.level, yields=is_cut)
+        if not last:
             return start_by
         left = float("inf") if work.deadline is None else work.deadline - now
         if own > left:
@@ -137,10 +141,10 @@ class Admission:
                 f"the deadline leaves {left * 1e3:.1f} ms, this request takes about {own * 1e3:.1f} ms: "
                 "give the call more time"
             )
-        if wait + own > left or wait > start_by - now:
+        if last + own > left or wait > start_by - now:
             self.observer.on_drop(Drop.UNREACHABLE)
             raise UnavailableError(
-                f"{self.name} is busy for about {wait * 1e3:.0f} ms, longer than this request can wait; "
+                f"{self.name} is busy for about {last * 1e3:.0f} ms, longer than this request can wait; "
                 "try again later, or give it more time",
                 retry_after_ms=self._retry_after_ms(work),
             )

@@ -88,7 +88,7 @@ class Queue:
             for level in self._levels:
                 for entry in level.values():
                     if len(window) >= most or (window and entry.yields and not window[-1].yields):
-                        break
+                        return window
                     if not window or entry is not window[0]:
                         window.append(entry)
             return window

@@ -271,6 +271,8 @@ class Scheduler:
             return None
         positions, session = decision
         entries = [window[position] for position in positions]
+        if session is self.dispatch.lanes and entries[0].yields:
+            entries = entries[:1]  # cut by time: joined, pieces would take as long again
         size = self.dispatch.planner.joint([entry.work.size for entry in entries])
         seconds = session.costs.price(size)
         return RunningBatch(session=session, ends=now + seconds, entries=entries)

@@ -42,8 +42,8 @@ def check_expansion(tokenizer: Tokenizer, parts: Mapping[str, Any], name: str) -
         raise RepositoryError(
             f"{name}: a token must be at most {_MAX_TOKEN_CHARACTERS} characters, the longest is {longest}"
         )
-    steps = [*_steps(parts["normalizer"]), *_steps(parts["pre_tokenizer"])]
-    templates = [step for step in _steps(parts["post_processor"]) if step["type"] == "TemplateProcessing"]
+    steps = [*steps_of(parts["normalizer"]), *steps_of(parts["pre_tokenizer"])]
+    templates = [step for step in steps_of(parts["post_processor"]) if step["type"] == "TemplateProcessing"]
     expansion = math.prod(map(_expansion, steps + templates))
     if expansion > MAX_EXPANSION:
         raise RepositoryError(
@@ -54,7 +54,7 @@ def check_expansion(tokenizer: Tokenizer, parts: Mapping[str, Any], name: str) -
     return expansion, any(step["type"] in {"NFKC", "NFKD", "Precompiled"} for step in steps)
 
 
-def _steps(part: Any) -> Iterator[dict[str, Any]]:
+def steps_of(part: Any) -> Iterator[dict[str, Any]]:
     """Yield the steps of a part of a tokeniser, in order."""
     if part is None:
         return
@@ -63,7 +63,7 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
         return
     for field in ("normalizers", "pretokenizers", "processors"):
         for each in part.get(field, ()):
-            yield from _steps(each)
+            yield from steps_of(each)
 
 
 def _expansion(step: dict[str, Any]) -> int:

@@ -44,12 +44,14 @@ class LongTexts:
         window: The most characters of a window.
         size: Counts the characters of a text as the tokeniser normalises it.
         side: Where texts are cut.
+        prepends: Whether the normaliser puts before a text what it makes of a space.
     """
 
     whole: Tokenizer
     window: int
     size: Callable[[str], int]
     side: Literal["left", "right"]
+    prepends: bool = False
 
     def truncate(self, given: str | tuple[str, str], cut: Tokenizer, most: int, name: str) -> Truncated:
         """Tokenise a text, or the two of a pair, as a tokeniser that truncates would do.
@@ -98,7 +100,8 @@ class LongTexts:
         start, end, found, window = 0, len(text), 0, self.window
         while (start < end and found < most) or not windows:
             first, last, is_at_break = self._next(text, start, end, window)
-            content = text[first:last]
+            at = first + (self.prepends and first > 0 and text[first] == " ")
+            content = text[at:last]
             encoding = self.whole.encode(content, add_special_tokens=False)
             is_space = content.isspace()
             # The tokens at the end of half a word may not be those of the whole one.
@@ -115,7 +118,7 @@ class LongTexts:
             if is_space and not is_at_break and self._shrinks(content, encoding):
                 rest = 1
             else:
-                windows.append((first, encoding))
+                windows.append((at, encoding))
                 found += len(encoding)
             start, end = (start, first + rest) if self.side == "left" else (last - rest, end)
         return windows[::-1] if self.side == "left" else windows

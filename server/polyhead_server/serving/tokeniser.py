@@ -19,7 +19,7 @@ from tokenizers.models import BPE
 from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.repository.manifest import Manifest, ManifestForm
-from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion
+from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion, steps_of
 from polyhead_server.serving.long_texts import LongTexts, Truncated
 
 _MAX_CHARACTERS_PER_TOKEN = 256
@@ -133,7 +133,7 @@ class Tokeniser:
     ) -> None:
         self.max_tokens = max_tokens
         self._whole = _load(path)
-        side: Literal["left", "right"] = (self._whole.truncation or {"direction": "right"})["direction"]
+        self.side: Literal["left", "right"] = (self._whole.truncation or {"direction": "right"})["direction"]
         # Published files often hold the limits of their training.
         self._whole.no_truncation()
         self._whole.no_padding()
@@ -141,7 +141,9 @@ class Tokeniser:
         self._words = Words(self._whole, parts["model"])
         expansion, self._has_compatibility_forms = check_expansion(self._whole, parts, path.name)
         self._expansion = max(1, expansion // BERT_EXPANSION)
-        self._long = LongTexts(self._whole, _CHARACTERS_AT_ONCE // self._expansion, self._size, side)
+        prepends = any(step["type"] == "Prepend" for step in steps_of(parts["normalizer"]))
+        window = _CHARACTERS_AT_ONCE // self._expansion
+        self._long = LongTexts(self._whole, window, self._size, self.side, prepends)
         self._cut: dict[int, Tokenizer] = {}
         """By the most tokens that they leave."""
         for form in (PLAIN, *forms):
@@ -157,7 +159,7 @@ class Tokeniser:
                     f"the most tokens of a text must be more than that, was {room}"
                 )
             tokenizer.no_padding()
-            tokenizer.enable_truncation(room, direction=side)
+            tokenizer.enable_truncation(room, direction=self.side)
             self._cut[room] = tokenizer
 
     def _most(self, form: ManifestForm) -> int | None:

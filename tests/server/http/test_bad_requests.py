@@ -404,6 +404,8 @@ def test_a_target_may_name_the_server(web: OverHttp) -> None:
     for host, status in ((b"localhost:8002", 200), (b"example.org", 403)):
         target = b"GET http://%b/v2?x=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % host
         assert web.say(target).startswith(b"HTTP/1.1 %d " % status)
+    query = b"GET /v2?x=://localhost/ HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"
+    assert web.say(query).startswith(b"HTTP/1.1 403 ")
 
 
 def test_http_1_0(web: OverHttp) -> None:
