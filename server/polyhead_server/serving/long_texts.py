@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from polyhead_server.errors import InvalidRequestError
 
-_BREAK = re.compile(r"(?<=\S) ")
+_BREAK = re.compile(r"(?<=\S) (?=.)", re.DOTALL)
 
 _LONGEST_WORD = 8
 """Windows. Of a word longer than one window, few tokens can be made, so it takes less memory."""
