@@ -103,7 +103,7 @@ def test_coheres_call_cuts_long_texts(scoring: OverHttp) -> None:
         ),
         (
             "/v2/rerank",
-            {"query": QUERY, "documents": ["a"], "max_tokens_per_doc": 8},
+            {"query": QUERY, "documents": ["a", "a cat sat"], "max_tokens_per_doc": 8},
             "max_tokens_per_doc must be left out, or at least the 16 tokens that reranker takes, was 8",
         ),
         (
