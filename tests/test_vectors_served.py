@@ -143,8 +143,8 @@ def test_what_cannot_be_cut_so_is_refused(client: Client, web: OverHttp) -> None
         client.encode(TEXTS, model="cut", dimensions=0)
     with pytest.raises(InvalidRequest, match="dimensions goes with pooled"):
         client.encode(TEXTS, model="cut", dimensions=4, pooled=False)
-    call = {"model": "cut", "input": TEXTS, "dimensions": 0}
-    assert "dimensions must be greater than or equal to 1" in web.post("/v1/embeddings", call).error
+    call = {"model": "cut", "input": TEXTS, "dimensions": -1}
+    assert "dimensions must be greater than or equal to 0" in web.post("/v1/embeddings", call).error
     on_tokens = {"outputs": [{"name": "output", "parameters": {"dimensions": 4}}]}
     text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
     answered = web.post("/v2/models/cut/infer", {"inputs": [text], **on_tokens})

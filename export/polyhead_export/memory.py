@@ -8,7 +8,7 @@ from polyhead_proto.system.cgroups import THIS_PROCESS, ControlGroups
 
 _PEAK = 3.0
 """The most that an export takes at a time, as a multiple of the weights in fp32."""
-_LAYER_PEAK = 1.5
+_LAYER_PEAK = 1.75
 """What is taken on top, as a multiple of a layer's weights: one at a time, they are also in float64."""
 _LAYER_BYTES = 2 * 2**20
 """What the graphs of one layer take while they are traced, beside its weights."""

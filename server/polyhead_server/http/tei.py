@@ -29,7 +29,17 @@ from polyhead_server.http.dialects import (
     VectorOptions,
 )
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import MOST_INPUTS, Body, Described, Given, Inputs, Texts, Usage, usage_of
+from polyhead_server.http.fields import (
+    MOST_INPUTS,
+    Body,
+    Described,
+    Given,
+    Inputs,
+    Texts,
+    Usage,
+    invalid,
+    usage_of,
+)
 from polyhead_server.http.labels import (
     Label,
     LabelledEntity,
@@ -315,5 +325,5 @@ async def root(
         narrowed = narrower.model_validate(given)
     except ValidationError as error:
         wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(wrong, body=given) from None
+        raise invalid(RequestValidationError(wrong, body=given)) from None
     return await answer(narrowed, caller)
