@@ -238,12 +238,17 @@ def _read_m3(info: CheckpointInfo) -> dict[str, Tensor]:
         if not isinstance(tensors, dict) or not all(isinstance(each, Tensor) for each in tensors.values()):
             raise CheckpointError(f"{path}: must hold tensors by name")
         shapes = {"weight": torch.Size((width, encoder.d_model)), "bias": torch.Size((width,))}
-        check_tensors(path, shapes, tensors)
-        state |= {f"{place}.{name}": tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
+        state |= {f"{place}.{name}": tensor for name, tensor in _checked(path, shapes, tensors).items()}
     return state
 
 
 def _read_checked(folder: Path, expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    tensors = _read_tensors(folder)
-    check_tensors(folder, expected, tensors)
+    return _checked(folder, expected, _read_tensors(folder))
+
+
+def _checked(
+    path: Path, expected: Mapping[str, torch.Size], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return copies in fp32 of tensors that have the names and shapes expected."""
+    check_tensors(path, expected, tensors)
     return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}

@@ -6,6 +6,7 @@ whose type holds no value that would. Replies name the latter in the header `x-p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Literal, Self, get_args
 
@@ -78,12 +79,17 @@ class Options(Body):
         return [name for name, _ in self._marked()]
 
     def _marked(self) -> list[tuple[str, Means]]:
-        return [
-            (name, mark)
-            for name, field in type(self).model_fields.items()
-            for mark in field.metadata
-            if isinstance(mark, Means) and getattr(self, name) is not None
-        ]
+        return [(name, mark) for name, mark in _marks_of(type(self)) if getattr(self, name) is not None]
+
+
+@cache
+def _marks_of(kind: type[Options]) -> list[tuple[str, Means]]:
+    return [
+        (name, mark)
+        for name, field in kind.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Means)
+    ]
 
 
 class FamilyOptions(Options):
@@ -155,7 +161,7 @@ class RankingOptions(ScoringOptions):
     return_evidence: Evidence = None
     """Whether to return the pairs of tokens that attend to each other most (8), or how many: 16384 in all"""
     max_tokens_per_doc: Count | None = None
-    """Ignored where the family takes no more; fewer are refused"""
+    """Ignored where it can cut no document, rejected where it might"""
     max_chunks_per_doc: Annotated[Count | None, IGNORED] = None
     """Ignored: documents are not divided"""
     rank_fields: Annotated[

@@ -181,7 +181,7 @@ async def _of_texts(caller: Inferring, _: Choosing) -> Caller:
 
 
 OfTexts = Annotated[Caller, Depends(_of_texts)]
-"""Both."""
+"""The caller of an inference on texts, with what `Inferring` and `Choosing` have."""
 
 
 class _GZip(GZipMiddleware):
