@@ -175,7 +175,7 @@ CORPUS = [
 
 
 def unigram_tokenizer(*more: str) -> Tokenizer:
-    """A trained Unigram with XLM-RoBERTa's special tokens and more, and a map of characters of SentencePiece."""
+    """A trained Unigram with XLM-RoBERTa's special tokens and more, and a SentencePiece map of characters."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *more]
