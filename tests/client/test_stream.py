@@ -198,7 +198,10 @@ def test_metrics_of_a_trace(client: Client) -> None:
     assert ids.shares.shape == (L + 1, 3)
     assert not ids.shares[0, [0, 2]].any()  # these tokens are the same in both
     for options, message in (
-        ({"metric": "maybe"}, r"metric must be a label of open.stream \(no, yes\), was 'maybe'"),
+        (
+            {"metric": "maybe"},
+            "metric must be one of the 2 labels of open.stream, such as no, yes, was 'maybe'",
+        ),
         ({"metric": np.ones(3)}, "metric must be a label, a function or 16 numbers"),
         ({"by": "layer"}, "by must be one of token, head, was 'layer'"),
         ({"corrupted": "a dog"}, "must have as many tokens, one or more, had 8 and 4"),
