@@ -11,6 +11,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "pooled": ("B", "D"),
     "tokens": ("B", "T"),
     "lengths": ("B",),
+    "logits": ("B", "C"),
     "attention": ("B", "H", "T", "T"),
     "attention_rows": ("B", "L", "H", "R", "T"),
     "value_norms": ("B", "L", "H", "T"),

@@ -17,7 +17,7 @@ from polyhead_export import export_family, from_checkpoint
 from polyhead_model import CheckpointError, load_checkpoint
 
 QUERY = "who sat"
-TEXTS = ["the cat sat.", "A dog dog dog", "", "a</s>b<unk>", "who sat here, and there"]
+TEXTS = ["the cat sat.", "A dog dog dog", "", "a</s>b<unk>", "who<s>sat here, and <s>there", "<s>"]
 SPECIAL = range(4)
 """`<s>`, `<pad>`, `</s>` and `<unk>`."""
 

@@ -1,10 +1,14 @@
-"""What the classes of the packages and of the benchmarks are called."""
+"""What the classes of the packages and of the benchmarks are called, and what two packages call alike."""
 
 import ast
 from collections import defaultdict
 from pathlib import Path
+from typing import get_args
 
 from tests.test_imports import ARROWS
+
+from polyhead_model import config
+from polyhead_proto.outputs import scores
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = [*(ROOT / package / f"polyhead_{package}" for package in ARROWS), ROOT / "benchmarks"]
@@ -19,3 +23,8 @@ def test_no_two_classes_share_a_name() -> None:
 
     assert len(found) > 100
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_what_a_model_says_of_scores_is_what_others_compute() -> None:
+    """Neither of the two packages imports the other."""
+    assert get_args(config.ScoreActivation) == get_args(scores.ScoreActivation)

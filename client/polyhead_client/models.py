@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from polyhead_client.errors import ServerError
 from polyhead_client.frozen import Picklable
 from polyhead_proto.names import ATTENTION, LENGTHS, OUTPUT, POOLED, TEXT, TOKENS, Property
-from polyhead_proto.outputs.scores import ScoreActivation
 
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
@@ -51,7 +50,8 @@ class TensorInfo:
     labels: tuple[str, ...] = ()
     """The names along the last axis."""
     scores: str | None = None
-    """What makes scores of logits: softmax, sigmoid or identity; None if the server does not report it."""
+    """What makes scores of logits: softmax, sigmoid or identity, or what a newer server knows; None if the
+    server does not report it."""
     activation: str | None = None
     """What the checkpoint's CrossEncoder makes of logits, likewise; None if nothing says so."""
     matryoshka: tuple[int, ...] | None = None
@@ -367,13 +367,6 @@ def _tensors(
     )
 
 
-def _activation(described: Mapping[str, Any], field: str) -> str | None:
-    name: str | None = described.get(field)
-    if name not in (None, *get_args(ScoreActivation)):
-        raise ValueError(f"{field} must be known, was {name!r}")
-    return name
-
-
 def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mapping[str, Any]) -> TensorInfo:
     least, largest = described.get("range") or (None, None)
     role = str(described.get("role") or message.name)
@@ -385,8 +378,8 @@ def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mappi
         role=role,
         heads=tuple(map(int, described.get("heads") or ())),
         labels=tuple(map(str, described.get("labels") or ())),
-        scores=_activation(described, "scores"),
-        activation=_activation(described, "activation"),
+        scores=None if (scores := described.get("scores")) is None else str(scores),
+        activation=None if (activation := described.get("activation")) is None else str(activation),
         matryoshka=None if (widths := described.get("matryoshka")) is None else tuple(map(int, widths)),
         unit=described.get("unit") is True,
         range=(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from polyhead_client.arguments import check_count, check_flag
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import EvidencePair
-from polyhead_proto.outputs.scores import best_first, scores_of
+from polyhead_proto.outputs.scores import ScoreActivation, best_first, scores_of
 
 Scores = Literal["sigmoid", "checkpoint"]
 """What turns a reranker's logits into scores: a sigmoid, or what the checkpoint names."""
@@ -70,6 +70,16 @@ def check_activation(activation: object, *, raw_scores: bool) -> None:
         raise InvalidRequest(f"activation must be one of {', '.join(known)}, was {activation!r}")
     if raw_scores and activation == "checkpoint":
         raise InvalidRequest("raw_scores must be False where activation is 'checkpoint', was True")
+
+
+def check_known(activation: str | None, what: str) -> None:
+    """Check the activation that metadata names, which may be a newer server's; `what` begins the message.
+
+    Raises:
+        InvalidRequest: This client does not know it.
+    """
+    if activation not in (None, *get_args(ScoreActivation)):
+        raise InvalidRequest(f"{what} makes scores by {activation!r}, which this client does not know")
 
 
 def labels_of(

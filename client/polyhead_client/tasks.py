@@ -23,6 +23,7 @@ from polyhead_client.scoring import (
     RankedText,
     Scores,
     check_activation,
+    check_known,
     check_scoring,
     check_texts,
     labels_of,
@@ -76,6 +77,7 @@ class Tasks(Operations):
         most = check_scoring(top, raw_scores)
         if not (texts := check_texts("texts", texts)):
             return []
+        deadline = self._deadline(timeout)
         encoding = yield from self._with_logits(
             texts,
             text_pair=None if text_pair is None else check_texts("text_pair", text_pair),
@@ -83,10 +85,13 @@ class Tasks(Operations):
             version=version,
             truncate=truncate,
             progress=progress,
-            timeout=timeout,
+            timeout=_left(deadline),
         )
         logits, labels = _logits_of(encoding, of_tokens=False)
-        activation = "identity" if raw_scores else (yield from self._of_logits(encoding, version)).scores
+        activation: str | None = "identity"
+        if not raw_scores:
+            activation = (yield from self._of_logits(encoding, version, deadline)).scores
+            check_known(activation, f"raw_scores must be True: {encoding.model}")
         return labels_of(logits, labels, top=most, activation=activation)
 
     def rerank(
@@ -155,9 +160,11 @@ class Tasks(Operations):
             )
         chosen: str | None = "identity" if raw_scores else activation
         if activation == "checkpoint":
-            chosen = (yield from self._of_logits(encoding, version)).activation
+            chosen = (yield from self._of_logits(encoding, version, deadline)).activation
+        own = f"activation must be 'sigmoid': {encoding.model}"
         if chosen is None:
-            raise InvalidRequest(f"activation must be 'sigmoid': {encoding.model} does not say its own")
+            raise InvalidRequest(f"{own} does not say its own")
+        check_known(chosen, own)
         results = ranked(logits, texts, top=most, activation=chosen)
         for at, result in enumerate(results if pairs else ()):  # one by one: attention may be large
             attended = yield from self.encode(
@@ -500,9 +507,11 @@ class Tasks(Operations):
             )
         )
 
-    def _of_logits(self, encoding: Encoding, version: int | str | None) -> Operation[TensorInfo]:
-        """Return what the model of an encoding says of its logits, which is known by now."""
-        info = yield from self._models.model(encoding.model, version, self._deadline(...))
+    def _of_logits(
+        self, encoding: Encoding, version: int | str | None, deadline: Deadline
+    ) -> Operation[TensorInfo]:
+        """Return what the model of an encoding says of its logits, which is known unless it was reloaded."""
+        info = yield from self._models.model(encoding.model, version, deadline)
         return next(each for each in info.outputs.values() if each.role == LOGITS)
 
     def _with_logits(self, texts: list[str], **options: Any) -> Operation[Encoding]:

@@ -4,10 +4,9 @@ FlagEmbedding stores each as a pickle beside the encoder: `sparse_linear.pt` wei
 `colbert_linear.pt` gives the vectors of tokens for late interaction. This module reads all but the weights.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from polyhead_model.checkpoint_files import integer, read_object
+from polyhead_model.checkpoint_files import read_object
 from polyhead_model.config import Dense, LexicalWeights, TokenVectors
 from polyhead_model.tokenizer_files import TOKENIZER, token_id
 
@@ -35,23 +34,14 @@ def read_lexical_weights(folder: Path) -> LexicalWeights | None:
     return LexicalWeights(skipped_ids=tuple(number for number in ids if number is not None))
 
 
-def read_token_vectors(path: Path, config: Mapping[str, object], width: int) -> TokenVectors | None:
-    """Return the vectors of tokens, of a folder with config.json; None if there are none.
+def read_token_vectors(folder: Path, width: int) -> TokenVectors | None:
+    """Return the vectors of tokens, D = `width` wide, of a folder with config.json; None if there are none.
 
     The first token has none: it is `<s>`, whose vector is pooled.
-
-    Args:
-        path: config.json.
-        config: Its contents.
-        width: D.
-
-    Raises:
-        CheckpointError: A value is not what it must be.
     """
-    if not (path.parent / VECTORS).is_file():
+    if not (folder / VECTORS).is_file():
         return None
-    first = integer(path, {"bos_token_id": 0, **config}, "bos_token_id")
-    return TokenVectors(dense=(Dense(width=width),), skips_first=True, skipped_ids=(first,))
+    return TokenVectors(dense=(Dense(width=width),), skips_first=True)
 
 
 def _content(token: object) -> object:

@@ -196,7 +196,7 @@ class TokenVectors:
     skipped_ids: tuple[int, ...] = ()
     """The token ids that are not compared in documents, such as those of punctuation."""
     skips_first: bool = False
-    """Whether the vector of the first token is zero, so that nothing is similar to it."""
+    """Whether the vector of the first token is zero, and not compared in documents."""
     expansion_id: int | None = None
     """The token id that queries are filled up with; at the end of a sequence, no token attends to it.
 

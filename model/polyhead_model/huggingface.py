@@ -118,7 +118,7 @@ def read_checkpoint_info(
     d_model = integer(path, config, dialect.d_model)
     if d_model < 1:
         raise CheckpointError(f"{path}: {dialect.d_model} must be at least 1, was {d_model}")
-    m3_vectors = None if modules.late else read_token_vectors(path, config, d_model)
+    m3_vectors = None if modules.late else read_token_vectors(path.parent, d_model)
     described: hf_fields.Fields = {
         "d_model": d_model,
         "token_vectors": m3_vectors,

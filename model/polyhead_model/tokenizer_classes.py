@@ -41,7 +41,10 @@ _DEFAULTS: Mapping[str, tuple[str | None, ...]] = {
 """The special tokens of the classes where no file names them, in the order of `_NAMED`."""
 
 _UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
-"""What CamembertTokenizer adds where no file names additional tokens."""
+"""What CamembertTokenizer adds where no file names additional tokens.
+
+To a vocabulary that lacks them it would give ids that the encoder has no embeddings for.
+"""
 
 _HARD = (
     "The Cat sat on the mat.",
@@ -224,7 +227,7 @@ class _Files:
         contents = {token.content for token in (*there, *added)}
         extra = self._config.get("extra_special_tokens")
         if extra is None and self._name == "CamembertTokenizer":
-            extra = _UNUSED
+            extra = [token for token in _UNUSED if tokenizer.token_to_id(token) is not None]
         others = extra.values() if isinstance(extra, dict) else extra or ()
         for token in (*self._named.values(), *map(_added_token, others)):
             if token.content not in contents:

@@ -252,6 +252,7 @@ class FakeServer:
         results: dict[str, NDArray[Any] | list[list[str]]] = {
             "output": (2 * x * kept[..., None] * visible[..., None]).astype(np.float32),
             "pooled": (x * visible[..., None]).sum(1).astype(np.float32),
+            "logits": (x * visible[..., None]).sum((1, 2))[:, None].astype(np.float32),
             "tokens": rows,
             "lengths": lengths,
         }

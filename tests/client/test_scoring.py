@@ -1,11 +1,14 @@
 """Labels and ranks, from a server of a classifier and a reranker."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+from tests.client.conftest import INPUTS, OUTPUTS, FakeServer
 from tests.conftest import SENTIMENTS
 from tests.pages import block
 from tests.server.conftest import running
@@ -121,6 +124,65 @@ def test_what_cannot_be_done_is_refused_by_name(
 def test_a_classifier_of_texts_is_none_of_tokens(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="of tokens, sentiment classifies texts, for classify"):
         client.tag(["a cat"], model="sentiment")
+
+
+@pytest.fixture
+def judge(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """A newer server, whose logits become scores in a way that this client does not know."""
+    monkeypatch.setitem(OUTPUTS, "", ["output", "logits"])
+    monkeypatch.setitem(INPUTS, "words", ["text", "text_pair"])
+    logits = {"axes": ["B", "C"], "role": "logits", "labels": ["good"]}
+    fake.properties = {
+        "tensors": json.dumps({"logits": logits | dict.fromkeys(["scores", "activation"], "tanh")})
+    }
+    fake.graphs = [""]
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "named"),
+    [
+        ("classify", {}, "raw_scores must be True: words makes scores by 'tanh', which this client does not"),
+        ("rerank", {"activation": "checkpoint"}, "activation must be 'sigmoid': words makes scores by"),
+    ],
+)
+def test_what_only_a_newer_client_knows_stops_what_needs_it_alone(
+    judge: FakeServer, call: str, arguments: dict[str, Any], named: str
+) -> None:
+    with Client(judge.target) as client:
+        given: dict[str, Any] = {"texts": ["a b", "a bc"], "model": "words"}
+        if call == "rerank":
+            given["query"] = "a"
+            assert client.rerank(**given)
+
+        with pytest.raises(InvalidRequest, match=named):
+            getattr(client, call)(**given, **arguments)
+
+        assert getattr(client, call)(**given, raw_scores=True)
+
+
+@pytest.mark.parametrize("call", ["classify", "rerank"])
+def test_all_calls_of_an_operation_share_its_timeout(judge: FakeServer, call: str) -> None:
+    """Metadata is fetched again if another version has answered."""
+    described, infer, left = judge.answers["ModelMetadata"], judge.answers["ModelInfer"], list[float]()
+    judge.properties = {"tensors": judge.properties["tensors"].replace("tanh", "identity")}
+
+    def metadata(request: Any, context: grpc.ServicerContext) -> Any:
+        left.append(context.time_remaining() or 0)
+        return described(request, context)
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        reply = infer(request, context)
+        reply.model_version = "2"
+        return reply
+
+    judge.answers |= {"ModelMetadata": metadata, "ModelInfer": answer}
+    arguments: Any = {"query": "a", "activation": "checkpoint"} if call == "rerank" else {}
+
+    with Client(judge.target, timeout=10_000) as client:
+        getattr(client, call)(texts=["a b"], model="words", timeout=1000, **arguments)
+
+    assert [seconds <= 1000 for seconds in left] == [True, True]
 
 
 def weight_of(client: Client, text: str, query: int, other: int) -> float:

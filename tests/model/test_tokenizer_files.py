@@ -38,6 +38,7 @@ TEXTS = [
     "can't  stop\tit\n\nnow  ",
     "x" * 101 + " " + "a" * 30,
     END_OF_TEXT,
+    "a <s>NOTUSED b<unk>NOTUSED",
 ]
 
 Part = dict[str, Any]
@@ -74,14 +75,16 @@ def ids_of(tokenizer: Tokenizer) -> list[Any]:
 
 
 def hold_to_transformers(folder: Path, model_type: str) -> bool:
-    """See that a folder is served as transformers tokenises; tell whether its own tokenizer.json does so."""
+    """See that a folder is served as transformers tokenises; tell whether its own tokenizer.json does so.
+
+    What is left out says if it does not, and only then.
+    """
     check_tokenizer(folder, model_type)
     served = served_tokenizer(folder, model_type)
     expected = ids_of(load_by_transformers(folder).backend_tokenizer)
     assert ids_of(Tokenizer.from_str(served.content)) == expected
     agrees = ids_of(Tokenizer.from_file(str(folder / "tokenizer.json"))) == expected
-    if not agrees:
-        assert "tokenizer.json is not followed in " in served.left_out[0]
+    assert ["tokenizer.json is not followed in " in line for line in served.left_out] == [True] * (not agrees)
     return agrees
 
 
@@ -171,13 +174,13 @@ CORPUS = [
 ] * 9
 
 
-def unigram_tokenizer() -> Tokenizer:
-    """A trained Unigram with XLM-RoBERTa's special tokens and a map of characters of SentencePiece."""
+def unigram_tokenizer(*more: str) -> Tokenizer:
+    """A trained Unigram with XLM-RoBERTa's special tokens and more, and a SentencePiece map of characters."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *more]
     trainer = trainers.UnigramTrainer(
-        vocab_size=70, special_tokens=special, unk_token="<unk>", show_progress=False
+        vocab_size=70 + len(more), special_tokens=special, unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     # A trie whose units lead nowhere.
@@ -193,6 +196,11 @@ def unigram_tokenizer() -> Tokenizer:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     return made
+
+
+def camembert_tokenizer() -> Tokenizer:
+    """Likewise, with what CamemBERT's has."""
+    return unigram_tokenizer("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 
 
 def bpe_tokenizer() -> Tokenizer:
@@ -223,7 +231,7 @@ def word_piece_tokenizer() -> Tokenizer:
 MAKE = {
     "albert": albert_tokenizer,
     "bert": word_piece_tokenizer,
-    "camembert": unigram_tokenizer,
+    "camembert": camembert_tokenizer,
     "gpt2": gpt2_tokenizer,
     "mpnet": mpnet_tokenizer,
     "roberta": bpe_tokenizer,
@@ -269,6 +277,15 @@ def test_what_a_class_builds_anew(model_type: str, tmp_path: Path) -> None:
             change(folder, parts)
             agrees = hold_to_transformers(folder, model_type)
             assert agrees or (parts and (name is None or what == "added_tokens")), what
+
+
+def test_tokens_of_a_class_that_the_vocabulary_lacks_are_not_added(tmp_path: Path) -> None:
+    """There are no embeddings for them."""
+    write(tmp_path, "camembert", unigram_tokenizer(), {})
+
+    served = served_tokenizer(tmp_path, "camembert")
+    assert served.left_out == ()
+    assert largest_token_id(json.loads(served.content)) < unigram_tokenizer().get_vocab_size()
 
 
 def test_dropout_is_off(tmp_path: Path) -> None:

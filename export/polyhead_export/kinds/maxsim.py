@@ -80,6 +80,8 @@ class MaxSimGraph(GraphKind):
         compared = run.valid
         for number in head.skipped_ids:
             compared = compared & (inputs[config.main_input] != number)
+        if head.skips_first:
+            compared = compared & (torch.arange(compared.shape[1], device=compared.device) > 0)
         asked = masks.valid_tokens(inputs["query_lengths"], queries.shape[1])  # [B, S]
         products = queries @ run.token_vectors.transpose(1, 2)  # [B, S, T]
         # The query's vectors may be of any length, so that products may be less than -1.

@@ -16,9 +16,6 @@ from pydantic_core import PydanticCustomError
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.fields import Body, Count, Evidence, Natural
 
-_CUTS = {"END": True, "NONE": False}
-_Cut = Annotated[bool | Literal["END", "NONE"] | None, AfterValidator(lambda given: _CUTS.get(given, given))]
-
 
 def _check_false(given: bool) -> bool:
     if given:
@@ -106,12 +103,20 @@ class FamilyOptions(Options):
 class TextOptions(FamilyOptions):
     """What every call that computes something of texts may say."""
 
-    truncate: _Cut = None
-    """Whether to cut texts that are too long; without, they are rejected. END is true, NONE false"""
+    truncate: bool | Literal["END", "NONE"] | None = None
+    """Whether to cut texts that are too long; without, they are rejected. END: yes, on the right; NONE: no"""
     truncation: Annotated[bool | None, Means("truncate")] = None
     """Voyage's truncate"""
     truncation_direction: _Right | None = None
     """On which side texts are cut: rejected where the family cuts on the left"""
+
+    @model_validator(mode="after")
+    def _read_end(self) -> Self:
+        if self.truncate == "END":
+            self.truncate, self.truncation_direction = True, "Right"
+        elif self.truncate == "NONE":
+            self.truncate = False
+        return self
 
 
 class EmbeddingOptions(TextOptions):

@@ -67,19 +67,6 @@ def test_mapped_weights_give_the_same_numbers(repository: Path) -> None:
     close(mapped.run(feeds(), ["output"])["output"], expected)
 
 
-@pytest.mark.parametrize("family", ["tiny", "tiny-tokens", "tiny-masked"])
-def test_sequences_are_padded_as_a_device_needs_it(repository: Path, family: str) -> None:
-    """With all inputs, and with masks that are left out; no further than the graph takes."""
-    plain = engine(repository, one := manifest(repository, family))
-    padding = replace(plain.device, length_multiple=20)
-    padded = engine(repository, one, device=padding)
-    for tokens in (1, 20, 25):
-        for given in (plain.signature.example(2, tokens), ragged(plain.signature, 2, tokens, seed=0)):
-            expected = plain.run(given, plain.outputs)
-            for name, value in padded.run(given, plain.outputs).items():
-                np.testing.assert_array_equal(value, expected[name])
-
-
 def test_it_runs_from_several_threads_at_once(repository: Path, device: str) -> None:
     one = engine(repository, manifest(repository), device=choose_device(device))
     alone = one.run(feeds(), ["output"])["output"]
@@ -192,7 +179,7 @@ def test_a_graph_that_is_on_the_device_in_part_is_refused(
 
 
 class Refusing(ort.InferenceSession):  # type: ignore[misc]
-    """Runs on the CPU, remembers which arena it was to shrink, and fails where a test says so."""
+    """Runs on the CPU, remembers its inputs and which arena to shrink, and fails where a test says so."""
 
     refuses = "nothing"
     words = ""
@@ -200,8 +187,10 @@ class Refusing(ort.InferenceSession):  # type: ignore[misc]
     def __init__(self, path: str) -> None:
         super().__init__(path, providers=[CPU])
         self.shrunk: list[str | None] = []
+        self.fed: Arrays = {}
 
     def run(self, outputs: Sequence[str], feeds: Arrays, options: ort.RunOptions) -> list[Any]:
+        self.fed = feeds
         try:
             arena = options.get_run_config_entry("memory.enable_memory_arena_shrinkage")
         except RuntimeError:
@@ -223,6 +212,24 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Refusing]:
 
     monkeypatch.setattr("polyhead_server.engine.session.open_session", open_session)
     return sessions
+
+
+@pytest.mark.parametrize("family", ["tiny", "tiny-tokens", "tiny-masked"])
+def test_sequences_are_padded_as_a_device_needs_it(
+    repository: Path, opened: list[Refusing], family: str
+) -> None:
+    """With all inputs, and with masks that are left out; no further than the graph takes. GPUs need none."""
+    plain = engine(repository, one := manifest(repository, family))
+    padded = engine(repository, one, device=replace(plain.device, length_multiple=20))
+    gpu = engine(repository, one, device=on_cuda(""))
+    for tokens, wider in ((1, 20), (20, 20), (25, min(40, plain.signature.max_tokens or 40))):
+        for given in (plain.signature.example(2, tokens), ragged(plain.signature, 2, tokens, seed=0)):
+            expected = plain.run(given, plain.outputs)
+            for name, value in padded.run(given, plain.outputs).items():
+                np.testing.assert_array_equal(value, expected[name])
+            gpu.run(given, plain.outputs)
+            primary = plain.signature.primary.name
+            assert [session.fed[primary].shape[1] for session in opened[1:]] == [wider, tokens]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_what_would_change_the_result_is_refused(
     assert message in answered.error
 
 
+@pytest.mark.parametrize("fields", [{"truncate": "END"}, {"truncation_direction": "Right"}])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v2/rerank"])
+def test_a_family_that_cuts_on_the_left_cuts_no_end(
+    web: OverHttp, scoring: OverHttp, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, body = (web, EMBED) if path == "/v1/embeddings" else (scoring, RANK)
+    tokeniser = server.running.runtime.registry.find(str(body["model"])).tokeniser
+    monkeypatch.setattr(tokeniser, "side", "left")
+
+    assert refused(server.post(path, body | fields), "cuts texts on the left")
+    assert server.post(path, body | {"truncate": True}).status == 200
+
+
 # ---- Paths -------------------------------------------------------------------------------------
 
 
