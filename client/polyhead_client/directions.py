@@ -3,9 +3,8 @@
 Shape letters: T tokens, D d_model.
 """
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from polyhead_client.scoring import check_texts
 
 _FORMAT = 1
 """Of saved directions; incremented when a reader of the old format would misread the new one."""
-
-_PLACE = re.compile(r"\bread(\[\d+\])+: ")
 
 _AT_ONCE = 256
 """Texts that are read at once: their vectors are held until their mean is known."""
@@ -109,7 +106,8 @@ def direction(
             try:
                 found = yield from encode(some, read=places, tokens=False, **nothing, **options)
             except InvalidRequest as error:  # the caller knows no list of places
-                error.args = (_PLACE.sub("", str(error)),)
+                if error.fault is not None:
+                    error.rephrase(replace(error.fault, aspect=""))
                 raise
             total = total + sum(np.mean(each, axis=0, dtype=np.float64) for each in _rows(found))
             done += len(some)

@@ -18,6 +18,8 @@ PolyheadError
 
 from typing import TYPE_CHECKING
 
+from polyhead_proto.faults import Fault
+
 if TYPE_CHECKING:
     import grpc
 
@@ -29,6 +31,7 @@ class PolyheadError(Exception):
         code: The gRPC status, or None if the client itself raised the error.
         details: The server's message, unchanged.
         request_id: The id of the call in the server's log.
+        fault: What is wrong with a field of the request, where that is known: its name and index.
     """
 
     def __init__(
@@ -38,11 +41,17 @@ class PolyheadError(Exception):
         code: "grpc.StatusCode | None" = None,
         details: str | None = None,
         request_id: str | None = None,
+        fault: Fault | None = None,
     ) -> None:
         super().__init__(message)
+        self.fault = fault
         self.code = code
         self.details = details
         self.request_id = request_id
+
+    def rephrase(self, fault: Fault) -> None:
+        """Say what is wrong with a field in the terms of another caller."""
+        self.args, self.fault = (str(self).replace(str(self.fault), str(fault), 1),), fault
 
 
 class InvalidRequest(PolyheadError, ValueError):

@@ -26,7 +26,14 @@ from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, S
 from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding
-from polyhead_client.errors import DeadlineExceeded, InvalidRequest, NotFound, TooLarge, Unavailable
+from polyhead_client.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    PolyheadError,
+    TooLarge,
+    Unavailable,
+)
 from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
 from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
@@ -286,10 +293,7 @@ class Operations:
             results = yield from _encode_batch(template, batch, deadline, send, progress)
         except (NotFound, InvalidRequest) as error:
             self._models.forget(model or info.name)
-            if requested.rows and str(error).startswith(ROWS):  # the caller knows them as queries
-                error.args = (str(error).replace(ROWS, "queries", 1),)
-            if asked_of is not None:
-                error.args = (asked_of.renamed(str(error)),)
+            _rephrase(error, asked_of)
             raise
         if results.version not in info.versions:
             self._models.forget(model or info.name)
@@ -441,6 +445,14 @@ class Operations:
             ).ready
         message = pb.ModelReadyRequest(name=model)
         return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
+
+
+def _rephrase(error: PolyheadError, asked_of: AskedPlaces | None) -> None:
+    """Have an error name what is wrong as the arguments of `encode` do."""
+    if error.fault is not None and error.fault.field == ROWS:
+        error.rephrase(replace(error.fault, field="queries"))
+    elif error.fault is not None and asked_of is not None:
+        error.rephrase(asked_of.renamed(error.fault))
 
 
 def _with_reads(encoding: Encoding, asked_of: AskedPlaces, lengths: NDArray[Any]) -> Encoding:

@@ -4,7 +4,6 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, R 
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +19,7 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.inputs import TensorField
 from polyhead_client.models import ModelInfo
 from polyhead_client.padding import Arrays, as_array, described, pad
+from polyhead_proto.faults import Fault
 from polyhead_proto.names import EDIT_VECTORS, HEAD_EDIT_VECTORS
 
 Lengths: TypeAlias = Sequence[int] | NDArray[Any]
@@ -29,7 +29,15 @@ Mode: TypeAlias = Literal["add", "replace", "project_out"]
 _MODES: Mapping[str, int] = MappingProxyType({"add": 1, "replace": 2, "project_out": 3})
 """As the wire has them; 0 is no edit."""
 
-_ON_THE_WIRE = re.compile(r"\b(head_)?(read|edit)_tokens\[(\d+), (\d+)\] must be between 0 and T-1 \((\d+)\)")
+_TOKENS_OF: Mapping[str, tuple[str, bool]] = MappingProxyType(
+    {
+        "read_tokens": ("read", False),
+        "head_read_tokens": ("read", True),
+        "edit_tokens": ("edits", False),
+        "head_edit_tokens": ("edits", True),
+    }
+)
+"""The inputs of the tokens of places: what callers know them as, and whether they are of heads."""
 
 
 class Place(NamedTuple):
@@ -141,17 +149,15 @@ class AskedPlaces:
                 if place.token is not None:
                     _check_within(name, "token", place.token, int(length) - 1)
 
-    def renamed(self, message: str) -> str:
-        """Return the server's message about a token with the caller's name of the place."""
-
-        def name(match: re.Match[str]) -> str:
-            kind = "read" if match[2] == "read" else "edits"
-            row, at = int(match[3]), int(match[4])
-            places: Sequence[Place | Edit] = self.reads[row] if kind == "read" else self.edits[row]
-            found = [n for n, each in enumerate(places) if (each.head is None) == (not match[1])]
-            return f"{self._name(kind, row, found[at])}: token must be 0 to {match[5]}"
-
-        return _ON_THE_WIRE.sub(name, message)
+    def renamed(self, fault: Fault) -> Fault:
+        """Return a fault of the token of a place with the caller's name of the place."""
+        kind, of_heads = _TOKENS_OF.get(fault.field, ("", False))
+        if not kind or len(fault.index) != 2:
+            return fault
+        row, at = fault.index
+        places: Sequence[Place | Edit] = self.reads[row] if kind == "read" else self.edits[row]
+        found = [n for n, each in enumerate(places) if (each.head is not None) == of_heads]
+        return Fault(aspect=f"{self._name(kind, row, found[at])}: ", field="token", problem=fault.problem)
 
     def _name(self, what: str, row: int, index: int) -> str:
         return f"{what}[{row}][{index}]" if self.nested[what] else f"{what}[{index}]"
@@ -279,7 +285,8 @@ def _vector_of(name: str, edit: Edit, info: ModelInfo) -> NDArray[np.float32]:
 
 def _check_within(name: str, what: str, value: int, most: int) -> None:
     if not 0 <= value <= most:
-        raise InvalidRequest(f"{name}: {what} must be 0 to {most}, was {value}")
+        fault = Fault(aspect=f"{name}: ", field=what, problem=f"must be 0 to {most}, was {value}")
+        raise InvalidRequest(str(fault), fault=fault)
 
 
 def _coordinates(start: str, rows: list[list[Place]], *, fixed: int = 0) -> Iterator[TensorField]:

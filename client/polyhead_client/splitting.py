@@ -3,7 +3,6 @@
 Shape letters: B batch, T tokens, D d_model, H heads.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,11 +22,6 @@ from polyhead_proto.names import LENGTHS, TOKENS
 
 MAX_IN_FLIGHT = 4
 """The requests of one `encode` in flight: enough to keep a server busy, few enough for its queue."""
-
-_INDEX = re.compile(
-    r"\b(inputs|text|text_pair|x|query|memory|input_ids|token_type_ids|lengths|memory_lengths|mask|memory_mask"
-    r"|rows|head_mask|head_mix|(?:head_)?(?:read|edit)_[a-z]+)\[(\d+)"
-)
 
 
 def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[slice]:
@@ -95,8 +89,10 @@ def locate_errors(part: slice) -> Iterator[None]:
     except PolyheadError as error:
         size = part.stop - part.start
         which = f"inputs[{part.start}]" if size == 1 else f"inputs[{part.start}:{part.stop}]"
-        message = _INDEX.sub(lambda match: f"{match[1]}[{part.start + int(match[2])}", str(error))
-        error.args = (f"{message} ({which})",)
+        if error.fault is not None and error.fault.index:
+            row, *rest = error.fault.index
+            error.rephrase(replace(error.fault, index=(part.start + row, *rest)))
+        error.args = (f"{error} ({which})",)
         raise
 
 

@@ -21,6 +21,7 @@ from polyhead_client.errors import (
     Unavailable,
     Unsupported,
 )
+from polyhead_proto.faults import FAULT, Fault
 from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
 
 ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
@@ -99,7 +100,11 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
                 message = details
         kind = ServerError if code is None else ERRORS.get(code, ServerError)
         failure = kind(
-            message, code=code, details=details, request_id=_trailing(error, REQUEST_ID) or request_id
+            message,
+            code=code,
+            details=details,
+            request_id=_trailing(error, REQUEST_ID) or request_id,
+            fault=Fault.from_json(_trailing(error, FAULT) or b""),
         )
         if isinstance(failure, TooLarge):
             failure.limit = _trailing(error, LIMIT)
@@ -131,10 +136,10 @@ def _retry_after(error: grpc.RpcError) -> float | None:
         return -1.0
 
 
-def _trailing(error: grpc.RpcError, name: str) -> str | None:
+def _trailing(error: grpc.RpcError, name: str) -> Any:
     """Return a value of the server's trailing metadata."""
     trailing: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     for key, value in trailing or ():
         if key == name:
-            return str(value)
+            return value
     return None

@@ -96,12 +96,16 @@ def _walk(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
     """Yield of each field its number, start, start of its content (-1 unless it has a size), and end."""
     position, size = 0, len(message)
     while position < size:
-        start = position
-        tag, content = _varint(message, start, _LONGEST_SIZE)
+        start, sized = position, -1
+        tag, content = message[start], start + 1
+        if tag >= 0x80:
+            tag, content = _varint(message, start, _LONGEST_SIZE)
         kind = tag & 7
-        sized = -1
         if kind == _SIZED:
-            length, sized = _varint(message, content, _LONGEST_SIZE)
+            if content < size and (length := message[content]) < 0x80:  # the common case, without a call
+                sized = content + 1
+            else:
+                length, sized = _varint(message, content, _LONGEST_SIZE)
             position = sized + length
         elif kind == _VARINT:
             _, position = _varint(message, content, _LONGEST_VALUE)
@@ -130,11 +134,6 @@ def write_varint(value: int) -> bytes:
 
 def _varint(message: bytes | memoryview, start: int, longest: int) -> tuple[int, int]:
     """Decode a varint of at most `longest` bytes; return its value and its end."""
-    try:
-        if (value := message[start]) < 0x80:  # the common case
-            return value, start + 1
-    except IndexError:
-        pass
     value = 0
     for shift, byte in enumerate(message[start : start + longest]):
         value |= (byte & 0x7F) << 7 * shift

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from grpc import StatusCode
 
+from polyhead_proto.faults import FAULT, Fault
 from polyhead_proto.names import LIMIT, PUSHBACK, Property
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
@@ -57,9 +58,21 @@ class DownloadError(RepositoryError):
 
 
 class RequestError(ServingError):
-    """The root of errors whose message is sent to the caller, with their gRPC status."""
+    """The root of errors whose message is sent to the caller, with their gRPC status.
+
+    Args:
+        problem: The message; or what is wrong with a field, which is sent as fields, too.
+    """
 
     status: ClassVar[StatusCode]
+
+    def __init__(self, problem: str | Fault = "") -> None:
+        super().__init__(str(problem))
+        self.fault = problem if isinstance(problem, Fault) else None
+
+    def rephrase(self, fault: Fault) -> None:
+        """Say what is wrong in the terms of another caller."""
+        self.fault, self.args = fault, (str(fault),)
 
 
 class InvalidRequestError(RequestError):
@@ -186,7 +199,8 @@ class ErrorReply:
 
     code: StatusCode
     message: str
-    trailers: tuple[tuple[str, str], ...] = ()
+    trailers: tuple[tuple[str, str | bytes], ...] = ()
+    fault: Fault | None = None
 
 
 def error_reply(error: Exception, request_id: str) -> ErrorReply:
@@ -202,8 +216,11 @@ def error_reply(error: Exception, request_id: str) -> ErrorReply:
             code=StatusCode.INTERNAL,
             message=f"the server failed on this request; its log says why under request id {request_id}",
         )
-    trailers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, UnavailableError):
+    trailers: tuple[tuple[str, str | bytes], ...] = ()
+    fault = error.fault if isinstance(error, RequestError) else None
+    if fault is not None and (written := fault.to_json()):
+        trailers = ((FAULT, written),)
+    elif isinstance(error, UnavailableError):
         after = -1 if error.retry_after_ms is None else error.retry_after_ms
         trailers = ((PUSHBACK, str(after)),)
     elif isinstance(error, ReplyTooLargeError):
@@ -211,7 +228,7 @@ def error_reply(error: Exception, request_id: str) -> ErrorReply:
     message = str(error)
     if exhausted(error):
         message = _NO_MEMORY if isinstance(error, MemoryError) else _NO_MORE
-    return ErrorReply(code=code, message=shorten(message, _MAX_MESSAGE), trailers=trailers)
+    return ErrorReply(code=code, message=shorten(message, _MAX_MESSAGE), trailers=trailers, fault=fault)
 
 
 def shorten(text: str, longest: int = 80) -> str:

@@ -21,6 +21,7 @@ from polyhead_client.calls import Sleep
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.faults import FAULT, Fault
 from polyhead_proto.names import PUSHBACK
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
@@ -138,8 +139,9 @@ class FakeServer:
         times: int = 10**6,
         when: Callable[[Any], bool] = lambda _: True,
         pushback: str | None = None,
+        fault: Fault | None = None,
     ) -> None:
-        """Have a procedure fail so often, for requests that are such, and say when to come back."""
+        """Have a procedure fail so often, for requests that are such; say when to come back, or the fault."""
         usual, left = self.answers[rpc], [times]
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
@@ -148,6 +150,8 @@ class FakeServer:
                 if left[0] >= 0:
                     if pushback is not None:
                         context.set_trailing_metadata(((PUSHBACK, pushback),))
+                    if fault is not None:
+                        context.set_trailing_metadata(((FAULT, fault.to_json()),))
                     context.abort(code, details)
             return usual(request, context)
 

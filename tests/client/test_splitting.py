@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ from tests.client.conftest import Connect, FakeServer
 from tests.client.encodings import assert_same
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
+from polyhead_proto.faults import FAULT, Fault
 
 D, H = 4, 3
 RANDOM = np.random.default_rng(11)
@@ -159,12 +161,14 @@ def test_a_sequence_that_is_too_large_by_itself_is_named(client: Client, fake: F
 
 def test_errors_name_the_item_among_all(client: Client, fake: FakeServer) -> None:
     fake.properties = {"max_batch_size": "5"}
-    fake.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT, "text[1] must be shorter", when=has_a_dog)
+    fault = Fault(field="text", index=(1,), problem="must be shorter")
+    fake.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT, str(fault), when=has_a_dog, fault=fault)
     texts = [*TEXTS[:11], "dog", *TEXTS[12:]]
 
     with pytest.raises(InvalidRequest, match=r"^text\[11\] must be shorter \(inputs\[10:15\]\)$") as caught:
         client.encode(texts, model="words")
     assert caught.value.details == "text[1] must be shorter"
+    assert caught.value.fault == replace(fault, index=(11,))
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -259,7 +263,9 @@ def test_the_first_that_fails_calls_off_the_others(client: Client, fake: FakeSer
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         if b"wrong" in request.raw_input_contents[0]:
             assert begun.wait(120)  # or "slow" is called off before the server has seen it
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "text[0] is wrong")
+            fault = Fault(field="text", index=(0,), problem="is wrong")
+            context.set_trailing_metadata(((FAULT, fault.to_json()),))
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
         return slow(request, context)
 
     fake.answers["ModelInfer"] = answer

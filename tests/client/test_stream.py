@@ -107,13 +107,13 @@ def test_vectors_are_scaled_and_projected_out(client: Client) -> None:
         ({"read": [(3, 0)]}, r"read\[0\]: layer must be 0 to 2, was 3"),
         ({"read": [(0, 0), (2, 0, 0)]}, r"read\[1\]: layer must be 0 to 1, was 2"),
         ({"read": [(0, 0, 2)]}, r"read\[0\]: head must be 0 to 1, was 2"),
-        ({"read": [(0, 0), (0, 1, 1), (0, 8)]}, r"read\[2\]: token must be 0 to 7, was 8"),
-        ({"read": [(0, -1)]}, r"read\[0\]: token must be 0 to"),
+        ({"read": [(0, 0), (0, 1, 1), (0, 8)]}, r"read\[2\]: token must be between 0 and T-1 \(7\), was 8"),
+        ({"read": [(0, -1)]}, r"read\[0\]: token must be between 0 and"),
         ({"read": [(0,)]}, r"read\[0\] must be \(layer, token\) or \(layer, token, head\), was \(0,\)"),
         ({"read": [(0, 2**70)]}, r"read\[0\] must be \(layer, token\)"),
         ({"edits": [Edit(0, 2**70, np.ones(D))]}, r"edits\[0\]: token must be an integer of 64 bits"),
         ({"read": []}, "read must be a list of one or more places, was"),
-        ({"edits": [Edit(0, 9, np.ones(D))]}, r"edits\[0\]: token must be 0 to 7, was 9"),
+        ({"edits": [Edit(0, 9, np.ones(D))]}, r"edits\[0\]: token must be between 0 and T-1 \(7\), was 9"),
         (
             {"edits": [Edit(0, 0, np.ones(3))]},
             r"edits\[0\]: vector must be D \(16\) finite numbers, was float64",
@@ -249,7 +249,7 @@ def test_a_direction_is_a_difference_of_means(client: Client, tmp_path: Path) ->
         ({"layer": 1.0}, "^layer must be an integer, was 1.0"),
         ({"layer": 0, "token": "a"}, "^token must be an integer, was 'a'"),
         ({"layer": 0, "token": 6}, "^token must be 0 to 3, was 6"),
-        ({"layer": 0, "token": 30}, "^token must be 0 to "),
+        ({"layer": 0, "token": 30}, "^token must be between 0 and "),
     ],
 )
 def test_what_is_wrong_with_a_direction_has_the_caller_s_name(

@@ -4,10 +4,10 @@ Shape letters: B inputs.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,10 +25,6 @@ from polyhead_server.inference.wire import LARGE, InferRequest, make_request
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total, padded
 from polyhead_server.settings import Settings
-
-_NAMED = re.compile(r"(?:^|(?<=of )|(?<=and ))(text_pair|text|input_ids)\b(?:\[(\d+)[^]]*\])?")
-"""What messages about an inference request call an input of the call."""
-
 
 Input = str | tuple[str, str] | list[int]
 """What a call gives: a text, a pair of texts, or token ids."""
@@ -206,15 +202,17 @@ def _chunks(sizes: Sequence[_Size], settings: Settings) -> list[range]:
 @contextmanager
 def _located(names: Mapping[str, str], chunk: range) -> Iterator[None]:
     """Make errors name inputs as the caller does, and by their positions in the list."""
-
-    def renamed(found: re.Match[str]) -> str:
-        name, index = names.get(found[1], found[0]), found[2]
-        if index is None or not name.endswith("[]"):
-            return name.removesuffix("[]")
-        return f"{name.removesuffix('[]')}[{chunk.start + int(index)}]"
-
     try:
         yield
     except RequestError as error:
-        error.args = (_NAMED.sub(renamed, str(error)),)
+        if (fault := error.fault) is not None:
+
+            def name(field: str) -> str:
+                own = names.get(field, f"{field}[]")
+                is_element = own.endswith("[]") and fault.index
+                return own.removesuffix("[]") + (f"[{chunk.start + fault.index[0]}]" if is_element else "")
+
+            error.rephrase(
+                replace(fault, field=name(fault.field), also=fault.also and name(fault.also), index=())
+            )
         raise

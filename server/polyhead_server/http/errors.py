@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +11,7 @@ from fastapi import HTTPException, Response
 from grpc import StatusCode
 from pydantic import BaseModel
 
+from polyhead_proto.faults import Fault
 from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, exhausted
 from polyhead_server.grpc.call import logged_reply
@@ -45,6 +46,8 @@ class OpenInferenceError(BaseModel):
     """An error of the Open Inference Protocol."""
 
     error: str
+    fault: Fault | None = None
+    """Ours: what is wrong with a field of the request, for programs"""
 
 
 class OpenAIErrorDetails(BaseModel):
@@ -75,13 +78,18 @@ class CohereError(BaseModel):
     message: str
 
 
-def _openai(status: int, message: str) -> Mapping[str, object]:
+def _openai(status: int, message: str, fault: Fault | None) -> Mapping[str, object]:
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    param = None if fault is None else fault.field
+    return {"error": {"message": message, "type": kind, "param": param, "code": None}}
 
 
-def _tei(status: int, message: str) -> Mapping[str, object]:
+def _open_inference(_status: int, message: str, fault: Fault | None) -> Mapping[str, object]:
+    return {"error": message} | ({} if fault is None else {"fault": asdict(fault)})
+
+
+def _tei(status: int, message: str, _fault: Fault | None) -> Mapping[str, object]:
     kinds = {503: "overloaded", 413: "validation", 400: "validation"}
     return {"error": message, "error_type": kinds.get(status, "backend")}
 
@@ -91,8 +99,8 @@ class ErrorStyle:
     """How an API says what went wrong."""
 
     model: type[BaseModel]
-    write: Callable[[int, str], Mapping[str, object]]
-    """Returns the body, given the status and the message."""
+    write: Callable[[int, str, Fault | None], Mapping[str, object]]
+    """Returns the body, given the status, the message, and what is wrong with a field."""
 
     def responses(self, *statuses: int) -> dict[int | str, dict[str, Any]]:
         """Return what the OpenAPI document says of these statuses."""
@@ -102,10 +110,10 @@ class ErrorStyle:
         }
 
 
-OPEN_INFERENCE = ErrorStyle(OpenInferenceError, lambda _, message: {"error": message})
+OPEN_INFERENCE = ErrorStyle(OpenInferenceError, _open_inference)
 OPENAI = ErrorStyle(OpenAIError, _openai)
 TEI = ErrorStyle(TEIError, _tei)
-COHERE = ErrorStyle(CohereError, lambda _, message: {"message": message})
+COHERE = ErrorStyle(CohereError, lambda _status, message, _fault: {"message": message})
 
 
 # ---- Replies -----------------------------------------------------------------------------------
@@ -132,16 +140,20 @@ def error_reply(error: Exception, request_id: str, style: ErrorStyle) -> Respons
     if isinstance(error, DrainingError):
         headers["connection"] = "close"  # before the server closes it, perhaps upon the next request
     if LIMIT in trailers:
-        headers[LIMIT] = trailers[LIMIT]
+        headers[LIMIT] = str(trailers[LIMIT])
     if (after := int(trailers.get(PUSHBACK, -1))) >= 0:
         headers |= {"retry-after": str(math.ceil(after / 1000)), "retry-after-ms": str(after)}
-    return plain_reply(status, rejected.message, style, headers)
+    return plain_reply(status, rejected.message, style, headers, rejected.fault)
 
 
 def plain_reply(
-    status: int, message: str, style: ErrorStyle, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    style: ErrorStyle,
+    headers: Mapping[str, str] | None = None,
+    fault: Fault | None = None,
 ) -> Response:
-    """Return the reply for an error of HTTP's own."""
+    """Return the reply for an error; one of HTTP's own has no fault."""
     challenge = {"www-authenticate": "Bearer"} if status == 401 else {}
-    content = orjson.dumps(style.write(status, message))
+    content = orjson.dumps(style.write(status, message, fault))
     return Response(content, status, {**challenge, **(headers or {})}, "application/json")

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from polyhead_proto.faults import Fault
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS
 from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
 
@@ -72,12 +73,13 @@ def invalid(error: RequestValidationError) -> InvalidRequestError:
         problem = f"must have the field {whole[-1]}" if whole else "must have a body of JSON, had none"
     elif kind == _UNKNOWN:
         known, name = limits["known"], quoted(limits["name"])
-        return InvalidRequestError(f"field {name} of {_place(path)} is not known; there are {known}")
+        problem = f"is not known; there are {known}"
+        return InvalidRequestError(Fault(aspect=f"field {name} of ", field=_place(path), problem=problem))
     else:
         words = " or ".join(dict.fromkeys(map(_words, (first, *others)))).replace(" or must be ", " or ")
         _, is_count, count = first["msg"].partition(_COUNTED)
         problem = f"{words}, had {count}" if is_count else f"{words}, was {shown(first['input'])}"
-    return InvalidRequestError(f"{_place(path)} {problem}")
+    return InvalidRequestError(Fault(field=_place(path), problem=problem))
 
 
 def _path_of(location: Sequence[int | str], body: Any) -> list[int | str]:

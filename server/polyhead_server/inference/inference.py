@@ -28,6 +28,8 @@ from polyhead_server.serving.budget import Reservation
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.settings import Settings
 
+_PARSE, _TOKENISE, _QUEUE, _COMPUTE, _ = TIMINGS
+
 # A caller's deadline counts from when it sent the request, so that it cancels a little early by our clock.
 _CLOCKS_DIFFER_SECONDS = 0.02
 
@@ -62,8 +64,10 @@ class RequestAccount:
     @property
     def timings(self) -> dict[str, int]:
         """The reply's parameters about time, without the time that writing it takes."""
-        values = (self.parse_ns, self.tokenise_ns, self.queue_ns, self.compute_ns)
-        return {name: value for name, value in zip(TIMINGS, values, strict=False) if value is not None}
+        found = {_PARSE: self.parse_ns, _QUEUE: self.queue_ns, _COMPUTE: self.compute_ns}
+        if self.tokenise_ns is not None:
+            found[_TOKENISE] = self.tokenise_ns
+        return found
 
     def __enter__(self) -> "RequestAccount":
         return self
@@ -193,7 +197,10 @@ class Inference:
 
     async def _peek(self, request: InferRequest, held: Reservation) -> Peeked:
         """Look at a header that is new, and reserve what reading it takes."""
-        seen = await self._off_loop(LARGE if len(request.header) > SMALL_BYTES else 0, peek, request)
+        if len(request.header) > SMALL_BYTES:
+            seen = await self._in_worker(partial(peek, request))
+        else:
+            seen = peek(request)
         held.add(seen.expanded_bytes, self._registry.unattributed)
         return seen
 
@@ -215,12 +222,12 @@ class Inference:
         *,
         streamed: bool,
     ) -> Job:
-        # A header may hold much to check, so one that is new never is on the event loop.
-        work_bytes = LARGE if template is None else max(request.size, template.work_bytes)
+        make = partial(self._reader, request, template, model, deadline, streamed)
         try:
-            return await self._off_loop(
-                work_bytes, self._reader, request, template, model, deadline, streamed
-            )
+            # A header may hold much to check, so one that is new never is on the event loop.
+            if template is None or max(request.size, template.work_bytes) >= LARGE:
+                return await self._in_worker(make)
+            return make()
         except RequestError as error:
             traceback.clear_frames(error.__traceback__)  # which hold what was read, until it is answered
             raise
@@ -235,11 +242,12 @@ class Inference:
     ) -> tuple[R, int]:
         """Make and write a reply, or a part of it; return it with the time that took, and parts before."""
         began_ns = time.perf_counter_ns() - before_ns
-        message = await self._off_loop(work_bytes, lambda: write(make(timings, began_ns)))
+        if work_bytes < LARGE:
+            message = write(make(timings, began_ns))
+        else:
+            message = await self._in_worker(lambda: write(make(timings, began_ns)))
         return message, time.perf_counter_ns() - began_ns
 
-    async def _off_loop(self, work_bytes: int, function: Callable[..., T], *arguments: object) -> T:
-        """Call a function in a worker thread where it has much to do, and here otherwise."""
-        if work_bytes < LARGE:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
+    async def _in_worker(self, function: Callable[[], T]) -> T:
+        """Call a function that has much to do in a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function)

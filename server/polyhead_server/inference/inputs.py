@@ -13,6 +13,7 @@ import numpy as np
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.faults import Fault
 from polyhead_proto.names import ROWS, TEXT, TEXT_PAIR
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import read_input_parameters
@@ -88,10 +89,9 @@ def bounded(given: RequestInput, sizes: Mapping[str, int]) -> RequestInput:
     if below is None:
         return given
     if spec.role == ROWS and given.shape[-1] > below:
-        raise InvalidRequestError(
-            f"{spec.name} must have at most {spec.below} ({below}) rows of a sequence, "
-            f"had {given.shape[-1]}: each can be asked for once"
-        )
+        must = f"must have at most {spec.below} ({below}) rows of a sequence"
+        problem = f"{must}, had {given.shape[-1]}: each can be asked for once"
+        raise InvalidRequestError(Fault(field=spec.name, problem=problem))
     return replace(given, limit=below - 1)
 
 
@@ -112,9 +112,12 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
                 f"which takes {listed(signature.inputs)}"
             )
         if name in inputs:
-            raise InvalidRequestError(f"input {name} must be given once, was given twice")
+            raise InvalidRequestError(
+                Fault(aspect="input ", field=name, problem="must be given once, was given twice")
+            )
         if raw_count and tensor.contents.ByteSize():  # some clients write an empty one
-            raise InvalidRequestError(f"{name} must not have contents: the request has raw_input_contents")
+            problem = "must not have contents: the request has raw_input_contents"
+            raise InvalidRequestError(Fault(field=name, problem=problem))
         spec = signature.inputs[name]
         if len(tensor.shape) > MOST_DIMENSIONS:  # before it is copied
             raise _wrong_rank(spec, len(tensor.shape))
@@ -122,7 +125,11 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
         size = read_input_parameters(tensor.parameters, name, text=spec.datatype == "BYTES")
         if size is not None and not raw_count:
             raise InvalidRequestError(
-                f"parameter binary_data_size of {name} must be left out, was {size}: its contents are not raw"
+                Fault(
+                    aspect="parameter binary_data_size of ",
+                    field=name,
+                    problem=f"must be left out, was {size}: its contents are not raw",
+                )
             )
         if spec.is_per_sequence and len(shape) == 2 and shape[1] == 1:
             shape = shape[:1]  # (B, 1), as Triton's clients send it
@@ -137,9 +144,8 @@ def _by_name(message: pb.ModelInferRequest, raw_count: int, signature: Signature
     for spec in signature.inputs.values():
         if not spec.optional and spec.name not in inputs:
             datatypes, axes = " or ".join((spec.datatype, *spec.also)), ", ".join(spec.axes)
-            raise InvalidRequestError(
-                f"input {spec.name} is missing: it must be given as {datatypes} ({axes})"
-            )
+            problem = f"is missing: it must be given as {datatypes} ({axes})"
+            raise InvalidRequestError(Fault(aspect="input ", field=spec.name, problem=problem))
     if TEXT in signature.inputs:
         _check_alternatives(inputs, signature)
     return inputs
@@ -150,15 +156,15 @@ def _check_alternatives(inputs: Collection[str], signature: Signature) -> None:
     ids = signature.primary.name
     if TEXT not in inputs:
         if TEXT_PAIR in inputs:
-            raise InvalidRequestError(f"input {TEXT_PAIR} must be given together with input {TEXT}")
+            problem = f"must be given together with input {TEXT}"
+            raise InvalidRequestError(Fault(aspect="input ", field=TEXT_PAIR, problem=problem))
         if ids not in inputs:
             raise InvalidRequestError(f"either input text or input {ids} must be given, neither was")
         return
     for spec in signature.feeds:
         if spec.name in inputs and signature.length in {*spec.axes, spec.fill}:
-            raise InvalidRequestError(
-                f"input {spec.name} must not be given together with text, which brings its own"
-            )
+            problem = "must not be given together with text, which brings its own"
+            raise InvalidRequestError(Fault(aspect="input ", field=spec.name, problem=problem))
 
 
 def _check_shape(
@@ -168,32 +174,36 @@ def _check_shape(
     spec = given.spec
     accepted = (spec.datatype, *spec.also)
     if given.datatype not in accepted:
-        raise InvalidRequestError(
-            f"{spec.name} must have datatype {' or '.join(accepted)}, was {quoted(given.datatype)}"
-        )
+        problem = f"must have datatype {' or '.join(accepted)}, was {quoted(given.datatype)}"
+        raise InvalidRequestError(Fault(field=spec.name, problem=problem))
     axes, shape = spec.axes, given.shape
     if len(shape) != len(axes):
         if spec.is_per_sequence:
-            raise InvalidRequestError(f"{spec.name} must have shape (B) or (B, 1), was {shown(shape)}")
+            problem = f"must have shape (B) or (B, 1), was {shown(shape)}"
+            raise InvalidRequestError(Fault(field=spec.name, problem=problem))
         raise _wrong_rank(spec, len(shape))
     for position, (letter, size, fixed) in enumerate(zip(axes, shape, spec.shape, strict=True)):
-        where = f"dimension {position} ({letter}) of {spec.name}"
-        must = fixed if fixed != -1 else sizes.get(letter)
-        if must is not None and size != must:
-            raise InvalidRequestError(f"{where} must be {must}, was {size}")
-        if size < 1:
-            raise InvalidRequestError(f"{where} must be at least 1, was {size}")
+        exact = fixed if fixed != -1 else sizes.get(letter)
         longest = {"B": settings.max_batch_size, signature.length: signature.max_tokens}.get(letter)
-        if longest is not None and size > longest:
-            raise InvalidRequestError(f"{where} must be at most {longest}, was {size}")
+        if exact is not None and size != exact:
+            must = str(exact)
+        elif size < 1:
+            must = "at least 1"
+        elif longest is not None and size > longest:
+            must = f"at most {longest}"
+        else:
+            must = ""
+        if must:
+            aspect = f"dimension {position} ({letter}) of "
+            problem = f"must be {must}, was {size}"
+            raise InvalidRequestError(Fault(aspect=aspect, field=spec.name, problem=problem))
         if fixed == -1:
             sizes[letter] = size
 
 
 def _wrong_rank(spec: TensorSpec, rank: int) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"{spec.name} must have {len(spec.axes)} dimensions ({', '.join(spec.axes)}), had {rank}"
-    )
+    problem = f"must have {len(spec.axes)} dimensions ({', '.join(spec.axes)}), had {rank}"
+    return InvalidRequestError(Fault(field=spec.name, problem=problem))
 
 
 def shown(shape: Sequence[int]) -> str:

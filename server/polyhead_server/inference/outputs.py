@@ -101,7 +101,7 @@ class OutputLayout:
 
     def take(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return what is wanted of all that the graph gives for it, before it is converted."""
-        selected = select(array, self.selection)
+        selected = select(array, self.selection) if self.selection else array
         if self.normalises:
             selected = normalised(selected)
         return selected if self.precision is None else quantised(selected, self.precision, self.ranges)

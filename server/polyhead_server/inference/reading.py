@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -95,11 +95,12 @@ def read(
     if layout is None:  # This checks the sizes, before anything is made of them.
         # A new template may not be kept, so what is remembered by it is not, either.
         layout = layout_at(template, tokens, settings=settings) if is_new else known(template, tokens)
-        if is_new and not texts and not template.has_texts:
-            template = replace(template, layout=layout)
+    feeds |= template.fills
     for spec in template.missing:
         if spec.name not in feeds:  # else the tokeniser gave it
             feeds[spec.name] = spec.filled_at(sizes)
+    if is_new and not texts and not template.has_texts:
+        template = template.learn(layout, feeds)
     extras = _extras(feeds, made, template) if template.extras else {}
     if template.has_texts:
         text_bytes = {name: len(content) for name, content in extras.items() if isinstance(content, bytes)}
@@ -118,7 +119,7 @@ def read(
         check_size(layout, request.request_id, most_bytes)
     work = None
     if layout.computed:
-        size, real_tokens = measure(feeds, template.dynamic)
+        size, real_tokens = template.measured or measure(feeds, template.dynamic)
         work = Work(
             feeds=feeds,
             outputs=layout.computed,

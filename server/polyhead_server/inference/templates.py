@@ -7,8 +7,11 @@ that has been checked is found by the header's bytes.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from typing import Any
+
+from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PROMPT_NAME, TEXT
@@ -20,13 +23,15 @@ from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature, TensorSpec
-from polyhead_server.scheduling import DynamicAxes, dynamic_axes_of
+from polyhead_server.scheduling import DynamicAxes, Size, dynamic_axes_of, measure
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import PLAIN, check_total
 from polyhead_server.settings import Settings
 
 _MAX_HEADER_BYTES = 4096
 _MAX_TEMPLATES = 1024
+_MOST_FILLED = 1024
+"""Elements of inputs that are missing, which a template keeps."""
 _MAX_LAYOUTS = 2048
 """Of all templates together: each takes a few KiB for a graph with many outputs, and keeps its template."""
 
@@ -59,8 +64,22 @@ class RequestTemplate:
     """Whether outputs are of texts, whose bytes differ from request to request."""
     layout: ReplyLayout | None = None
     """What `layout_at` gives; None where it follows from the data: from texts, or of them."""
+    fills: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """The contents of what is missing, if they are the same for all requests, and few."""
+    measured: tuple[Size, int] | None = None
+    """What `measure` gives; None where it follows from the data."""
     work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
+
+    def learn(self, layout: ReplyLayout, feeds: Mapping[str, NDArray[Any]]) -> "RequestTemplate":
+        """Return the template with what is the same for all its requests, given that of one without texts."""
+        missing = {spec.name for spec in self.missing}
+        fills = {name: feeds[name] for name in missing} if self.work_bytes <= _MOST_FILLED else {}
+        for array in fills.values():
+            array.flags.writeable = False
+        has_lengths = missing.issuperset(name for name, _ in self.dynamic.lengths)
+        measured = measure(feeds, self.dynamic) if has_lengths else None
+        return replace(self, layout=layout, fills=fills, measured=measured)
 
     @property
     def holds_data(self) -> bool:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import unpack_strings
-from polyhead_proto.names import ROWS
+from polyhead_proto.faults import Fault
+from polyhead_proto.names import ROWS, TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.inference.inputs import RequestInput, shown
 
@@ -49,16 +50,22 @@ def read_inputs(
         content = raw[position] if given.contents is None else None
         if given.size is not None and content is not None and len(content) != given.size:
             raise InvalidRequestError(
-                f"parameter binary_data_size of {given.name} must be the {len(content)} bytes "
-                f"of its raw content, was {given.size}"
+                Fault(
+                    aspect="parameter binary_data_size of ",
+                    field=given.name,
+                    problem=f"must be the {len(content)} bytes of its raw content, was {given.size}",
+                )
             )
         if given.spec.datatype == "BYTES":
             elements = _read_elements(given, content)
             text_bytes += sum(map(len, elements))
             if text_bytes > max_text_bytes:
                 raise TooLargeError(
-                    f"text must have at most {max_text_bytes} bytes in one request, had {text_bytes}: "
-                    "send fewer or shorter texts"
+                    Fault(
+                        field=TEXT,
+                        problem=f"must have at most {max_text_bytes} bytes in one request, had {text_bytes}: "
+                        "send fewer or shorter texts",
+                    )
                 )
             texts[given.name] = _decoded(given.name, elements)
             continue
@@ -79,15 +86,14 @@ def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[
             copy[start : start + _AT_ONCE] = values[start : start + _AT_ONCE]
         return copy.reshape(given.shape)
     if len(raw) != given.bytes:
-        raise InvalidRequestError(
-            f"{given.name} must have {given.bytes} bytes for {given.datatype} {shown(given.shape)}, "
-            f"had {len(raw)}"
-        )
+        must = f"must have {given.bytes} bytes for {given.datatype} {shown(given.shape)}"
+        raise InvalidRequestError(Fault(field=given.name, problem=f"{must}, had {len(raw)}"))
     array: NDArray[Any] = np.ndarray(given.shape, given.dtype, raw)
     if not array.flags.aligned:
         array = array.copy()
     if given.datatype == "BOOL" and (largest := array.view(np.uint8).max(initial=0)) > 1:
-        raise InvalidRequestError(f"{given.name} must hold bytes of 0 or 1, one was {largest}")
+        problem = f"must hold bytes of 0 or 1, one was {largest}"
+        raise InvalidRequestError(Fault(field=given.name, problem=problem))
     return array
 
 
@@ -104,9 +110,8 @@ def _decoded(name: str, elements: Sequence[bytes]) -> list[str]:
         try:
             texts.append(element.decode())
         except UnicodeDecodeError as error:
-            raise InvalidRequestError(
-                f"{name}[{index}] must be valid UTF-8, was {element[error.start]:#04x} at byte {error.start}"
-            ) from error
+            problem = f"must be valid UTF-8, was {element[error.start]:#04x} at byte {error.start}"
+            raise InvalidRequestError(Fault(field=name, index=(index,), problem=problem)) from error
     return texts
 
 
@@ -115,18 +120,17 @@ def _typed(given: RequestInput) -> Sequence[Any]:
     name, datatype, contents = given.name, given.datatype, given.contents
     field = _CONTENTS.get(datatype)
     if field is None:
-        raise InvalidRequestError(f"{name} must be in raw_input_contents: {datatype} has no typed contents")
+        problem = f"must be in raw_input_contents: {datatype} has no typed contents"
+        raise InvalidRequestError(Fault(field=name, problem=problem))
     for other in _ALL_CONTENTS:
         if other != field and len(getattr(contents, other)):
-            raise InvalidRequestError(
-                f"{name} must have its {datatype} values in contents.{field}, had {other}"
-            )
+            problem = f"must have its {datatype} values in contents.{field}, had {other}"
+            raise InvalidRequestError(Fault(field=name, problem=problem))
     values: Sequence[Any] = getattr(contents, field)
     expected = math.prod(given.shape)
     if len(values) != expected:
-        raise InvalidRequestError(
-            f"{name} must have {expected} values for shape {shown(given.shape)}, had {len(values)}"
-        )
+        problem = f"must have {expected} values for shape {shown(given.shape)}, had {len(values)}"
+        raise InvalidRequestError(Fault(field=name, problem=problem))
     return values
 
 
@@ -152,10 +156,8 @@ def _check_range(given: RequestInput, array: NDArray[Any], low: float | None, hi
         return
     place = tuple(int(index) for index in np.argwhere(~fits)[0])
     bounds = [f"at {what} {bound:g}" for what, bound in (("least", low), ("most", high)) if bound is not None]
-    raise InvalidRequestError(
-        f"{given.name}[{', '.join(map(str, place))}] must be {' and '.join(['finite', *bounds])}, "
-        f"was {array[place]}"
-    )
+    problem = f"must be {' and '.join(['finite', *bounds])}, was {array[place]}"
+    raise InvalidRequestError(Fault(field=given.name, index=place, problem=problem))
 
 
 def _check_distinct(given: RequestInput, array: NDArray[Any]) -> None:
@@ -163,9 +165,8 @@ def _check_distinct(given: RequestInput, array: NDArray[Any]) -> None:
     for index, values in enumerate(array.tolist()):
         if len(set(values)) < len(values):
             twice = next(value for place, value in enumerate(values) if value in values[:place])
-            raise InvalidRequestError(
-                f"{given.name}[{index}] must name each row once, has {twice} more than once"
-            )
+            problem = f"must name each row once, has {twice} more than once"
+            raise InvalidRequestError(Fault(field=given.name, index=(index,), problem=problem))
 
 
 def _check_indices(given: RequestInput, array: NDArray[Any], limit: int) -> None:
@@ -179,11 +180,11 @@ def _check_indices(given: RequestInput, array: NDArray[Any], limit: int) -> None
             _check_distinct(given, array)
         return
     place = tuple(int(index) for index in np.argwhere((array < 0) | (array > limit))[0])
-    where = ", ".join(map(str, place))
     fill, below = given.spec.fill, given.spec.below
     must = str(limit)
     if isinstance(fill, str):
         must = f"{fill} ({limit})"
     elif isinstance(below, str):
         must = f"{below}-1 ({limit})"
-    raise InvalidRequestError(f"{given.name}[{where}] must be between 0 and {must}, was {array[place]}")
+    problem = f"must be between 0 and {must}, was {array[place]}"
+    raise InvalidRequestError(Fault(field=given.name, index=place, problem=problem))

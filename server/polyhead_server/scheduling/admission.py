@@ -124,6 +124,8 @@ class Admission:
             self.observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
         start_by = now + self.limits.max_wait_seconds
+        if not self.running and not self.queue:
+            return start_by
         if work.timeout is not None and (self.queue or not self._starts(work, now)):
             start_by = min(start_by, now + work.timeout)
         own = self.dispatch.price(work.size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -109,13 +110,22 @@ class JointWork:
         self.rows = sum([work.size.rows for work in works])
         """B of the run."""
         self._dynamic = dynamic
-        self._sizes = dynamic.sizes(works)
-        self._longest: Sizes = tuple(map(max, zip(*self._sizes, strict=True)))
+
+    @cached_property
+    def _sizes(self) -> list[Sizes]:
+        """The sizes of the letters of each request."""
+        return self._dynamic.sizes(self.works)
+
+    @cached_property
+    def _longest(self) -> Sizes:
         """The largest size of each letter."""
+        return tuple(map(max, zip(*self._sizes, strict=True)))
 
     @property
-    def outputs(self) -> list[str]:
+    def outputs(self) -> Sequence[str]:
         """Every output that any of the requests asks for."""
+        if len(self.works) == 1:
+            return self.works[0].outputs
         return list(dict.fromkeys(name for work in self.works for name in work.outputs))
 
     def feeds(self) -> Arrays:
@@ -123,9 +133,10 @@ class JointWork:
 
         Those of a single one are returned without a copy.
         """
-        works, sizes = self.works, self._sizes
+        works = self.works
         if len(works) == 1:
             return works[0].feeds
+        sizes = self._sizes
         are_equal = sizes.count(sizes[0]) == len(sizes)
         feeds = {}
         for name in works[0].feeds:

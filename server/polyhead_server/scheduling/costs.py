@@ -105,7 +105,9 @@ class CostModel:
 
     def price(self, size: Size) -> float:
         """Return the seconds of a run."""
-        return self.fixed + self.marginal(size)
+        a, b, c = self._coefficients
+        rows, longest, tokens = size
+        return a + b * tokens + c * rows * longest * longest
 
     def marginal(self, size: Size) -> float:
         """Return the seconds of a run beyond the fixed cost of any."""

@@ -61,6 +61,8 @@ class Planner:
 
     def joint(self, sizes: Sequence[Size]) -> Size:
         """Return the size of a run of several requests."""
+        if len(sizes) == 1:
+            return sizes[0]
         rows, longest, tokens = zip(*sizes, strict=True)
         return self._size(sum(rows), max(longest), sum(tokens), sum(map(mul, rows, longest)))
 
@@ -87,7 +89,9 @@ class Planner:
             The requests' positions, in batches, the batch with the most urgent request first.
         """
         count = len(requests)
-        if requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
+        if count == 1:
+            yield [0]
+        elif requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
             rows = self._most_equal(requests[0], costs, at_once)
             yield from _cut_evenly(count, max(-(-count // rows), min(lanes, count)))
         elif self.packed:

@@ -25,9 +25,16 @@ class Entry:
     """What it is of a larger request; None if it is one."""
     yields: bool = False
     """Whether others of its priority that come later go before it."""
+    place: int = 0
+    """The level of the queue in which it waits."""
     number: int = 0
     """In order of arrival; of small work, the event loop's iteration in which it came."""
     timer: asyncio.TimerHandle | None = None
+
+
+def place_of(level: int, yields: bool) -> int:
+    """Return the level of the queue in which work of a priority's level waits."""
+    return 2 * level + yields
 
 
 class Queue:
@@ -51,7 +58,7 @@ class Queue:
             level: That of its work.
             yields: Whether it waits, too, for all of its priority that yields.
         """
-        return sum(self._seconds[: 2 * level + 1 + yields])
+        return sum(self._seconds[: place_of(level, yields) + 1])
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Append entries to their levels, together."""
@@ -59,13 +66,13 @@ class Queue:
             for entry in entries:
                 self._number += 1
                 entry.number = self._number
-                self._levels[_place(entry)][entry.number] = entry
+                self._levels[entry.place][entry.number] = entry
                 self._count(entry, 1)
 
     def remove(self, entry: Entry) -> bool:
         """Remove an entry. Return False if it did not wait any more: another thread has removed it."""
         with self._lock:
-            waits = self._levels[_place(entry)].pop(entry.number, None) is not None
+            waits = self._levels[entry.place].pop(entry.number, None) is not None
             if waits:
                 self._count(entry, -1)
             return waits
@@ -94,12 +101,7 @@ class Queue:
             return window
 
     def _count(self, entry: Entry, sign: int) -> None:
-        level = _place(entry)
+        level = entry.place
         self.tokens += sign * entry.work.size.tokens
         # An empty level costs nothing, whatever rounding has left.
         self._seconds[level] = self._seconds[level] + sign * entry.seconds if self._levels[level] else 0.0
-
-
-def _place(entry: Entry) -> int:
-    """Return the level of the queue in which an entry waits."""
-    return 2 * entry.work.level + entry.yields

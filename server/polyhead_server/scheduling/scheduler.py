@@ -17,7 +17,7 @@ from polyhead_server.scheduling.batch import DynamicAxes
 from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
 from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
-from polyhead_server.scheduling.queue import Entry, Queue
+from polyhead_server.scheduling.queue import Entry, Queue, place_of
 from polyhead_server.scheduling.splitting import Piece, split_request
 from polyhead_server.scheduling.threads import EngineThreads
 from polyhead_server.scheduling.work import Done, Work
@@ -167,6 +167,7 @@ class Scheduler:
             start_by=start_by,
             piece=piece,
             yields=yields,
+            place=place_of(work.level, yields),
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
         if piece is not None:

@@ -11,6 +11,8 @@ from typing import Literal
 
 from tokenizers import Encoding, Tokenizer
 
+from polyhead_proto.faults import Fault
+from polyhead_proto.names import TEXT
 from polyhead_server.errors import InvalidRequestError
 
 _BREAK = re.compile(r"(?<=\S) (?=.)", re.DOTALL)
@@ -53,14 +55,14 @@ class LongTexts:
     side: Literal["left", "right"]
     prepends: bool = False
 
-    def truncate(self, given: str | tuple[str, str], cut: Tokenizer, most: int, name: str) -> Truncated:
+    def truncate(self, given: str | tuple[str, str], cut: Tokenizer, most: int, index: int) -> Truncated:
         """Tokenise a text, or the two of a pair, as a tokeniser that truncates would do.
 
         Args:
             given: The text, or the two.
             cut: The tokeniser that truncates.
             most: The most tokens that it leaves.
-            name: What errors call the text.
+            index: Which of the texts it is, for errors.
 
         Raises:
             InvalidRequestError: A word of a text is far too long.
@@ -70,7 +72,7 @@ class LongTexts:
         needed = most
         # Of a pair, which text is the longer one decides what is cut.
         for number in sorted(range(len(texts)), key=lambda number: len(texts[number])):
-            parts[number] = self._encode(texts[number], needed, name)
+            parts[number] = self._encode(texts[number], needed, index)
             needed = max(most, sum(len(part) for _, part in parts[number]) + 1)
         merged = [Encoding.merge([part for _, part in windows], growing_offsets=False) for windows in parts]
         made = cut.post_process(merged[0], merged[1] if len(merged) > 1 else None)
@@ -94,7 +96,7 @@ class LongTexts:
             special_tokens_mask=made.special_tokens_mask,
         )
 
-    def _encode(self, text: str, most: int, name: str) -> list[tuple[int, Encoding]]:
+    def _encode(self, text: str, most: int, index: int) -> list[tuple[int, Encoding]]:
         """Return windows with at least `most` tokens if the text has them, in order: start, and tokens."""
         windows: list[tuple[int, Encoding]] = []
         start, end, found, window = 0, len(text), 0, self.window
@@ -107,10 +109,9 @@ class LongTexts:
             # The tokens at the end of half a word may not be those of the whole one.
             if not (is_at_break or is_space) and found + len(encoding) < 2 * most:
                 if window >= _LONGEST_WORD * self.window:
-                    raise InvalidRequestError(
-                        f"{name} must have a space in every {window} characters to be truncated, had none "
-                        f"from character {first} on"
-                    )
+                    must = f"must have a space in every {window} characters to be truncated"
+                    problem = f"{must}, had none from character {first} on"
+                    raise InvalidRequestError(Fault(field=TEXT, index=(index,), problem=problem))
                 window *= 2
                 continue
             window, rest = self.window, 0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 from tokenizers.models import BPE
 
+from polyhead_proto.faults import Fault
 from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.repository.manifest import Manifest, ManifestForm
@@ -29,6 +30,8 @@ _MIN_CHARACTERS_PER_TOKEN = 16
 """The same where a tokeniser makes several characters of one; real text has four or five."""
 
 _CHARACTERS_AT_ONCE = 2**17
+
+_SHORTEN = "shorten it or set the parameter truncate to true"
 
 PLAIN = ManifestForm()
 """Of texts to which nothing is done."""
@@ -223,7 +226,7 @@ class Tokeniser:
             for portion, size in self._portions(texts, pairs):
                 encodings: Sequence[Encoding | Truncated]
                 if cut is not None and most is not None and size > self._long.window:  # of one text or pair
-                    encodings = [self._long.truncate(portion[0], cut, most - added, f"text[{len(ids)}]")]
+                    encodings = [self._long.truncate(portion[0], cut, most - added, len(ids))]
                 else:
                     encodings = encode(portion)
                 for given, encoding in zip(portion, encodings, strict=True):
@@ -272,10 +275,9 @@ class Tokeniser:
         longest = most * max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
-                raise InvalidRequestError(
-                    f"{name}[{index}] must be at most {most} tokens and {longest} characters, was "
-                    f"{size} characters: shorten it or set the parameter truncate to true"
-                )
+                must = f"must be at most {most} tokens and {longest} characters"
+                problem = f"{must}, was {size} characters: {_SHORTEN}"
+                raise InvalidRequestError(Fault(field=name, index=(index,), problem=problem))
 
     def _size(self, text: str) -> int:
         """Count a text's characters, in compatibility forms where the tokeniser makes such."""
@@ -302,13 +304,12 @@ class Tokeniser:
 
     def _check_length(self, index: int, length: int, added: int, most: int | None, *, is_pair: bool) -> None:
         if length == 0:
-            raise InvalidRequestError(f"text[{index}] must have at least 1 token, had none")
+            problem = "must have at least 1 token, had none"
+            raise InvalidRequestError(Fault(field=TEXT, index=(index,), problem=problem))
         if most is not None and length + added > most:
-            pair = f" and text_pair[{index}]" if is_pair else ""
-            raise InvalidRequestError(
-                f"text[{index}]{pair} must be at most {most} tokens, was {length + added}: "
-                "shorten it or set the parameter truncate to true"
-            )
+            problem = f"must be at most {most} tokens, was {length + added}: {_SHORTEN}"
+            pair = TEXT_PAIR if is_pair else ""
+            raise InvalidRequestError(Fault(field=TEXT, also=pair, index=(index,), problem=problem))
 
     def divide(self, name: str, texts: Sequence[str], *, special: bool, most: int) -> Iterator[Encoding]:
         """Yield what the library makes of texts, however long each is for the family.
@@ -327,9 +328,8 @@ class Tokeniser:
         total, longest = 0, _CHARACTERS_AT_ONCE // self._expansion
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
-                raise InvalidRequestError(
-                    f"{name}[{index}] must have at most {longest} characters, had {size}"
-                )
+                problem = f"must have at most {longest} characters, had {size}"
+                raise InvalidRequestError(Fault(field=name, index=(index,), problem=problem))
             with _panics_as_errors():
                 encoding = self._whole.encode(text, add_special_tokens=special)
             check_total(1, total := total + len(encoding), most)

@@ -128,6 +128,19 @@ def test_what_cannot_be_done_is_refused_by_name(
     assert answered.json["error"]["type"] in {"invalid_request_error", "not_found_error"}
 
 
+def test_an_error_names_the_field_for_programs(web: OverHttp) -> None:
+    texts = [*["a"] * 300, "the cat sat on the mat " * 5]
+    ours = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": texts})
+    theirs = web.post(
+        "/v2/models/tiny-tokens/infer",
+        {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a", texts[-1]]}]},
+    )
+
+    assert ours.json["error"]["param"] == "input[300]"
+    assert theirs.json["fault"]["field"] == "text"
+    assert theirs.json["fault"]["index"] == [1]
+
+
 @pytest.mark.slow
 def test_the_graph_without_vectors_of_tokens_runs_where_there_is_one(
     serve_over_http: StartHttp, tmp_path: Path

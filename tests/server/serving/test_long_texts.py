@@ -73,7 +73,7 @@ def test_windows_change_nothing(kind: str, side: Side, most: int) -> None:
     long = LongTexts(whole, WINDOW, len, side, prepends=MAKE[kind] is prepending_tokenizer)
 
     for text in texts(most):
-        ours, theirs = long.truncate(text, cut, most, "text[0]"), cut.encode(text)
+        ours, theirs = long.truncate(text, cut, most, 0), cut.encode(text)
         assert (ours.ids, ours.type_ids) == (theirs.ids, theirs.type_ids), text
         if long.prepends:  # what is prepended to a window has the place of a character, not of a space
             continue
@@ -92,7 +92,7 @@ def test_windows_change_nothing_of_pairs(side: Side) -> None:
     long = LongTexts(whole, WINDOW, len, side)
 
     for pair in zip(texts(1), texts(2)[::-1], strict=True):
-        ours, theirs = long.truncate(pair, cut, 15, "text[0]"), cut.encode(*pair)
+        ours, theirs = long.truncate(pair, cut, 15, 0), cut.encode(*pair)
         assert (ours.ids, ours.type_ids) == (theirs.ids, theirs.type_ids), pair
         assert (ours.offsets, ours.sequence_ids) == (theirs.offsets, theirs.sequence_ids), pair
 
@@ -106,7 +106,7 @@ def test_characters_count_as_they_are_normalised() -> None:
 
     cut = bert_tokenizer()
     cut.enable_truncation(8)
-    made = LongTexts(bert_tokenizer(), WINDOW, size, "right").truncate("a b " * 90, cut, 8, "text[0]")
+    made = LongTexts(bert_tokenizer(), WINDOW, size, "right").truncate("a b " * 90, cut, 8, 0)
 
     assert made.tokens == cut.encode("a b " * 90).tokens
     assert max(sizes) <= WINDOW
@@ -119,6 +119,6 @@ def test_a_word_far_too_long_is_refused(side: Side) -> None:
     long = LongTexts(bert_tokenizer(), WINDOW, len, side)
 
     with pytest.raises(InvalidRequestError, match=r"text\[3\] must have a space in every 1024 characters"):
-        long.truncate("a " + "x" * 4000 + " b", cut, 8, "text[3]")
+        long.truncate("a " + "x" * 4000 + " b", cut, 8, 3)
     # But not where it does not matter: each of these is a token.
-    assert len(long.truncate("日" * 4000, cut, 8, "text[0]")) == 8
+    assert len(long.truncate("日" * 4000, cut, 8, 0)) == 8

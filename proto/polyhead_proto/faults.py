@@ -1,0 +1,47 @@
+"""What is wrong with a part of a request, as fields: servers say it, clients need not read words."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FAULT = "polyhead-fault-bin"
+"""The trailing metadata of a rejected call that holds its fault, as JSON; binary, for names in any script."""
+
+_MOST_BYTES = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is wrong with a field of a request. `str` returns it in words."""
+
+    field: str
+    """Its name, such as `text`."""
+    problem: str
+    """What it must be, and was: words that follow the name."""
+    index: tuple[int, ...] = ()
+    """Which of its elements; of an input, the first number is that of a sequence. Empty for all of them."""
+    also: str = ""
+    """A second field whose elements have part in it, such as `text_pair`."""
+    aspect: str = ""
+    """What of the field: words that precede its name."""
+
+    def __str__(self) -> str:
+        place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        names = " and ".join(f"{name}{place}" for name in (self.field, self.also) if name)
+        return f"{self.aspect}{names} {self.problem}"
+
+    def to_json(self) -> bytes:
+        """Write the fields; nothing, where they are too long for metadata."""
+        written = json.dumps({name: value for name, value in asdict(self).items() if value}).encode()
+        return written if len(written) <= _MOST_BYTES else b""
+
+    @classmethod
+    def from_json(cls, written: bytes) -> "Fault | None":
+        """Read what `to_json` wrote; None where it is anything else."""
+        try:
+            given: dict[str, Any] = json.loads(written)
+            index = tuple(map(int, given.get("index", ())))
+            words = {name: str(given.get(name, "")) for name in ("field", "problem", "also", "aspect")}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        return cls(index=index, **words)
