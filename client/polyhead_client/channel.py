@@ -21,7 +21,7 @@ from polyhead_proto.names import REQUEST_ID, WANTS_STATUS
 RETRIED = tuple(
     rpc.name for rpc in RPCS.values() if rpc.name not in {"ServerLive", "ServerReady", "ModelReady"}
 )
-"""The procedures that are retried on UNAVAILABLE."""
+"""The procedures that are retried."""
 
 SERVICE_CONFIG = {
     "methodConfig": [
@@ -32,7 +32,8 @@ SERVICE_CONFIG = {
                 "initialBackoff": "0.1s",
                 "maxBackoff": "2s",
                 "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
+                # A server that closes, or has no room, may cancel a call without a word.
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
             },
         }
     ],

@@ -22,6 +22,12 @@ from polyhead_model.config import (
 )
 from polyhead_model.sums import sum_tokens
 
+
+def _elu(values: Tensor) -> Tensor:
+    """Compute `F.elu` by an exponential: onnxruntime's Elu is another function in the rest of a vector."""
+    return torch.where(values > 0, values, torch.exp(values.clamp(max=0)) - 1)
+
+
 _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "tanh": torch.tanh,
@@ -29,7 +35,7 @@ _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
-    "elu": F.elu,
+    "elu": _elu,
     "leaky_relu": F.leaky_relu,
     "mish": F.mish,
     "softplus": F.softplus,

@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.encoders import seeded
 from tests.server.graphs import OpenGraph, manifest_of
 
 from polyhead_client import Client
+from polyhead_export import export_family
+from polyhead_model import EncoderConfig
+from polyhead_model.config import Dense
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import choose_device, on_openvino
 from polyhead_server.engine.engine import Arrays, Engine
@@ -141,6 +145,23 @@ def test_every_output_keeps_its_bits_in_company(
             expected = {spec.name for spec in signature.results}
             # Onnxruntime's logarithm of the last numbers of an array is another: docs/precision.md.
             assert expected - {*same_bits(engines, signature)} <= LOGARITHMS
+
+
+def test_dense_layers_of_any_width_keep_their_bits(tmp_path: Path, device: str) -> None:
+    """But for mish and softplus, which have logarithms."""
+    activations: tuple[Any, ...] = ("tanh", "gelu", "silu", "sigmoid", "elu", "leaky_relu")
+    dense = tuple(Dense(width=9, activation=each) for each in activations)
+    config = EncoderConfig(d_model=8, heads=2, layers=1, pooling="mean", dense=dense)
+    export_family(seeded(config, 3), "dense", tmp_path)
+    engine = OpenGraph(tmp_path, "dense", "fast").engine
+    x = np.random.default_rng(0).standard_normal((512, 3, 8), np.float32)
+    feeds = {"x": x, "lengths": np.full(512, 3, np.int32)}
+
+    together = engine.run(feeds, ["pooled"])["pooled"]
+
+    for row in range(512):
+        alone = engine.run({name: each[row : row + 1] for name, each in feeds.items()}, ["pooled"])
+        np.testing.assert_array_equal(alone["pooled"][0], together[row])
 
 
 def test_an_output_that_company_changes_is_found(repository: Path) -> None:
