@@ -121,33 +121,6 @@ class _MultiHeadAttention(OpRun):
         return (context.swapaxes(1, 2).reshape(*query.shape[:2], -1),)
 
 
-class _Attention(_MultiHeadAttention):
-    """onnxruntime's operator, which includes the projection."""
-
-    def _run(  # type: ignore[override]
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array,
-        lengths: Array | None = None,
-        *,
-        num_heads: int,
-        unidirectional: int,
-        mask_filter_value: float,
-        **_: Any,  # defaults of onnx's operator of this name
-    ) -> tuple[Array]:
-        query, key, value = np.split(x @ weight + bias, 3, axis=-1)
-        return super()._run(
-            query,
-            key,
-            value,
-            lengths=lengths,
-            num_heads=num_heads,
-            unidirectional=unidirectional,
-            mask_filter_value=mask_filter_value,
-        )
-
-
 class _PackedMultiHeadAttention(_MultiHeadAttention):
     """onnxruntime's operator: attention of each sequence to itself, found by the cumulative lengths."""
 
@@ -249,7 +222,6 @@ _OPERATORS = {
     "Gelu": _Gelu,
     "GatherElements": _GatherElements,
     "MultiHeadAttention": _MultiHeadAttention,
-    "Attention": _Attention,
     "PackedMultiHeadAttention": _PackedMultiHeadAttention,
     "PackedAttention": _PackedAttention,
     "FusedMatMul": _FusedMatMul,

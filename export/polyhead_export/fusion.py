@@ -2,8 +2,8 @@
 
 | traced operators | fused operator |
 |---|---|
-| projection of q, k and v, Split, MultiHeadAttention | `Attention`, which includes the projection |
-| the same with `PackedMultiHeadAttention` | `PackedAttention`, or the bias of the projection as its own |
+| MultiHeadAttention | ONNX's `Attention`, which has flash attention for padded sequences, too |
+| projection, Split, PackedMultiHeadAttention | `PackedAttention`, which projects, or the bias as an input |
 | Add of a bias, Add of the residual, LayerNormalization | `SkipLayerNormalization` |
 | Add of a bias, Gelu | `BiasGelu`, or `FastGelu` for the tanh approximation |
 
@@ -11,6 +11,7 @@ A pattern that is not found leaves the graph as it is, silently; `polyhead_expor
 result.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,40 @@ from polyhead_export.packed_attention import projects
 
 CONTRIB = "com.microsoft"
 
+_ATTENTION_OPSET, _ATTENTION_IR_VERSION = 24, 11
+"""The first with lengths, and what goes with it."""
+
 
 def fuse(model: ir.Model) -> None:
     """Fuse operators, in place."""
     _complete_norms(model)
-    for rules in (_ATTENTION_RULES, skip_layer_normalization_ruleset, bias_gelu_rules, _FAST_GELU_RULES):
+    _attend_by_lengths(model)
+    for rules in (skip_layer_normalization_ruleset, bias_gelu_rules, _FAST_GELU_RULES):
         rules.apply_to_model(model)
     _drop_unused_outputs(model)
     RemoveUnusedNodesPass()(model)
     model.opset_imports.setdefault(CONTRIB, 1)
+
+
+def narrow(model: ir.Model, names: Collection[str]) -> None:
+    """Give outputs of a graph in 16 bits in FP16, in place. All of them are widened last.
+
+    Weights of attention are from 0 to 1, where FP16 has more digits than BF16.
+    """
+    for place, output in enumerate(model.graph.outputs):
+        if output.name not in names:
+            continue
+        cast, half = output.producer(), ir.TensorType(ir.DataType.FLOAT16)
+        if cast is None or cast.op_type != "Cast" or (source := cast.inputs[0]) is None:
+            raise RuntimeError(f"{output.name} must be widened last")
+        if source.dtype == ir.DataType.FLOAT16:
+            source.name, source.shape, source.type = output.name, output.shape, half
+            output.name = f"{output.name}_in_fp32"
+            model.graph.outputs[place] = source
+        else:
+            cast.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT16)
+            output.type = half
+    RemoveUnusedNodesPass()(model)
 
 
 def fuse_packed(model: ir.Model, longest: int | None) -> None:
@@ -49,29 +75,39 @@ def fuse_packed(model: ir.Model, longest: int | None) -> None:
     RemoveUnusedNodesPass()(model)
 
 
-def _projected_attention(op: Any, x: Any, weight: Any, bias: Any, lengths: Any) -> Any:
-    q, k, v = op.Split(op.Add(op.MatMul(x, weight), bias), num_outputs=3, _outputs=3)
-    return op.MultiHeadAttention(q, k, v, None, lengths, _domain=CONTRIB, _outputs=["attended"])
+def _attend_by_lengths(model: ir.Model) -> None:
+    """Replace `MultiHeadAttention` by ONNX's operator, in place.
 
-
-def _attention(op: Any, *, x: Any, weight: Any, bias: Any, lengths: Any, attended: ir.Value) -> Any:
-    return op.Attention(x, weight, bias, lengths, _domain=CONTRIB, **_attributes(attended))
+    Where padding is hidden by lengths, only this has kernels in 16 bits that do not hold all scores. An
+    empty sequence keeps its first key, as a query without any would be 0/0. Where attention is causal,
+    padding comes after all that counts, and lengths would move what a token sees.
+    """
+    counts: dict[ir.Value | None, ir.Value | None] = {None: None}  # made once, not in every layer
+    for node in [node for node in model.graph if node.op_type == "MultiHeadAttention"]:
+        query, key, value, _, lengths, bias = (*node.inputs, None, None, None)[:6]
+        heads, causal = (node.attributes[name].as_int() for name in ("num_heads", "unidirectional"))
+        made = []
+        if (lengths := None if causal else lengths) not in counts:
+            one = ir.node("Constant", [], {"value": ir.tensor(np.array([1], np.int32))})
+            least = ir.node("Max", [lengths, *one.outputs])
+            made = [one, least, ir.node("Cast", least.outputs, {"to": ir.DataType.INT64})]
+            counts[lengths] = made[-1].outputs[0]
+        inputs = [query, key, value, bias, None, None, counts[lengths]]
+        sizes = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal}
+        attention = ir.node("Attention", inputs, sizes)
+        (context,), (attended,) = node.outputs, attention.outputs
+        attended.shape, attended.type = context.shape, context.type
+        ir.convenience.replace_all_uses_with(context, attended)
+        model.graph.insert_before(node, [*made, attention])
+        model.graph.remove(node, safe=True)
+        model.opset_imports[""] = max(_ATTENTION_OPSET, model.opset_imports[""])
+        model.ir_version = max(_ATTENTION_IR_VERSION, model.ir_version)
 
 
 def _attributes(value: ir.Value) -> dict[str, Any]:
     """Return the attributes of the node that gives a value."""
     node = value.producer()
     return {} if node is None else {name: attribute.value for name, attribute in node.attributes.items()}
-
-
-def _projected_attention_without_bias(op: Any, x: Any, weight: Any, lengths: Any) -> Any:
-    q, k, v = op.Split(op.MatMul(x, weight), num_outputs=3, _outputs=3)
-    return op.MultiHeadAttention(q, k, v, None, lengths, _domain=CONTRIB, _outputs=["attended"])
-
-
-def _attention_with_zero_bias(op: Any, *, weight: Any, **rest: Any) -> Any:
-    # The bias is optional, but the CPU kernel crashes without one (onnxruntime 1.31).
-    return _attention(op, weight=weight, bias=_zero_bias(op, weight), **rest)
 
 
 def _zero_bias(op: Any, weight: Any) -> Any:
@@ -137,12 +173,6 @@ def _are_weights(
     )
 
 
-_ATTENTION_RULES = RewriteRuleSet(
-    [
-        RewriteRule(_projected_attention, _attention, _are_weights),
-        RewriteRule(_projected_attention_without_bias, _attention_with_zero_bias, _are_weights),
-    ]
-)
 _PACKED_ATTENTION_RULES = RewriteRuleSet([RewriteRule(_packed, _packed_attention, _is_projection)])
 _PACKED_BIAS_RULES = RewriteRuleSet([RewriteRule(_packed, _packed_with_bias, _is_projection)])
 _FAST_GELU_RULES = RewriteRuleSet([RewriteRule(_gelu_of_sum, _fast_gelu, _are_weights)])

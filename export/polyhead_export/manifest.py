@@ -128,13 +128,13 @@ def write_manifest(
 
 def describe_graph(identity: Identity, kind: GraphKind) -> dict[str, Any]:
     """Return what the manifest has of a graph, but for what is counted in its file."""
-    config = identity.config
+    config, precision = identity.config, identity.precision
     return {
         "file": kind.file,
         "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
-        "outputs": [_describe(spec) for spec in outputs_of(config, kind)],
-        "activations": activations(config, identity.precision),
-        "maps": kind.maps(config, identity.precision),
+        "outputs": [_describe(spec) for spec in outputs_of(config, kind, precision)],
+        "activations": activations(config, precision),
+        "maps": kind.maps(config, precision),
         **({} if (axes := kind.map_axes(config)) is None else {"map_axes": axes}),
     }
 

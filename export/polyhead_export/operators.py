@@ -39,27 +39,14 @@ def required_operators(
     explicit = frozenset(kind.explicit_layers(config))
     side = frozenset(kind.side_layers(config)) - explicit
     fused = layers - explicit
-    # The projections stay operators of their own where something else is computed from them, too, or
-    # attention has a bias, or is to another sequence.
-    separate = (
-        precision not in IN_16_BITS
-        or config.mask_input
-        or config.cross_attention == "alone"
-        or config.rotary_base is not None
-        or config.relative_buckets is not None
-    )
-    local = frozenset(layer for layer in layers if config.is_local(layer))
-    projected = frozenset() if separate else fused - side - local
     both = 2 if config.cross_attention == "after_self" else 1
-    prefix = ""
+    attention = {"Attention" if precision in IN_16_BITS else "MultiHeadAttention": both * len(fused)}
     if precision in IN_16_BITS and packs(config, precision):
-        prefix = "Packed"
-        projected = projected if projects(longest) else frozenset()
-    required = {
-        f"{prefix}Attention": len(projected),
-        f"{prefix}MultiHeadAttention": both * len(fused) - len(projected),
-        "Softmax": both * len(explicit | side),
-    }
+        # The projection stays an operator of its own where something else is computed from it, too.
+        alone = projects(longest) and config.rotary_base is None
+        projected = len(fused - side) if alone else 0
+        attention = {"PackedAttention": projected, "PackedMultiHeadAttention": len(fused) - projected}
+    required = attention | {"Softmax": both * len(explicit | side)}
     required = {operator: least for operator, least in required.items() if least}
     if precision not in IN_16_BITS:
         return required

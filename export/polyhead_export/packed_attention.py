@@ -15,7 +15,7 @@ from polyhead_model.attention import PADDED
 from polyhead_model.packing import Packed, TokenLayout
 
 _LONGEST_PROJECTED = 256
-_WIDTHS = 8
+WIDTHS = 8
 """Heads are a multiple of this wide: of others, kernels hold all scores at once."""
 
 
@@ -31,7 +31,7 @@ def attends_packed(config: EncoderConfig) -> bool:
         or config.local_window is not None
         or config.relative_buckets is not None
         or config.cross_attention is not None
-        or config.head_size % _WIDTHS
+        or config.head_size % WIDTHS
         or (vectors is not None and vectors.expansion_id is not None)  # which is not attended to
     )
 

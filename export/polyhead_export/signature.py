@@ -6,7 +6,7 @@ width of token vectors, C labels.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from polyhead_export.attention_ops import needs_no_mask
 from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.packed_attention import attends_packed
+from polyhead_export.packed_attention import WIDTHS, attends_packed
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_ALL_WEIGHTS = frozenset({"attention", "cross_attention"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,9 @@ class GraphKind:
     def maps(self, config: EncoderConfig, precision: Precision = "fp32") -> int:
         """Return how many values [T, keys] a run holds at once for each sequence, besides its outputs."""
         explicit = self.explicit_layers(config) and not self.pooled_only
-        if packs(config, precision) and (precision == "fp16" or needs_no_mask(config)) and not explicit:
+        if precision in IN_16_BITS and not explicit and config.head_size % WIDTHS == 0:
+            return _MAPS_OF_LONG + bias_maps(config)
+        if packs(config, precision) and needs_no_mask(config) and not explicit:
             return _MAPS_OF_LONG
         return 2 * config.heads + bias_maps(config)
 
@@ -248,8 +252,18 @@ def key_axis(config: EncoderConfig) -> str:
     return "S" if config.cross_attention == "alone" else "T"
 
 
-def outputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
-    """Return the outputs of the family's graph of this kind, in order."""
+def outputs_of(
+    config: EncoderConfig, kind: GraphKind, precision: Precision = "fp32"
+) -> tuple[ManifestTensor, ...]:
+    """Return the outputs of the family's graph of this kind, in order.
+
+    Nothing has as many bytes as all weights of attention, so that graphs in 16 bits give them as they are.
+    """
+    if precision in IN_16_BITS:
+        return tuple(
+            replace(spec, datatype="FP16") if spec.role in _ALL_WEIGHTS else spec
+            for spec in outputs_of(config, kind)
+        )
     outputs = []
     if not kind.pooled_only:
         outputs.append(ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D")))

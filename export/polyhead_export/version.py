@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from polyhead_export.comparison import Change
 from polyhead_export.errors import ExportError, ParityError
-from polyhead_export.fusion import fuse, fuse_packed
+from polyhead_export.fusion import fuse, fuse_packed, narrow
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import JudgeInHalfPrecision
 from polyhead_export.manifest import Identity, write_manifest
@@ -21,7 +21,7 @@ from polyhead_export.precision import IN_16_BITS, Precision, in_precision
 from polyhead_export.quantisation import check_products, quantise
 from polyhead_export.quantised_parity import JudgeInInt8
 from polyhead_export.sentences import token_ids
-from polyhead_export.signature import GraphKind, packs
+from polyhead_export.signature import GraphKind, outputs_of, packs
 from polyhead_export.tokenizers import TokenizerFile
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
@@ -141,6 +141,8 @@ def _in_its_precision(
         fuse(model)
         if packs(encoder.config, precision):
             fuse_packed(model, longest)
+        specs = outputs_of(encoder.config, kind, precision)
+        narrow(model, {spec.name for spec in specs if spec.datatype == "FP16"})
         return model
     if precision == "int8":
         model = traced.clone()

@@ -21,6 +21,7 @@ from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler, dynamic_axes_of
+from polyhead_server.scheduling.threads import EngineThreads
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -160,15 +161,21 @@ class Runtime:
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             iterations=self._iterations if self.device.host_threads else None,
             observer=statistics,
+            threads=EngineThreads(f"engine-{signature.name}", loaded.lanes.count, loaded.first),
             on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
             ),
         )
+        if not self.device.host_threads:
+            scheduler.start()
         return Model(**vars(loaded), scheduler=scheduler, device=self.device, statistics=statistics)
 
     def _most_rows(self, signature: Signature, longest: int, at_once: int) -> int:
         """Return the largest B of a batch at T, of which so many run at once and share the memory."""
-        return self.settings.max_working_bytes // at_once // max(1, signature.working_bytes(1, longest))
+        weights = sum(file.bytes for file in signature.manifest.files.values())  # the other files are small
+        left = self.device.memory_limit - weights if self.device.memory_limit else math.inf
+        shared = min(self.settings.max_working_bytes, left) // at_once
+        return int(shared // max(1, signature.working_bytes(1, longest)))
 
     # ---- Requests ----------------------------------------------------------------------------------
 

@@ -9,13 +9,14 @@ import pytest
 from tests.encoders import draw_norms_and_biases, seeded
 from tests.exports import session_of
 
-from polyhead_export.fusion import fuse
+from polyhead_export.fusion import fuse, narrow
 from polyhead_export.graphs import build_graph
 from polyhead_export.half_precision import for_cpu
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.operators import count_operators
 from polyhead_export.precision import Precision, in_precision
 from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import outputs_of
 from polyhead_model import EncoderConfig
 
 KIND = AttentionGraph()
@@ -36,6 +37,8 @@ def graph(variant: str, precision: Precision) -> ir.Model:
     encoder = in_precision(seeded(VARIANTS[variant], 51, change=draw_norms_and_biases), precision)
     model = build_graph(encoder, KIND)
     fuse(model)
+    outputs = outputs_of(VARIANTS[variant], KIND, precision)
+    narrow(model, {spec.name for spec in outputs if spec.datatype == "FP16"})
     return model
 
 
@@ -50,7 +53,8 @@ def test_rows_sum_to_1_and_what_is_hidden_is_zero(variant: str, precision: Preci
             for name, value in sample_inputs(config, KIND, batch, tokens, seed=seed).items()
         }
         names = [each.name for each in session.get_outputs() if "attention." in each.name]
-        for name, weights in zip(names, session.run(names, inputs), strict=True):
+        for name, widened in zip(names, session.run(names, inputs), strict=True):
+            weights = widened.astype(np.float16)  # as the graph gives them
             lengths = inputs["memory_lengths" if name.startswith("cross") else "lengths"]
             queries, keys = (
                 np.arange(size) < each[:, None]
@@ -72,5 +76,22 @@ def test_weights_are_masked_by_one_operator_in_fp16() -> None:
 
     assert (counted["BiasSoftmax"], counted["FusedMatMul"]) == (2, 2)
     assert "Softmax" not in counted
-    weights = [node.outputs[0] for node in graph("lengths", "fp16").graph if node.op_type == "BiasSoftmax"]
-    assert {value.dtype for value in weights} == {ir.DataType.FLOAT16}
+
+
+@pytest.mark.parametrize("precision", LARGEST_ERROR)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_weights_leave_the_graph_in_16_bits(variant: str, precision: Precision) -> None:
+    outputs = {each.name: each for each in graph(variant, precision).graph.outputs}
+    weights = [each for name, each in outputs.items() if "attention." in str(name)]
+    by_pair = {
+        value.dtype
+        for node in graph(variant, precision).graph
+        for value in node.outputs
+        if value.shape is not None and len(value.shape) == 4
+        if value.shape[1] == CONFIG.heads and not isinstance(value.shape[3], int)
+    }
+
+    assert len(weights) == (4 if variant == "to a memory" else 2)
+    assert {each.dtype for each in weights} == {ir.DataType.FLOAT16}
+    assert ir.DataType.FLOAT not in by_pair  # no pass over [B, H, T, T] in 32
+    assert outputs["output"].dtype == ir.DataType.FLOAT

@@ -181,6 +181,8 @@ def test_every_graph_of_an_fp16_family_is_packed(tmp_path: Path) -> None:
 
     assert {"fast", "attention", *graphs} == records.keys()
     assert all(record["activations"] == ["N", "D"] for record in records.values())
+    weights = [each for each in records["attention"]["outputs"] if each["name"].startswith("attention.")]
+    assert {each["datatype"] for each in weights} == {"FP16"}  # so that half as much crosses the bus
     found = {
         name: {each: count for each, count in record["operators"].items() if "Attention" in each}
         for name, record in records.items()

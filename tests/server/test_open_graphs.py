@@ -18,9 +18,11 @@ from tests.numerics import close
 from tests.server.conftest import Running
 from tests.server.graphs import OpenGraph
 
+from polyhead_proto import messages as pb
+
 D, H, L = 6, 2, 3
 SIZES = {"D": D, "H": H, "L": L, "Top": 3}
-TYPES = {"FP32": TensorProto.FLOAT, "INT32": TensorProto.INT32}
+TYPES = {"FP16": TensorProto.FLOAT16, "FP32": TensorProto.FLOAT, "INT32": TensorProto.INT32}
 X = {"name": "x", "datatype": "FP32", "axes": ["B", "T", "D"]}
 LENGTHS = {"name": "lengths", "datatype": "INT32", "axes": ["B"], "role": "lengths", "fill": "T"}
 OUTPUT = {"name": "output", "datatype": "FP32", "axes": ["B", "T", "D"]}
@@ -169,6 +171,16 @@ CROSS = Hand(
         "far": np.array(-1e9, np.float32),
     },
 )
+HALVES = Hand(
+    inputs=CROSS.inputs,
+    outputs=[WEIGHTS | {"datatype": "FP16"}],
+    nodes=[
+        *CROSS.nodes[:-1],
+        helper.make_node("Softmax", ["masked"], ["wide"], axis=-1),
+        helper.make_node("Cast", ["wide"], ["weights"], to=TensorProto.FLOAT16),
+    ],
+    constants=CROSS.constants,
+)
 
 
 def cross(query: Array, memory: Array, lengths: NDArray[np.int32]) -> Array:
@@ -190,7 +202,7 @@ def floats(*shape: int) -> Array:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("open")
     write(folder, "third", {"fast": FAST, "summary": SUMMARY, "strongest": STRONGEST})
-    write(folder, "cross", {"fast": CROSS})
+    write(folder, "cross", {"fast": CROSS, "halves": HALVES})
     return folder
 
 
@@ -248,6 +260,25 @@ def test_all_of_them_are_served(models: Path, serve: Any) -> None:
     close(some, expected[:, [1]][:, :, [3, 0]])
     full = server.infer("cross", {"query": query, "memory": memory})["weights"]
     close(full, cross(query, memory, np.array([9, 9], np.int32)))
+
+
+def test_weights_in_16_bits_are_fp32_on_the_wire_unless_asked_otherwise(models: Path, serve: Any) -> None:
+    server: Running = serve(models=models)
+    query, memory = floats(2, 4, D), floats(2, 9, D)
+    inputs = {"query": query, "memory": memory}
+    wide = server.infer("cross", inputs)["weights"]
+    metadata = server.call("ModelMetadata", pb.ModelMetadataRequest(name="cross.halves"))
+
+    assert [each.datatype for each in metadata.outputs] == ["FP32"]
+    whole = server.infer("cross.halves", inputs)["weights"]
+    assert whole.dtype == np.float32
+    assert whole.tobytes() == wide.astype(np.float16).astype(np.float32).tobytes()
+    chosen = {"weights": {"heads": "1", "dtype": "FP16"}}
+    half = server.infer("cross.halves", inputs, outputs=chosen)["weights"]
+    assert half.dtype == np.float16
+    assert half.tobytes() == wide[:, [1]].astype(np.float16).tobytes()
+    few = server.infer("cross.halves", inputs, outputs={"weights": {"dtype": "UINT8"}})["weights"]
+    np.testing.assert_allclose(few, wide * 255, atol=0.6)
 
 
 def test_the_first_of_the_strongest_are_selected(models: Path, serve: Any) -> None:

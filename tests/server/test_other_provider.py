@@ -1,5 +1,6 @@
 """Servers on CUDA, and on a provider that no code knows by name: sessions say so, and compute on the CPU."""
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -84,8 +85,32 @@ def test_on_cuda_it_answers_as_on_the_cpu(
                 for name in expected.outputs:
                     close(result[name], expected[name])
 
+        for number in range(2):  # which have run before there was work
+            assert f"engine-tiny.attention-{number}" in {thread.name for thread in threading.enumerate()}
+
     assert len(opened) == 6  # small work has no session of its own
     for (provider, options), fallback in opened:
         assert (provider, fallback) == (CUDA, CPU)
         chosen = {"device_id": "1", "gpu_mem_limit": str(2**30), "use_tf32": "0"}
         assert chosen.items() <= options.items()
+
+
+def test_the_memory_of_a_gpu_is_shared_by_its_workers_and_by_the_batches_of_a_graph(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, CUDA)
+    choose = partial(choose_device, problem=lambda _number: None)
+    monkeypatch.setattr("polyhead_server.runtime.choose_device", choose)
+
+    def most_rows(**overrides: Any) -> int:
+        with running(quick_settings(repository, device="cuda", **overrides)) as one:
+            model = one.runtime.registry.find("tiny", "")
+            assert model.device.memory_limit == overrides.get("gpu_memory", 0) // overrides.get("workers", 1)
+            return model.scheduler.dispatch.planner.most_rows(64, model.scheduler.dispatch.lanes.count)
+
+    free, limited, halved = (
+        most_rows(max_working_bytes=2**26, **more)
+        for more in ({}, {"gpu_memory": 2**25}, {"gpu_memory": 2**25, "workers": 2})
+    )
+    assert free > 2 * limited > 0  # as weights are in it
+    assert limited > 2 * halved > 0

@@ -52,8 +52,9 @@ class Device:
     """Sequences, and what is asked of each, are padded to this, where kernels multiply a matrix of one row in
     another way than one of several."""
     length_multiple: int = 1
-    """Sequences are padded to a multiple of this, where kernels sum vectors of so many numbers and treat what
-    is left in another way. So a sequence gets the same bits at any T: zeros change no sum."""
+    """Sequences are padded to a multiple of this, where kernels take vectors of so many numbers and treat
+    what is left in another way. So a CPU gives a sequence the same bits at any T, as zeros change no sum, and
+    a GPU has its fast kernels."""
     batch_tokens: int = 16_384
     """The most tokens of a batch of several requests, unless the server is told otherwise."""
     slow_fusions: frozenset[str] = frozenset()

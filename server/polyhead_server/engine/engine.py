@@ -73,7 +73,7 @@ class Engine:
         self._lock = Lock()
         self._can_shrink = True
         try:
-            self._warm_up(self.path.name)
+            self.warm_up()
             self._try_shrinking()
         except Exception:
             self.close()
@@ -132,8 +132,28 @@ class Engine:
             for run in self._running:
                 run.cancel()
 
+    def warm_up(self) -> None:
+        """Run once on zeros, and check the outputs against the manifest.
+
+        On a GPU, each thread makes handles of its own in its first run.
+        """
+        file, batch, tokens = self.path.name, 2, min(8, self.signature.max_tokens or 8)
+        try:
+            values = self.run(self.signature.example(batch, tokens), self.outputs)
+        except (EngineError, TooLargeError, DeviceLostError) as error:
+            LOGGER.debug("warm-up of %s failed", self.signature.name, exc_info=True)
+            raise RepositoryError(f"{file} fails on its first run") from error
+        for spec in self.signature.results:
+            value = values[spec.name]
+            shape = spec.at(self.signature.example_sizes(batch, tokens))
+            if value.shape != shape or value.dtype != spec.dtype:
+                raise RepositoryError(
+                    f"{file}: {spec.name} must be {spec.datatype} {list(shape)} "
+                    f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"
+                )
+
     def _pad(self, feeds: Arrays) -> tuple[Arrays, Mapping[str, int]]:
-        """Pad to the sizes that the device needs for the same bits at any size (`Device.least_size`).
+        """Pad to the sizes that the device needs (`Device.least_size`, `Device.length_multiple`).
 
         Returns:
             The inputs, and the sizes by letter that they had: `_trim` takes them.
@@ -191,20 +211,3 @@ class Engine:
         except EngineError as error:
             LOGGER.warning("%s: memory of large runs is not given back: %s", self.signature.name, error)
             self._can_shrink = False
-
-    def _warm_up(self, file: str) -> None:
-        """Run once on zeros, and check the outputs against the manifest."""
-        batch, tokens = 2, min(8, self.signature.max_tokens or 8)
-        try:
-            values = self.run(self.signature.example(batch, tokens), self.outputs)
-        except (EngineError, TooLargeError, DeviceLostError) as error:
-            LOGGER.debug("warm-up of %s failed", self.signature.name, exc_info=True)
-            raise RepositoryError(f"{file} fails on its first run") from error
-        for spec in self.signature.results:
-            value = values[spec.name]
-            shape = spec.at(self.signature.example_sizes(batch, tokens))
-            if value.shape != shape or value.dtype != spec.dtype:
-                raise RepositoryError(
-                    f"{file}: {spec.name} must be {spec.datatype} {list(shape)} "
-                    f"at B={batch}, T={tokens}, was {value.dtype} {list(value.shape)}"
-                )

@@ -290,7 +290,11 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     feeds = tuple(_spec(tensor, manifest) for tensor in record.inputs)
     results = tuple(_spec(tensor, manifest) for tensor in record.outputs)
     inputs = {spec.name: spec for spec in feeds}
-    outputs = {spec.name: spec for spec in results}
+    # Weights in 16 bits are converted once they have crossed the bus of a GPU.
+    outputs = {
+        spec.name: spec.model_copy(update={"datatype": "FP32"}) if spec.is_attention else spec
+        for spec in results
+    }
     ids = next((spec for spec in feeds if spec.role == names.TOKENS), None)
     if ids is not None and any(spec.role == names.LENGTHS for spec in feeds):
         if manifest.tokenizer is not None:

@@ -70,7 +70,7 @@ def dynamic_axes_of(signature: Signature) -> DynamicAxes:
         broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
         packed=signature.packed,
         nonzero_in_padding=frozenset(
-            spec.name for spec in signature.results if spec.datatype != "FP32" and _axes(spec, letters)
+            spec.name for spec in signature.results if spec.dtype.kind != "f" and _axes(spec, letters)
         ),
     )
 

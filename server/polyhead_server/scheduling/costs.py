@@ -9,7 +9,7 @@ size, it goes back to the shape of the first runs, at the present speed.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import copysign, exp, inf, log, sqrt
 from threading import Lock
 from typing import NamedTuple
@@ -40,9 +40,12 @@ DOUBLING_TOKENS = 40_000
 One-thread runs on two CPUs showed 17,000 to 33,000, runs with all threads more; plans cost least in between.
 """
 
-_SIZES = ((1, 8), (8, 8), (1, 64), (1, 256), (8, 64))
+SIZES = ((1, 8), (8, 8), (1, 64), (1, 256), (8, 64))
 """Small ones first: together they show the fixed cost, that of tokens, and that of attention."""
-_MEASURING_SECONDS = 0.1
+LARGE_SIZES = (*SIZES, (64, 64), (128, 128), (256, 128))
+"""For GPUs, which do not show what a token costs in a run of fewer."""
+_MEASURING_SECONDS = 0.02
+"""For each size."""
 _MOST_RUNS = 5
 """Runs of a size: so many that hardly all of them are disturbed."""
 
@@ -192,6 +195,7 @@ def measure_prior(
     *,
     max_tokens: int | None,
     fits: Callable[[int, int], bool],
+    sizes: Sequence[tuple[int, int]] = SIZES,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Size, float]:
     """Time a few runs for about a tenth of a second, and so warm the session up.
@@ -202,15 +206,16 @@ def measure_prior(
         run: Runs (B, T) without padding once.
         max_tokens: The largest T of the graph, if it has one.
         fits: Whether a run of (B, T) is within the limits of memory.
+        sizes: (B, T) of the runs, small ones first.
         clock: Returns the time in seconds.
 
     Returns:
         Seconds of a run of each size.
     """
-    end = clock() + _MEASURING_SECONDS
+    end = clock() + _MEASURING_SECONDS * len(sizes)
     times: dict[Size, float] = {}
     per_token = 0.0
-    for batch, most in _SIZES:
+    for batch, most in sizes:
         longest = min(most, max_tokens or most)
         size = Size.full(batch, longest)
         # At least two runs, since the first of a size also takes memory, and more if they are short. A token
@@ -225,7 +230,7 @@ def measure_prior(
             done = clock()
             # The fastest counts: what else happens at load only slows runs down.
             times[size] = min(times.get(size, inf), max(done - begun, 1e-9))
-            if done > end or (number and done - started > _MEASURING_SECONDS / len(_SIZES)):
+            if done > end or (number and done - started > _MEASURING_SECONDS):
                 break
         per_token = times[size] / size.tokens
     return times

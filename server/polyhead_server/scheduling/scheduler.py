@@ -97,6 +97,12 @@ class Scheduler:
 
     # ---- On the event loop ---------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Start the threads, if that is not done: so they are ready before there is work."""
+        if not self._started:
+            self._threads.start(self)
+            self._started = True
+
     def submit(self, work: Work) -> asyncio.Future[Done]:
         """Accept work. Await the future, or cancel it when the answer is no longer needed.
 
@@ -142,9 +148,7 @@ class Scheduler:
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
-        if not self._started:
-            self._threads.start(self)
-            self._started = True
+        self.start()
         if pieces := split_request(work, self.dynamic, self.dispatch):
             # Once each lane could have begun, others go first; then only the deadline counts.
             turn = self.dispatch.lanes.count

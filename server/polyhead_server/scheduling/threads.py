@@ -1,5 +1,7 @@
 """The threads that run a model's batches."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import Protocol
 
@@ -31,11 +33,13 @@ class EngineThreads:
     Args:
         name: The prefix of the threads' names.
         count: How many batches may run at once.
+        first: Called by each thread before it takes a batch.
     """
 
-    def __init__(self, name: str, count: int = 1) -> None:
+    def __init__(self, name: str, count: int = 1, first: Callable[[], object] = lambda: None) -> None:
         self._name = name
         self._count = count
+        self._first = first
         self._alive = count
         self._changed = Condition()  # held from a look at the source to the wait, so that no wake is lost
         self._stopping = False
@@ -71,6 +75,8 @@ class EngineThreads:
             self._changed.notify_all()
 
     def _loop(self, source: BatchSource) -> None:
+        with suppress(Exception):  # what it is will fail batches, too
+            self._first()
         try:
             while (batch := self._next(source)) is not None:
                 source.run(batch)

@@ -23,7 +23,7 @@ from polyhead_server.repository.manifest import Manifest
 from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import Signature, signature_of
 from polyhead_server.scheduling import CostModel, Lanes
-from polyhead_server.scheduling.costs import DOUBLING_TOKENS, Size, measure_prior
+from polyhead_server.scheduling.costs import DOUBLING_TOKENS, LARGE_SIZES, SIZES, Size, measure_prior
 from polyhead_server.serving.drift import measure_drift, same_bits
 from polyhead_server.serving.tokeniser import Tokeniser, open_tokeniser
 
@@ -46,6 +46,8 @@ class Loaded:
     tokeniser: Tokeniser | None = None
     same_bits: tuple[str, ...] = ()
     """The outputs of which a sequence gets the same bits alone and in a batch, with few threads and many."""
+    first: Callable[[], object] = lambda: None
+    """What each thread of the lanes does before all else."""
     drift: dict[str, Any] = field(default_factory=dict)
     """What computing in another precision than fp32 changes; empty in fp32, and until it is measured."""
 
@@ -163,6 +165,7 @@ class Loader:
             wide=wide,
             tokeniser=tokeniser,
             same_bits=same,
+            first=engines[0].warm_up if not device.host_threads else lambda: None,
         )
 
     def _same_bits(self, engines: Sequence[Engine], signature: Signature) -> tuple[str, ...]:
@@ -200,6 +203,7 @@ class Loader:
             return measure_prior(
                 lambda batch, tokens: engine.run(signature.example(batch, tokens), engine.outputs),
                 max_tokens=signature.max_tokens,
+                sizes=SIZES if self.device.host_threads else LARGE_SIZES,
                 fits=lambda batch, tokens: signature.working_bytes(batch, tokens) <= _MEASURED_BYTES,
             )
 

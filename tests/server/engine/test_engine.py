@@ -218,18 +218,19 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Refusing]:
 def test_sequences_are_padded_as_a_device_needs_it(
     repository: Path, opened: list[Refusing], family: str
 ) -> None:
-    """With all inputs, and with masks that are left out; no further than the graph takes. GPUs need none."""
+    """With all inputs, and with masks that are left out; no further than the graph takes. GPUs need eights."""
     plain = engine(repository, one := manifest(repository, family))
     padded = engine(repository, one, device=replace(plain.device, length_multiple=20))
     gpu = engine(repository, one, device=on_cuda(""))
-    for tokens, wider in ((1, 20), (20, 20), (25, min(40, plain.signature.max_tokens or 40))):
+    longest = plain.signature.max_tokens or 40
+    for tokens, wider, eights in ((1, 20, 8), (20, 20, 24), (25, min(40, longest), min(32, longest))):
         for given in (plain.signature.example(2, tokens), ragged(plain.signature, 2, tokens, seed=0)):
             expected = plain.run(given, plain.outputs)
             for name, value in padded.run(given, plain.outputs).items():
                 np.testing.assert_array_equal(value, expected[name])
             gpu.run(given, plain.outputs)
             primary = plain.signature.primary.name
-            assert [session.fed[primary].shape[1] for session in opened[1:]] == [wider, tokens]
+            assert [session.fed[primary].shape[1] for session in opened[1:]] == [wider, eights]
 
 
 @pytest.mark.parametrize(

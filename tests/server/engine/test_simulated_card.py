@@ -1,13 +1,15 @@
 """A card that compiles attention for each shape, by onnxruntime's rules. What is served needs no plan.
 
 On compute capability 9.0 and above, cuDNN's attention builds a plan for each (B, T) and keeps it in the
-thread that needed it, for MultiHeadAttention and Attention in 16 bits, unless the provider's option
-`sdpa_kernel` leaves cuDNN out. Packed operators need none.
+thread that needed it, for MultiHeadAttention and either Attention in 16 bits, unless the provider's option
+`sdpa_kernel` leaves cuDNN out. Packed operators need none. Each thread makes handles of CUDA's libraries in
+its first run, too.
 """
 
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,11 @@ from polyhead_server.scheduling import (
     Size,
     Work,
 )
+from polyhead_server.scheduling.threads import EngineThreads
 
 _CUDNN = 8
 _PLANNED = {"MultiHeadAttention", "Attention"}
+WARM = (2, 8)
 UNPINNED: Mapping[str, str] = {}
 
 
@@ -52,13 +56,20 @@ class SimulatedCard:
         self._plans = operator in _PLANNED and (chosen == 0 or bool(chosen & _CUDNN))
         self.plans: set[tuple[int, tuple[int, ...]]] = set()
         self.shapes: set[tuple[int, ...]] = set()
+        self.first: dict[int, tuple[int, ...]] = {}
+        """By thread, the shape that waited for handles."""
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         shape = feeds["x"].shape
         self.shapes.add(shape)
+        self.first.setdefault(threading.get_ident(), shape)
         if self._plans:
             self.plans.add((threading.get_ident(), shape))
         return dict.fromkeys(outputs, feeds["x"])
+
+    def warm_up(self) -> None:
+        """Runs what no caller waits for."""
+        self.run({"x": np.zeros(WARM, np.int64)}, ["x"])
 
     def stop(self) -> None:
         """Nothing lasts."""
@@ -67,16 +78,22 @@ class SimulatedCard:
         """There is nothing to free."""
 
 
-async def served(card: SimulatedCard) -> None:
-    """Serve texts of natural lengths, one after the other and side by side, on the lanes of a GPU."""
+def scheduler_of(card: SimulatedCard) -> Scheduler:
+    """Runs work on the lanes of a GPU."""
     lanes = Lanes(engine=card, costs=Prices(1e-3, token=1e-6), count=on_cuda("").default_lanes)
-    scheduler = Scheduler(
+    return Scheduler(
         Dispatch(lanes, wide=None, planner=Planner()),
         name="card",
         dynamic=DynamicAxes(inputs={"x": ((1, 0),)}, outputs={"x": ((1, 0),)}, measures=(("x", 1),)),
         limits=Limits(max_queued_tokens=2**20),
         observer=Counter(),
+        threads=EngineThreads("card", lanes.count, first=card.warm_up),
     )
+
+
+async def served(card: SimulatedCard) -> None:
+    """Serve texts of natural lengths, one after the other and side by side."""
+    scheduler = scheduler_of(card)
     random = np.random.default_rng(0)
     lengths = np.clip(random.lognormal(3, 0.6, 96), 3, 128).astype(int)
     for some in (*lengths[:32, None], lengths[32:]):
@@ -117,3 +134,28 @@ async def test_what_is_served_needs_no_plan(operator: str, options: Mapping[str,
 
     assert len(card.shapes) > 20
     assert not card.plans
+
+
+async def test_no_caller_waits_for_a_threads_handles() -> None:
+    card = SimulatedCard("PackedAttention", UNPINNED)
+    await served(card)
+    assert {*card.first.values()} == {WARM}
+
+    idle = SimulatedCard("PackedAttention", UNPINNED)
+    scheduler = scheduler_of(idle)
+    scheduler.start()
+    await scheduler.close()
+    assert [*idle.first.values()] == [WARM] * on_cuda("").default_lanes  # before there is work
+
+
+async def test_what_fails_in_a_threads_first_run_fails_where_somebody_waits() -> None:
+    def fail() -> None:
+        raise RuntimeError("no handles")
+
+    card = SimulatedCard("PackedAttention", UNPINNED)
+    scheduler = scheduler_of(card)
+    scheduler = replace(scheduler, threads=EngineThreads("card", 2, first=fail))
+    done = await scheduler.submit(text(5))
+    await scheduler.close()
+
+    assert done.outputs["x"].shape == (1, 5)

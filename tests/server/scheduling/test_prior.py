@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead_server.scheduling.costs import CostModel, Size, measure_prior
+from polyhead_server.scheduling.costs import LARGE_SIZES, CostModel, Size, measure_prior
 
 
 class Machine:
@@ -55,6 +55,19 @@ def test_what_disturbs_a_run_does_not_count() -> None:
     prior = Machine(1e-4, 1e-6, first=5e-3).prior()
 
     assert prior[Size.full(1, 8)] == pytest.approx(1e-4 + 8e-6)
+
+
+def test_a_gpu_runs_what_it_will_meet_before_it_serves() -> None:
+    """A run of few tokens takes as long as its launches; only large ones show what a token costs."""
+    machine = Machine(0.0, 0.0)
+
+    def run(batch: int, tokens: int) -> None:
+        machine.now += max(5e-4, 5e-8 * batch * tokens)
+
+    prior = measure_prior(run, max_tokens=512, fits=lambda *_: True, sizes=LARGE_SIZES, clock=machine.clock)
+
+    assert {Size.full(*size) for size in LARGE_SIZES} == prior.keys()
+    assert CostModel(prior).price(Size.full(256, 128)) == pytest.approx(1.6e-3, rel=0.3)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5, 8, 64, None])
