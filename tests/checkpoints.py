@@ -293,9 +293,9 @@ SPLADE_POOLINGS: Mapping[str, Mapping[str, Any]] = {
 """What the pooling's config.json of a SPLADE checkpoint has, by type."""
 
 
-def write_splade(folder: Path, dialect: str, transformer: str = "Transformer") -> None:
+def write_splade(folder: Path, dialect: str, transformer: str = "Transformer", **config: Any) -> None:
     """Write the folder of a SparseEncoder of sentence-transformers; older ones have an MLMTransformer."""
-    write_checkpoint(folder, dialect, head="ForMaskedLM", inputs=["token_type_ids"])
+    write_checkpoint(folder, dialect, head="ForMaskedLM", inputs=["token_type_ids"], **config)
     package = "sentence_transformers.models" if transformer == "Transformer" else SPARSE
     modules = [(f"{package}.{transformer}", ""), (f"{SPARSE}.SpladePooling", "1_SpladePooling")]
     (folder / "modules.json").write_text(

@@ -9,8 +9,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,9 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 # Threads of small encoders only wait for each other: an export takes half as long again with two.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the exports that tests start
+
+# What the tracer remembers of operators takes longer to use than to compute again, where axes have any size.
+os.environ["TORCH_FAKE_TENSOR_DISPATCH_CACHE"] = "0"
 
 # The same examples in each run, however long each takes.
 settings.register_profile(
@@ -179,9 +184,16 @@ ALWAYS_ON_OPENVINO = (
 """The part of them that `make test-all` runs. `make test-openvino` runs all, which takes minutes."""
 
 
+@cache
+def places(path: Path) -> frozenset[str]:
+    """A file and the folders that it is in, as seen from here."""
+    here = Path(__file__).parent
+    return frozenset(os.path.relpath(each, here) for each in (path, *path.parents))
+
+
 def is_among(path: Path, parts: Sequence[str]) -> bool:
     """Whether a file is one of these, or in one of these folders."""
-    return any(path.is_relative_to(Path(__file__).parent / part) for part in parts)
+    return not places(path).isdisjoint(parts)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -250,6 +262,20 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     return folder
 
 
+def exported_once(
+    tmp_path_factory: pytest.TempPathFactory, name: str, families: Mapping[str, Callable[[Path], object]]
+) -> Path:
+    """A model repository; processes that need it at the same time export a family each."""
+    folder = made_once(tmp_path_factory, name, lambda _: None)
+    for wait in (fcntl.LOCK_NB, 0):
+        for family, export in families.items():
+            with (folder.parent / f"{name}.{family}.lock").open("w") as lock, suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | wait)
+                if not (folder / family).exists():
+                    export(folder)
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Have exports trace and compare each graph of an encoder once in a run."""
@@ -269,12 +295,12 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
 def repository(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: TokenizerFile) -> Path:
     """A model repository with version 1 of every family in `FAMILIES`. Copy it before you change it."""
 
-    def export(folder: Path) -> None:
-        for name, config in FAMILIES.items():
-            file = replace(tokenizer_file, prompts=PROMPTS) if config.vocabulary else None
-            export_family(build_encoder(name), name, folder, tokenizer=file)
+    def exporting(name: str, config: EncoderConfig) -> Callable[[Path], object]:
+        file = replace(tokenizer_file, prompts=PROMPTS) if config.vocabulary else None
+        return lambda folder: export_family(build_encoder(name), name, folder, tokenizer=file)
 
-    return made_once(tmp_path_factory, "models", export)
+    families = {name: exporting(name, config) for name, config in FAMILIES.items()}
+    return exported_once(tmp_path_factory, "models", families)
 
 
 @pytest.fixture(scope="session")
@@ -293,12 +319,15 @@ def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with `modern`, with every kind of graph, and `windowed`, each traced once."""
     from tests.export.test_architectures import MASKED, MODERN, build, traced_once
 
-    def export(folder: Path) -> None:
-        with traced_once():
-            export_family(build(MODERN), "modern", folder, graphs=["all"])
-            export_family(build(MASKED), "windowed", folder)
+    def exporting(name: str, config: EncoderConfig, *graphs: str) -> Callable[[Path], object]:
+        def export(folder: Path) -> None:
+            with traced_once():
+                export_family(build(config), name, folder, graphs=graphs)
 
-    return made_once(tmp_path_factory, "architectures", export)
+        return export
+
+    families = {"modern": exporting("modern", MODERN, "all"), "windowed": exporting("windowed", MASKED)}
+    return exported_once(tmp_path_factory, "architectures", families)
 
 
 @pytest.fixture(scope="session")
@@ -306,12 +335,12 @@ def int8_models(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: Tokeni
     """A model repository of families in int8: `vectors`, `masked`, and `tokens`, with every kind of graph."""
     from tests.export.test_quantisation import CONFIGS
 
-    def export(folder: Path) -> None:
-        for name, config in CONFIGS.items():
-            more: Any = {"graphs": ["all"], "tokenizer": tokenizer_file} if config.vocabulary else {}
-            export_family(seeded(config, 41), name, folder, precision="int8", **more)
+    def exporting(name: str, config: EncoderConfig) -> Callable[[Path], object]:
+        more: Any = {"graphs": ["all"], "tokenizer": tokenizer_file} if config.vocabulary else {}
+        return lambda folder: export_family(seeded(config, 41), name, folder, precision="int8", **more)
 
-    return made_once(tmp_path_factory, "int8", export)
+    families = {name: exporting(name, config) for name, config in CONFIGS.items()}
+    return exported_once(tmp_path_factory, "int8", families)
 
 
 SENTIMENTS = ("negative", "neutral", "positive")
@@ -320,16 +349,23 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 @pytest.fixture(scope="session")
 def scorers(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: TokenizerFile) -> Path:
-    """A model repository with a classifier, `sentiment`, and a reranker, `reranker`."""
+    """A model repository with a classifier, `sentiment`, and a reranker, `reranker`, of two layers."""
 
-    def export(folder: Path) -> None:
-        for name, labels in {"sentiment": SENTIMENTS, "reranker": ("relevance",)}.items():
-            config = replace(
-                FAMILIES["tiny-tokens"], pooling=None, normalise=False, classifier=Classifier(labels=labels)
-            )
-            export_family(seeded(config, 17), name, folder, tokenizer=tokenizer_file)
+    def exporting(name: str, layers: int, *labels: str) -> Callable[[Path], object]:
+        config = replace(
+            FAMILIES["tiny-tokens"],
+            layers=layers,
+            pooling=None,
+            normalise=False,
+            classifier=Classifier(labels=labels),
+        )
+        return lambda folder: export_family(seeded(config, 17), name, folder, tokenizer=tokenizer_file)
 
-    return made_once(tmp_path_factory, "scorers", export)
+    families = {
+        "sentiment": exporting("sentiment", 1, *SENTIMENTS),
+        "reranker": exporting("reranker", 2, "relevance"),
+    }
+    return exported_once(tmp_path_factory, "scorers", families)
 
 
 @pytest.fixture(scope="session")
@@ -337,7 +373,7 @@ def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a SPLADE checkpoint, `bert`, and a model repository with `splade`, exported from it."""
 
     def export(folder: Path) -> None:
-        write_splade(folder / "bert", "bert")
+        write_splade(folder / "bert", "bert", num_hidden_layers=1)
         built = from_checkpoint(folder / "bert", "splade").build()
         export_family(
             built.encoder, "splade", folder / "models", graphs=["sparse"], tokenizer=built.tokenizer

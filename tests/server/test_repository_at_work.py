@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import hashlib
 import json
 import shutil
 import threading
@@ -13,12 +14,9 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.conftest import FAMILIES
-from tests.encoders import seeded
 from tests.server.conftest import fails
 from tests.waiting import until
 
-from polyhead_export import export_family
 from polyhead_proto import messages as pb
 from polyhead_server import GrpcServer, Settings
 from polyhead_server.engine.engine import Engine
@@ -31,8 +29,14 @@ TOKEN = "a-token-for-management"
 @pytest.fixture(scope="module")
 def exported(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two encoders of one family, `a` and `b`, which differ in their weights."""
-    other = export_family(seeded(FAMILIES["tiny"], 1), "tiny", tmp_path_factory.mktemp("b")).folder
-    return {"a": repository / "tiny" / "1", "b": other}
+    one = repository / "tiny" / "1"
+    other = shutil.copytree(one, tmp_path_factory.mktemp("b") / "tiny" / "1")
+    weights = (-np.fromfile(other / "weights.bin", np.float32)).tobytes()
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["files"]["weights.bin"]["sha256"] = hashlib.sha256(weights).hexdigest()
+    (other / "weights.bin").write_bytes(weights)
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    return {"a": one, "b": other}
 
 
 class Repository:

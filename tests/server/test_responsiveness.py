@@ -9,27 +9,17 @@ import grpc
 import numpy as np
 import pytest
 
-from polyhead_export import export_family
-from polyhead_model import Encoder, EncoderConfig
 from polyhead_server.engine.engine import Engine
 from polyhead_server.inference import inference
 
 REPLY_MIB = 16
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder with little to compute and much attention to send: 32 heads of T × T."""
-    folder = tmp_path_factory.mktemp("wide")
-    export_family(Encoder(EncoderConfig(d_model=32, heads=32, layers=1)), "wide", folder)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("where", "stage"), [(inference, "read"), (Engine, "run"), (inference, "make_reply")]
 )
 def test_health_checks_do_not_wait_for_large_messages(
-    where: Any, stage: str, serve: Any, models: Path, monkeypatch: pytest.MonkeyPatch
+    where: Any, stage: str, serve: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = getattr(where, stage)
     loaded, begun, checked = threading.Event(), threading.Event(), threading.Event()
@@ -41,11 +31,11 @@ def test_health_checks_do_not_wait_for_large_messages(
         return real(*arguments, **options)
 
     monkeypatch.setattr(where, stage, held)
-    running = serve(models=models)
+    running = serve(models=repository)
     loaded.set()
-    x = np.random.default_rng(0).standard_normal((1, 725, 32), np.float32)
+    x = np.random.default_rng(0).standard_normal((1, 2100, 16), np.float32)
     outputs = {"attention.0": {"dtype": "UINT8"}}
-    request = running.request("wide.attention", {"x": x}, outputs=outputs)
+    request = running.request("tiny.attention", {"x": x}, outputs=outputs)
     channel = grpc.insecure_channel(running.address)
     check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Check")
 

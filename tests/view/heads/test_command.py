@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from matplotlib.figure import Figure
 from tests.view.heads.surveys import survey
 
 from polyhead_client import InvalidRequest
@@ -49,7 +50,10 @@ def test_the_table_has_the_roles_of_every_head(corpus: Path, capsys: Captured) -
     assert "2.1 and 2.2 (1.00)" in printed.out
 
 
-def test_json_csv_and_page_are_written(corpus: Path, capsys: Captured, tmp_path: Path) -> None:
+def test_json_csv_and_page_are_written(
+    corpus: Path, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)  # test_page.py has pictures
     table, page = tmp_path / "heads.csv", tmp_path / "heads.html"
 
     assert main(["heads", str(corpus), "--json", "--csv", str(table), "--html", str(page)]) == 0
