@@ -218,7 +218,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Refusing]:
 def test_sequences_are_padded_as_a_device_needs_it(
     repository: Path, opened: list[Refusing], family: str
 ) -> None:
-    """With all inputs, and with masks that are left out; no further than the graph takes; a GPU, to eights."""
+    """With all inputs, with masks left out, and no further than the graph takes; on a GPU to eights."""
     plain = engine(repository, one := manifest(repository, family))
     padded = engine(repository, one, device=replace(plain.device, length_multiple=20))
     gpu = engine(repository, one, device=on_cuda(""))
