@@ -319,15 +319,12 @@ def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with `modern`, with every kind of graph, and `windowed`, each traced once."""
     from tests.export.test_architectures import MASKED, MODERN, build, traced_once
 
-    def exporting(name: str, config: EncoderConfig, *graphs: str) -> Callable[[Path], object]:
-        def export(folder: Path) -> None:
-            with traced_once():
-                export_family(build(config), name, folder, graphs=graphs)
+    def export(folder: Path) -> None:
+        with traced_once():
+            export_family(build(MODERN), "modern", folder, graphs=["all"])
+            export_family(build(MASKED), "windowed", folder)
 
-        return export
-
-    families = {"modern": exporting("modern", MODERN, "all"), "windowed": exporting("windowed", MASKED)}
-    return exported_once(tmp_path_factory, "architectures", families)
+    return made_once(tmp_path_factory, "architectures", export)
 
 
 @pytest.fixture(scope="session")
@@ -335,12 +332,12 @@ def int8_models(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: Tokeni
     """A model repository of families in int8: `vectors`, `masked`, and `tokens`, with every kind of graph."""
     from tests.export.test_quantisation import CONFIGS
 
-    def exporting(name: str, config: EncoderConfig) -> Callable[[Path], object]:
-        more: Any = {"graphs": ["all"], "tokenizer": tokenizer_file} if config.vocabulary else {}
-        return lambda folder: export_family(seeded(config, 41), name, folder, precision="int8", **more)
+    def export(folder: Path) -> None:
+        for name, config in CONFIGS.items():
+            more: Any = {"graphs": ["all"], "tokenizer": tokenizer_file} if config.vocabulary else {}
+            export_family(seeded(config, 41), name, folder, precision="int8", **more)
 
-    families = {name: exporting(name, config) for name, config in CONFIGS.items()}
-    return exported_once(tmp_path_factory, "int8", families)
+    return made_once(tmp_path_factory, "int8", export)
 
 
 SENTIMENTS = ("negative", "neutral", "positive")
