@@ -11,7 +11,7 @@ import grpc
 
 CALLS_PER_CHANNEL = 32
 """Calls in flight on one channel before another is opened: the streams that a polyhead server allows on a
-connection by default, beside as many that have just ended: those it counts a moment longer than its client.
+connection by default. It has room for others that have just ended, as it counts those longer than its client.
 gRPC makes calls beyond them wait in the client."""
 
 MOST_CHANNELS = 32

@@ -21,8 +21,8 @@ from polyhead_client.errors import (
     Unavailable,
     Unsupported,
 )
-from polyhead_proto.faults import FAULT, Fault
-from polyhead_proto.names import LIMIT, PUSHBACK, REQUEST_ID
+from polyhead_proto.faults import Fault
+from polyhead_proto.names import FAULT, LIMIT, PUSHBACK, REQUEST_ID
 
 ERRORS: Mapping[grpc.StatusCode, type[PolyheadError]] = MappingProxyType(
     {

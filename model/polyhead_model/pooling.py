@@ -24,7 +24,10 @@ from polyhead_model.sums import sum_tokens
 
 
 def _elu(values: Tensor) -> Tensor:
-    """Compute `F.elu` by an exponential: onnxruntime's Elu is another function in the rest of a vector."""
+    """Compute `F.elu` from an exponential.
+
+    onnxruntime's Elu rounds the last elements of an array, which fill no vector of the processor, otherwise.
+    """
     return torch.where(values > 0, values, torch.exp(values.clamp(max=0)) - 1)
 
 

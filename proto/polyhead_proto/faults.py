@@ -4,9 +4,6 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-FAULT = "polyhead-fault-bin"
-"""The trailing metadata of a rejected call that holds its fault, as JSON; binary, for names in any script."""
-
 _MOST_BYTES = 2048
 
 

@@ -191,6 +191,9 @@ REQUEST_ID = "x-request-id"
 LIMIT = "polyhead-limit"
 """The trailing metadata key that names the exceeded limit, if another way of asking avoids it."""
 
+FAULT = "polyhead-fault-bin"
+"""The trailing metadata key that holds what is wrong with a field, as JSON: see `polyhead_proto.faults`."""
+
 PUSHBACK = "grpc-retry-pushback-ms"
 """The trailing metadata key that says when to retry, which gRPC's own retries obey; negative means never."""
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from grpc import StatusCode
 
-from polyhead_proto.faults import FAULT, Fault
-from polyhead_proto.names import LIMIT, PUSHBACK, Property
+from polyhead_proto.faults import Fault
+from polyhead_proto.names import FAULT, LIMIT, PUSHBACK, Property
 
 # A status travels in HTTP/2 trailers, which many peers cap at 8 KiB.
 _MAX_MESSAGE = 1500

@@ -161,7 +161,7 @@ class Runtime:
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             iterations=self._iterations if self.device.host_threads else None,
             observer=statistics,
-            threads=EngineThreads(f"engine-{signature.name}", loaded.lanes.count, loaded.first),
+            threads=EngineThreads(f"engine-{signature.name}", loaded.lanes.count, loaded.initializer),
             on_broken=lambda: self.registry.fail(
                 signature.name, signature.version, "its scheduler failed: restart the server, and see its log"
             ),

@@ -21,8 +21,8 @@ from polyhead_client.calls import Sleep
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.faults import FAULT, Fault
-from polyhead_proto.names import PUSHBACK
+from polyhead_proto.faults import Fault
+from polyhead_proto.names import FAULT, PUSHBACK
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 

@@ -12,7 +12,8 @@ from tests.client.conftest import Connect, FakeServer
 from tests.client.encodings import assert_same
 
 from polyhead_client import AsyncClient, Client, DeadlineExceeded, InvalidRequest, TooLarge, Unavailable
-from polyhead_proto.faults import FAULT, Fault
+from polyhead_proto.faults import Fault
+from polyhead_proto.names import FAULT
 
 D, H = 4, 3
 RANDOM = np.random.default_rng(11)

@@ -206,13 +206,10 @@ def _located(names: Mapping[str, str], chunk: range) -> Iterator[None]:
         yield
     except RequestError as error:
         if (fault := error.fault) is not None:
-
-            def name(field: str) -> str:
-                own = names.get(field, f"{field}[]")
-                is_element = own.endswith("[]") and fault.index
-                return own.removesuffix("[]") + (f"[{chunk.start + fault.index[0]}]" if is_element else "")
-
-            error.rephrase(
-                replace(fault, field=name(fault.field), also=fault.also and name(fault.also), index=())
+            place = f"[{chunk.start + fault.index[0]}]" if fault.index else ""
+            field, also = (
+                names.get(name, f"{name}[]").replace("[]", place) if name else ""
+                for name in (fault.field, fault.also)
             )
+            error.rephrase(replace(fault, field=field, also=also, index=()))
         raise

@@ -133,8 +133,8 @@ def named(caller: Caller, options: FamilyOptions, task: str) -> Signature:
     cuts_left = model.tokeniser is not None and model.tokeniser.side == "left"
     if cuts_left and getattr(options, "truncation_direction", None) is not None:
         raise InvalidRequestError(
-            f"truncation_direction must be left out, and truncate not be 'END': {model.signature.name} cuts "
-            "texts on the left"
+            "truncation_direction must be left out, and truncate must not be 'END': "
+            f"{model.signature.name} cuts texts on the left"
         )
     return model.signature
 

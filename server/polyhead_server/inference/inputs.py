@@ -185,20 +185,21 @@ def _check_shape(
     for position, (letter, size, fixed) in enumerate(zip(axes, shape, spec.shape, strict=True)):
         exact = fixed if fixed != -1 else sizes.get(letter)
         longest = {"B": settings.max_batch_size, signature.length: signature.max_tokens}.get(letter)
-        if exact is not None and size != exact:
-            must = str(exact)
-        elif size < 1:
-            must = "at least 1"
-        elif longest is not None and size > longest:
-            must = f"at most {longest}"
-        else:
-            must = ""
-        if must:
+        if must := _missed(size, exact, longest):
             aspect = f"dimension {position} ({letter}) of "
             problem = f"must be {must}, was {size}"
             raise InvalidRequestError(Fault(aspect=aspect, field=spec.name, problem=problem))
         if fixed == -1:
             sizes[letter] = size
+
+
+def _missed(size: int, exact: int | None, longest: int | None) -> str | None:
+    """Return what the size of an axis must be, and is not."""
+    if exact is not None and size != exact:
+        return str(exact)
+    if size < 1:
+        return "at least 1"
+    return None if longest is None or size <= longest else f"at most {longest}"
 
 
 def _wrong_rank(spec: TensorSpec, rank: int) -> InvalidRequestError:

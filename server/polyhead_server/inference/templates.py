@@ -72,13 +72,15 @@ class RequestTemplate:
     """What reading a request costs beyond its own bytes, in bytes to copy."""
 
     def learn(self, layout: ReplyLayout, feeds: Mapping[str, NDArray[Any]]) -> "RequestTemplate":
-        """Return the template with what is the same for all its requests, given that of one without texts."""
+        """Return the template with what all its requests share, given the layout and inputs of one."""
         missing = {spec.name for spec in self.missing}
         fills = {name: feeds[name] for name in missing} if self.work_bytes <= _MOST_FILLED else {}
         for array in fills.values():
             array.flags.writeable = False
-        has_lengths = missing.issuperset(name for name, _ in self.dynamic.lengths)
-        measured = measure(feeds, self.dynamic) if has_lengths else None
+        is_full = missing.issuperset(
+            name for name, _ in self.dynamic.lengths
+        )  # all are as long as they may be
+        measured = measure(feeds, self.dynamic) if is_full else None
         return replace(self, layout=layout, fills=fills, measured=measured)
 
     @property

@@ -198,7 +198,7 @@ def measure_prior(
     sizes: Sequence[tuple[int, int]] = SIZES,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Size, float]:
-    """Time a few runs for about a tenth of a second, and so warm the session up.
+    """Time a few runs, for about 20 ms each size, and so warm the session up.
 
     The smallest size is run in any case, and twice if the first run ends in time.
 

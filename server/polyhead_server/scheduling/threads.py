@@ -33,13 +33,13 @@ class EngineThreads:
     Args:
         name: The prefix of the threads' names.
         count: How many batches may run at once.
-        first: Called by each thread before it takes a batch.
+        initializer: Called by each thread before it takes a batch.
     """
 
-    def __init__(self, name: str, count: int = 1, first: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, name: str, count: int = 1, initializer: Callable[[], object] = lambda: None) -> None:
         self._name = name
         self._count = count
-        self._first = first
+        self._initializer = initializer
         self._alive = count
         self._changed = Condition()  # held from a look at the source to the wait, so that no wake is lost
         self._stopping = False
@@ -76,7 +76,7 @@ class EngineThreads:
 
     def _loop(self, source: BatchSource) -> None:
         with suppress(Exception):  # what it is will fail batches, too
-            self._first()
+            self._initializer()
         try:
             while (batch := self._next(source)) is not None:
                 source.run(batch)

@@ -46,7 +46,7 @@ class Loaded:
     tokeniser: Tokeniser | None = None
     same_bits: tuple[str, ...] = ()
     """The outputs of which a sequence gets the same bits alone and in a batch, with few threads and many."""
-    first: Callable[[], object] = lambda: None
+    initializer: Callable[[], object] = lambda: None
     """What each thread of the lanes does before all else."""
     drift: dict[str, Any] = field(default_factory=dict)
     """What computing in another precision than fp32 changes; empty in fp32, and until it is measured."""
@@ -165,7 +165,7 @@ class Loader:
             wide=wide,
             tokeniser=tokeniser,
             same_bits=same,
-            first=engines[0].warm_up if not device.host_threads else lambda: None,
+            initializer=engines[0].warm_up if not device.host_threads else lambda: None,
         )
 
     def _same_bits(self, engines: Sequence[Engine], signature: Signature) -> tuple[str, ...]:

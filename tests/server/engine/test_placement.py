@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx.parser import parse_model
-from tests.encoders import seeded
+from tests.encoders import BERT, seeded
 
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS
@@ -37,16 +37,7 @@ RECORDED = {
     },  # and a Concat more for each layer
     "stream": {"Add": 2, "Concat": 9, "Mul": 8, "Reshape": 2, "Squeeze": 4, "Sub": 2},
 }
-TOKENS = EncoderConfig(
-    d_model=64,
-    heads=2,
-    layers=2,
-    feed_forward=96,
-    vocabulary=50,
-    positions=128,
-    types=2,
-    embedding_norm=True,
-)
+TOKENS = replace(BERT, d_model=64, feed_forward=96, vocabulary=50, positions=128)
 CONTACTS = ContactHead(weights=(0.1,) * 4, bias=0.1, end_id=2)
 LATE = TokenVectors(dense=(Dense(width=16, bias=False),), skipped_ids=(4, 5), expansion_id=6)
 SEQUENCES = Classifier(labels=("a", "b", "c"), pooling="cls", dense=(Dense(width=64, activation="tanh"),))

@@ -87,7 +87,7 @@ def scheduler_of(card: SimulatedCard) -> Scheduler:
         dynamic=DynamicAxes(inputs={"x": ((1, 0),)}, outputs={"x": ((1, 0),)}, measures=(("x", 1),)),
         limits=Limits(max_queued_tokens=2**20),
         observer=Counter(),
-        threads=EngineThreads("card", lanes.count, first=card.warm_up),
+        threads=EngineThreads("card", lanes.count, initializer=card.warm_up),
     )
 
 
@@ -154,7 +154,7 @@ async def test_what_fails_in_a_threads_first_run_fails_where_somebody_waits() ->
 
     card = SimulatedCard("PackedAttention", UNPINNED)
     scheduler = scheduler_of(card)
-    scheduler = replace(scheduler, threads=EngineThreads("card", 2, first=fail))
+    scheduler = replace(scheduler, threads=EngineThreads("card", 2, initializer=fail))
     done = await scheduler.submit(text(5))
     await scheduler.close()
 
