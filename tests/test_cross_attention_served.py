@@ -135,7 +135,7 @@ def test_16_bit_decoder_blocks_keep_their_fusions(tmp_path: Path) -> None:
     exported = export_family(encoder, "half", tmp_path, precision="fp16")
     manifest = json.loads((exported.folder / "manifest.json").read_text())
     fast = manifest["graphs"]["fast"]["operators"]
-    assert fast["Attention"] == fast["MultiHeadAttention"] == L
+    assert fast["Attention"] == 2 * L  # of both kinds, as causal attention in 16 bits pads
     assert fast["SkipLayerNormalization"] >= 3 * L - 1
 
 

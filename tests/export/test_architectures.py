@@ -65,8 +65,9 @@ def graphs_of(version: Path) -> dict[str, onnx.GraphProto]:
 
 def added_to_scores(graph: onnx.GraphProto) -> list[str]:
     """What each fused attention adds to its scores, by name."""
-    nodes = [node for node in graph.node if node.op_type == "MultiHeadAttention"]
-    return [node.input[5] if len(node.input) > 5 else "" for node in nodes]
+    bias = {"MultiHeadAttention": 5, "Attention": 3}
+    fused = [(node.input, bias[node.op_type]) for node in graph.node if node.op_type in bias]
+    return [inputs[at] if len(inputs) > at else "" for inputs, at in fused]
 
 
 @pytest.mark.slow
