@@ -26,6 +26,7 @@ MODULES = {
         "polyhead_proto.drift",
         "polyhead_proto.system.cgroups",
         "polyhead_proto.system.locked_folders",
+        "polyhead_proto.tensors",
     },
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
 }

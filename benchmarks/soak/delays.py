@@ -27,7 +27,9 @@ from polyhead_load.sweep.server import free_port, running
 _SECONDS, _FEW_SECONDS = 20.0, 1.0
 """Of each measurement, and where encoders are tiny."""
 _VALUES = (255, 128)
-"""B and T of the largest JSON: with D = 32 just below the 2²⁰ numbers that one may hold."""
+"""The most sequences of the largest JSON, and T: with D = 32 just below the 2²⁰ numbers that one may hold."""
+_JSON_BYTES = 16 * 2**20
+"""The most bytes of a JSON document."""
 _HALFWAY = "9007199254740993.00000000000"
 """A number that is hard to read."""
 _DELAY_SECONDS = 0.2
@@ -81,20 +83,23 @@ def run_json(chosen: Namespace, encoders: SoakEncoders) -> Findings:
 
 def json_bodies(encoder: BenchEncoder, shape: tuple[int, int]) -> dict[str, bytes]:
     """Return what takes the longest to read: inferences of vectors [B, T, D], and one string."""
-    x = np.random.default_rng(0).standard_normal((*shape, encoder.config.d_model))
-    head = json.dumps({"name": "x", "datatype": "FP32", "shape": x.shape})
+    most, tokens = shape
+    x = np.random.default_rng(0).standard_normal((most, tokens, encoder.config.d_model))
+    numbers = x.ravel().tolist()
     elements = {
-        "numbers of 26 digits": [f"{value:.26f}" for value in x.ravel().tolist()],
+        "numbers of 26 digits": [f"{value:.26f}" for value in numbers],
+        "numbers of 8 digits": [f"{value:.8f}" for value in numbers],
         "numbers halfway between two doubles": [_HALFWAY] * x.size,
         "short strings of escapes": [json.dumps("é" * 4)] * x.size,
     }
-    return {
-        **{
-            what: f'{{"inputs": [{head[:-1]}, "data": [{",".join(each)}]}}]}}'.encode()
-            for what, each in elements.items()
-        },
-        "a string of commas and quotes": b'["%b"]' % (rb",\"" * (len(_HALFWAY) * x.size // 3)),
-    }
+    bodies = {}
+    for what, each in elements.items():
+        batch = min(most, _JSON_BYTES // (max(map(len, each)) + 1) // x[0].size)
+        head = json.dumps({"name": "x", "datatype": "FP32", "shape": (batch, *x.shape[1:])})
+        data = ",".join(each[: batch * x[0].size])
+        bodies[what] = f'{{"inputs": [{head[:-1]}, "data": [{data}]}}]}}'.encode()
+    quotes = rb",\"" * (min(len(bodies["numbers of 26 digits"]), _JSON_BYTES - 4) // 3)
+    return bodies | {"a string of commas and quotes": b'["%b"]' % quotes}
 
 
 async def _beside_json(

@@ -29,7 +29,6 @@ from .models import ModelInfo as ModelInfo
 from .models import ModelStatistics as ModelStatistics
 from .models import ServedModel as ServedModel
 from .models import ServerInfo as ServerInfo
-from .models import TensorInfo as TensorInfo
 from .places import Edit as Edit
 from .places import Place as Place
 from .scoring import LabelScore as LabelScore

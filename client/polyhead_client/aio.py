@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 
-from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, check_flag
+from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.calls import (
     Action,
     Answer,
@@ -30,6 +30,7 @@ from polyhead_client.retry import retrying
 from polyhead_client.status import deadline_exceeded, new_request_id, translated
 from polyhead_client.tasks import Tasks
 from polyhead_proto.names import REQUEST_ID
+from polyhead_proto.wants import check_flag
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,9 +3,8 @@
 import ipaddress
 import re
 from collections.abc import Sequence
-from itertools import islice
 from numbers import Integral, Real
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from polyhead_client.errors import InvalidRequest
 
@@ -16,12 +15,6 @@ DEFAULT_TARGET = "127.0.0.1:8001"
 
 DEFAULT_TIMEOUT_S = 30.0
 """The default timeout of an operation."""
-
-MOST_INDICES = 65_536
-"""The indices that may be selected from an axis: more than any has, fewer than take long to read."""
-
-Indices: TypeAlias = int | slice | range | Sequence[int]
-"""Positions on an axis: 3, [0, 3], range(4) or slice(0, 4)."""
 
 # The schemes that gRPC knows; it takes everything else for host:port.
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):.")
@@ -168,102 +161,6 @@ def check_version(value: Any) -> str:
     if type(value) is bool or not (isinstance(value, Integral) or _is_unicode(value)):
         raise InvalidRequest(f"version must be a number, such as 1, or None for the newest, was {value!r}")
     return str(value)
-
-
-def check_flag(name: str, value: object, *, optional: bool = False) -> None:
-    """Check a flag: True or False, or None if it is optional.
-
-    Raises:
-        InvalidRequest: It is anything else, such as "no", which is true in Python.
-    """
-    # NumPy has its own bool.
-    if not (type(value).__name__ in {"bool", "bool_"} or (optional and value is None)):
-        must = "True, False or None" if optional else "True or False"
-        raise InvalidRequest(f"{name} must be {must}, was {value!r}")
-
-
-def check_count(name: str, value: Any) -> int | None:
-    """Check a number of things, 1 or more, or None.
-
-    Raises:
-        InvalidRequest: It is anything else.
-    """
-    if value is None:
-        return None
-    if type(value) is bool or not isinstance(value, Integral) or value < 1:
-        raise InvalidRequest(f"{name} must be an integer, 1 or more, or None, was {value!r}")
-    return int(value)
-
-
-def read_layers(name: str, value: bool | int | Sequence[int] | None) -> tuple[int, ...] | bool:
-    """Read the argument `attention` or `cross_attention`: layers, True for all, or False or None for none.
-
-    Raises:
-        InvalidRequest: It is anything else.
-    """
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    layers = _integers(name, value)
-    if layers is None:
-        raise InvalidRequest(f"{name} must be True or layer numbers, was {value!r}")
-    if not layers:
-        raise InvalidRequest(f"{name} must name at least one layer, was empty")
-    return layers
-
-
-def read_flag_or_count(name: str, value: Any) -> bool | int:
-    """Read an argument that is True, False, or how many.
-
-    Raises:
-        InvalidRequest: It is anything else.
-    """
-    if type(value) is bool:
-        return value
-    if not isinstance(value, Integral) or value < 1:
-        raise InvalidRequest(f"{name} must be True, False or an integer, 1 or more, was {value!r}")
-    return int(value)
-
-
-def read_indices(name: str, value: Indices | None) -> tuple[int, ...] | None:
-    """Read an argument of `Indices`; None means all.
-
-    Raises:
-        InvalidRequest: It is anything else, or empty, or has an index twice.
-    """
-    if value is None:
-        return None
-    if isinstance(value, slice):
-        bounds = (value.start or 0, value.stop, 1 if value.step is None else value.step)
-        if _integers(name, bounds) is None or not bounds[2]:
-            raise InvalidRequest(f"{name} must be a slice of integers with an end, was {value}")
-        value = range(*bounds)
-    indices = _integers(name, value)
-    if not indices:
-        raise InvalidRequest(f"{name} must be one or more indices, was {value!r}")
-    if min(indices) < 0:
-        raise InvalidRequest(f"{name} must be 0 or more, was {min(indices)}")
-    if len(set(indices)) < len(indices):
-        raise InvalidRequest(f"{name} must be given once each, was {value!r}")
-    return indices
-
-
-def _integers(name: str, value: Any) -> tuple[int, ...] | None:
-    """Return an integer or several as a tuple; None if they are anything else.
-
-    Raises:
-        InvalidRequest: They are more than `MOST_INDICES`.
-    """
-    if isinstance(value, str | bytes):
-        return None
-    try:
-        items = tuple(islice([value] if isinstance(value, Integral) else value, MOST_INDICES + 1))
-    except TypeError:
-        return None
-    if len(items) > MOST_INDICES:
-        raise InvalidRequest(f"{name} must be at most {MOST_INDICES} indices, were more")
-    if any(isinstance(item, bool) or not isinstance(item, Integral) for item in items):
-        return None
-    return tuple(map(int, items))
 
 
 def check_options(options: Any) -> Sequence[tuple[str, Any]]:

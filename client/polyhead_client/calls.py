@@ -4,8 +4,8 @@ An operation does no input or output itself. It is a generator that yields actio
 returns its result. `Client` and `AsyncClient` carry the actions out, each over its own kind of channel.
 """
 
-import functools
 import inspect
+import textwrap
 import typing
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -133,15 +133,28 @@ def call(name: str, message: Message, reply: type[M], deadline: Deadline) -> Ope
 def as_method(operation: Callable[..., Any]) -> Callable[[F], F]:
     """Give a client's method the name, documentation, arguments and return type of an operation.
 
-    The return type is the last type argument of the operation's `Generator`.
+    The return type is the last type argument of the operation's `Generator`. The keys of an unpacked
+    `TypedDict` become arguments, and what it says of them replaces what the operation says of the dictionary.
     """
     signature = inspect.signature(operation)
     returned = typing.get_args(signature.return_annotation)[2]
+    parameters, doc = list(signature.parameters.values()), operation.__doc__ or ""
+    if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        dictionary = parameters.pop()
+        (keys,) = typing.get_args(dictionary.annotation)
+        parameters += (
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+            for name, kind in typing.get_type_hints(keys).items()
+        )
+        _, _, said = inspect.cleandoc(keys.__doc__ or "").partition("Args:\n")
+        of_dictionary = f"            **{dictionary.name}: See `{keys.__name__}`."
+        doc = doc.replace(of_dictionary, textwrap.indent(said, " " * 8))
 
     def decorate(function: F) -> F:
-        functools.update_wrapper(function, operation, assigned=("__name__", "__doc__"))
-        del function.__wrapped__  # type: ignore[attr-defined]
-        function.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        function.__name__, function.__doc__ = operation.__name__, doc
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=parameters, return_annotation=returned
+        )
         return function
 
     return decorate

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client.arguments import check_count
 from polyhead_client.padding import described
+from polyhead_proto.wants import check_count
 
 BOUNDARY_TOKENS = frozenset(
     {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<cls>", "<sep>", "<bos>", "<eos>", "<|endoftext|>"}

@@ -4,13 +4,13 @@ Shape letters: B batch, T tokens, S tokens of the memory or the query, D d_model
 V width of token vectors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,12 @@ from polyhead_client.frozen import Picklable
 from polyhead_client.insight import HeadScores, TopKeys
 from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
 from polyhead_client.padding import Arrays
+from polyhead_client.places import Edits, Reads
 from polyhead_client.sparse import SparseVectors
+from polyhead_proto.datatypes import Precision
+from polyhead_proto.outputs import DECLARED
+from polyhead_proto.outputs.pooled import VectorPrecision
+from polyhead_proto.wants import Indices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +39,87 @@ _FORMAT = 1
 OF_SEVERAL_OUTPUTS: Mapping[str, type[Any]] = MappingProxyType({"top": TopKeys, "sparse": SparseVectors})
 """The fields that have arrays of several outputs, and what they are."""
 
+_MAPS = frozenset(each.field for each in DECLARED.values() if each.is_map)
+"""The fields that are a map [T, T] of one sequence."""
+
 _OF_ALL = {"model", "version", "heads", "queries", "labels", "kept_heads", "timings", "weighted"}
 """The fields that all sequences of a batch share."""
+
+
+class Wanted(TypedDict, total=False):
+    """The arguments of `encode` that choose outputs, or select from them.
+
+    Args:
+        output: Whether to fetch the encoder's output.
+        pooled: Whether to fetch the pooled output; None means if the model pools.
+        logits: Whether to fetch the logits of a classifier; None means if the model is one.
+        tokens: Whether to fetch the tokens as strings; None means for texts.
+        spans: Whether to fetch where tokens are in the texts; see `Encoding.spans`.
+        attention: True for the weights of every layer, or layer numbers (-1 is the last).
+        cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
+            Where layers attend to the memory alone, `attention` has these weights.
+        weighted: Whether to return norm-weighted attention: weights times `value_norms`.
+        value_norms: Whether to fetch the norms of each head's values, of the layers of `attention`.
+        scores: Whether to fetch the scores of heads, such as their entropy; see `HeadScores`.
+        rollout: Whether to fetch attention rollout.
+        head_mix: Numbers [L, H] or [B, L, H] with which to sum the weights of all heads to one map,
+            `Encoding.mixed`.
+        contacts: Whether to fetch the probability of a contact of each pair of residues of a protein,
+            from families that were exported with `--graphs contacts`.
+        top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
+        thumbnails: Whether to fetch small pictures of the weights of each head.
+        sparse: Whether to fetch the words of the vocabulary that say most of a text, with their weights,
+            or how many of them; see `SparseVectors`. From families exported with `--graphs sparse`.
+        layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
+            None means all.
+        heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
+        queries: The positions whose rows of weights to fetch, likewise. If they are few, and the family
+            has a graph for it, only these rows are computed.
+        dtype: The datatype of weights and contacts on the wire: "FP32", "FP16" (half the bytes) or
+            "UINT8" (a quarter; error up to 1/510). The result is float32 in any case.
+        dimensions: How many dimensions pooled vectors are to have: their first ones, normalised again if
+            the model normalises. Warns (`UserWarning`) if it does not say that it was trained for that.
+        precision: Pooled vectors as integers, after any cut: "int8" or "uint8", one for each dimension,
+            for families whose export measured their ranges; "binary" (int8) or "ubinary" (uint8), a bit
+            for each. They are those of sentence-transformers' `quantize_embeddings`. None means float32.
+        token_vectors: Whether to fetch the vectors of tokens that late interaction compares, of
+            checkpoints that have them (ColBERT).
+        query_vectors: Such vectors of a query, floats [S, V], to compare each text with:
+            `Encoding.max_similarities`. For families that were exported with `--graphs maxsim`.
+        similarities: Whether to fetch all similarities [S, T] with them, too.
+        read: Places to read, `(layer, token)` of the residual stream or `(layer, token, head)` of what a
+            head gives; see `Place`. For a batch, the same for all sequences, or a list of them for each.
+            For families that were exported with `--graphs stream`, as `edits`.
+        edits: `Edit`s of such places, likewise.
+    """
+
+    output: bool
+    pooled: bool | None
+    logits: bool | None
+    tokens: bool | None
+    spans: bool
+    attention: bool | int | Sequence[int] | None
+    cross_attention: bool | int | Sequence[int] | None
+    weighted: bool
+    value_norms: bool
+    scores: bool
+    rollout: bool
+    head_mix: Any
+    contacts: bool
+    top: int | None
+    thumbnails: bool
+    sparse: bool | int
+    layers: Indices | None
+    heads: Indices | None
+    queries: Indices | None
+    dtype: Precision | None
+    dimensions: int | None
+    precision: VectorPrecision | None
+    token_vectors: bool
+    query_vectors: Any
+    similarities: bool
+    read: Reads | None
+    edits: Edits | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +333,9 @@ class Encoding(Picklable):
                     | _axes(queries, keys, "key" if name == "attention" else "memory"),
                     name,
                 )
-        for name in ("rollout", "mixed", "contacts"):
-            values = getattr(self, name)
-            if values is not None:
-                tokens = labels(self._tokens, len(values))
-                found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
+        for name, values in self._maps:
+            tokens = labels(self._tokens, len(values))
+            found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
         for name, scores in (
             ("scores", self.scores),
             ("weighted_scores", self.scores and self.scores.weighted),
@@ -302,14 +384,9 @@ class Encoding(Picklable):
                 kind = f"norm-weighted {name}" if self.weighted else name
                 title = f"Layer {layer}, head {self.heads[at]}: {kind}"
                 return shown + heat_map(title, finite(weights[at]), list(queries.values()), keys)
-        for name, values in (
-            ("Rollout", self.rollout),
-            ("Mixed attention", self.mixed),
-            ("Contacts", self.contacts),
-        ):
-            if values is not None:
-                tokens = labels(self._tokens, len(values))
-                return shown + heat_map(name, finite(values), tokens, tokens)
+        for name, values in self._maps:
+            tokens = labels(self._tokens, len(values))
+            return shown + heat_map(name.capitalize(), finite(values), tokens, tokens)
         return shown
 
     @property
@@ -322,6 +399,12 @@ class Encoding(Picklable):
         held = {name: _array(getattr(self, name)) for name in names}
         parts = [f"{name} {shape_of(value)}" for name, value in held.items() if value is not None]
         return f"{self.model}, version {self.version}: {size}; {', '.join(parts)}"
+
+    @property
+    def _maps(self) -> Iterator[tuple[str, Any]]:
+        """The maps [T, T] of one sequence, by the names of their fields."""
+        every = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name in _MAPS)
+        return ((name, values) for name, values in every if values is not None)
 
     @property
     def _tokens(self) -> list[str] | None:

@@ -16,46 +16,20 @@ PolyheadError
 
 # ruff: noqa: N818 - the names say what happened; "Error" after each would add nothing.
 
-from typing import TYPE_CHECKING
+from polyhead_proto.faults import InvalidRequest, PolyheadError
 
-from polyhead_proto.faults import Fault
-
-if TYPE_CHECKING:
-    import grpc
-
-
-class PolyheadError(Exception):
-    """A call failed; the message is for people.
-
-    Attributes:
-        code: The gRPC status, or None if the client itself raised the error.
-        details: The server's message, unchanged.
-        request_id: The id of the call in the server's log.
-        fault: What is wrong with a field of the request, where that is known: its name and index.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: "grpc.StatusCode | None" = None,
-        details: str | None = None,
-        request_id: str | None = None,
-        fault: Fault | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.fault = fault
-        self.code = code
-        self.details = details
-        self.request_id = request_id
-
-    def rephrase(self, fault: Fault) -> None:
-        """Say what is wrong with a field in the terms of another caller."""
-        self.args, self.fault = (str(self).replace(str(self.fault), str(fault), 1),), fault
-
-
-class InvalidRequest(PolyheadError, ValueError):
-    """The request is not valid; the message names the field, what it must be and what it was."""
+__all__ = [
+    "AccessDenied",
+    "Cancelled",
+    "DeadlineExceeded",
+    "InvalidRequest",
+    "NotFound",
+    "PolyheadError",
+    "ServerError",
+    "TooLarge",
+    "Unavailable",
+    "Unsupported",
+]
 
 
 class NotFound(PolyheadError):

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.models import TensorInfo
 from polyhead_client.padding import InputForm, Rows, Sequences, as_array, described, pad
 from polyhead_client.tensors import InputTensor, as_datatype, encode_texts
 from polyhead_proto.datatypes import pack_strings
@@ -33,6 +32,7 @@ from polyhead_proto.names import (
     TOKEN_TYPE_IDS,
     X,
 )
+from polyhead_proto.tensors import TensorSpec
 
 _HALF = np.dtype(np.float16)
 
@@ -311,28 +311,29 @@ def _memory_form(value: Any, form: InputForm) -> InputForm:
     return InputForm.RAGGED if isinstance(value, list | tuple) else InputForm.ARRAY
 
 
-def per_head(tensor: TensorInfo, value: Any, batch: Batch) -> TensorField:
+def per_head(tensor: TensorSpec, value: Any, batch: Batch) -> TensorField:
     """Read an input of a number for each head: [L, H] for all sequences, or [B, L, H].
 
     Raises:
         InvalidRequest: It has another shape, or a number that is NaN or out of range.
     """
-    name, heads, (least, largest) = tensor.name, tensor.shape[1:], tensor.range
+    name, heads, (least, largest) = tensor.name, tensor.shape[1:], tensor.range or (None, None)
+    low, high = (-math.inf if least is None else least), (math.inf if largest is None else largest)
     array = as_array(name, value)
     if array.dtype.kind not in "fiub" or array.shape not in {heads, (batch.size, *heads)}:
         raise InvalidRequest(
             f"{name} must be numbers {list(heads)} (layers, heads), or {[batch.size, *heads]}, "
             f"was {described(array)}"
         )
-    for index in np.argwhere(~(np.isfinite(array) & (array >= least) & (array <= largest))):
-        must = f"between {least:g} and {largest:g}" if math.isfinite(largest - least) else "finite"
+    for index in np.argwhere(~(np.isfinite(array) & (array >= low) & (array <= high))):
+        must = f"between {low:g} and {high:g}" if math.isfinite(high - low) else "finite"
         raise InvalidRequest(
             f"{name}[{', '.join(map(str, index))}] must be {must}, was {array[tuple(index)]:g}"
         )
     return _field(name, tensor.datatype, np.broadcast_to(array, (batch.size, *heads)), fixed=2)
 
 
-def query_field(tensor: TensorInfo, value: Any, batch: Batch) -> TensorField:
+def query_field(tensor: TensorSpec, value: Any, batch: Batch) -> TensorField:
     """Read the vectors of a query's tokens, floats [S, V], with which all documents are compared.
 
     Raises:

@@ -1,21 +1,21 @@
 """A cache of the metadata of a server's models."""
 
-from collections.abc import Hashable, Sequence
-from types import NoneType
-from typing import NoReturn
+from collections.abc import Hashable, Mapping
+from typing import Any, NoReturn
 
 from polyhead_client.arguments import check_version
+from polyhead_client.asked import Asked
 from polyhead_client.calls import Operation, call
 from polyhead_client.deadline import Deadline
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
-from polyhead_client.output_options import MOST_SELECTIONS, OutputOptions
 from polyhead_client.request import EncodeTemplate
 from polyhead_client.selection import gives, not_available
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LOGITS, OUTPUT, POOLED
 
-_PLAIN = (bool, int, str, NoneType)
+_MOST_TEMPLATES = 256
+"""That are kept, because a program asks for few different outputs again and again."""
 
 
 class ModelCache:
@@ -27,19 +27,16 @@ class ModelCache:
         self._only_family: dict[str | None, str] = {}
         self._templates: dict[Hashable, EncodeTemplate] = {}
 
-    def template(self, asked: Sequence[object]) -> EncodeTemplate | None:
-        """Return the template of earlier calls with these arguments, if there is one."""
-        try:
-            return self._templates.get(_typed(asked))
-        except TypeError:  # one is a list, say
-            return None
+    def template(self, key: Hashable) -> EncodeTemplate | None:
+        """Return the template of earlier calls with this key, if there is one."""
+        return None if key is None else self._templates.get(key)
 
-    def remember(self, asked: Sequence[object], template: EncodeTemplate) -> None:
-        """Keep a template, unless its arguments hold others, which may be equal and not valid."""
-        if all(isinstance(each, _PLAIN) for each in asked):
-            if len(self._templates) >= MOST_SELECTIONS:
+    def remember(self, key: Hashable, template: EncodeTemplate) -> None:
+        """Keep a template, unless its key is None."""
+        if key is not None:
+            if len(self._templates) >= _MOST_TEMPLATES:
                 self._templates.clear()
-            self._templates[_typed(asked)] = template
+            self._templates[key] = template
 
     def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
         """Return a model's metadata; without a name, that of the only family."""
@@ -51,7 +48,7 @@ class ModelCache:
         return info
 
     def with_outputs(
-        self, info: ModelInfo, options: OutputOptions, version: int | str | None, deadline: Deadline
+        self, info: ModelInfo, asked: Asked, version: int | str | None, deadline: Deadline
     ) -> Operation[ModelInfo]:
         """Return the model of the same family that has the outputs; preferably the same model.
 
@@ -59,19 +56,19 @@ class ModelCache:
             InvalidRequest: None has them all.
             NotFound: One may have them, but is not served.
         """
-        if any(gives(info, roles, options) for roles in options.alternatives):
+        if any(gives(info, roles, asked) for roles in asked.alternatives):
             return info
         graphs, absent = {info.name: info}, None
-        for roles in options.alternatives:
+        for roles in asked.alternatives:
             for name in info.models:
                 try:
                     found = graphs[name] = yield from self.model(name, version, deadline)
                 except NotFound as error:
                     absent = error
                 else:
-                    if gives(found, roles, options):
+                    if gives(found, roles, asked):
                         return found
-        raise absent or not_available(list(graphs.values()), options)
+        raise absent or not_available(list(graphs.values()), asked)
 
     def of_sequences(
         self, info: ModelInfo, version: int | str | None, deadline: Deadline
@@ -151,9 +148,20 @@ class ModelCache:
             self._models.pop(key, None)
 
 
-def _typed(asked: Sequence[object]) -> Hashable:
-    """Return arguments as a key: 1 equals True, but is no flag."""
-    return (*asked, *map(type, asked))
+def key_of(fixed: tuple[object, ...], arguments: Mapping[str, Any]) -> Hashable:
+    """Return the key of a template: the arguments of a call, of which lists are as good as tuples.
+
+    Types count, as 1 equals True, but is no flag. None stands for arguments that cannot be compared.
+    """
+    key: list[object] = [*fixed, *map(type, fixed)]
+    for name, value in arguments.items():
+        is_list = isinstance(value, list | tuple)
+        key += (name, type(value), (*value, *map(type, value)) if is_list else value)
+    try:
+        hash(found := tuple(key))
+    except TypeError:
+        return None
+    return found
 
 
 def _raise_none_ready(target: str, listed: list[ServedModel]) -> NoReturn:

@@ -4,10 +4,8 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers.
 """
 
 import json
-import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from polyhead_client.errors import ServerError
 from polyhead_client.frozen import Picklable
 from polyhead_proto.names import ATTENTION, LENGTHS, OUTPUT, POOLED, TEXT, TOKENS, Property
+from polyhead_proto.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from polyhead_proto import messages as pb
@@ -29,58 +28,6 @@ _AXES = {
 }
 
 
-_HEAD_AXIS = re.compile(r"H\d*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorInfo:
-    """An input or output of a model; -1 in the shape means any size."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    axes: tuple[str, ...] = ()
-    """The letter of each axis; empty if the server does not report them."""
-    role: str = ""
-    """Its meaning; its name if the server does not report one."""
-    layers: Sequence[int] = ()
-    """The encoder's layers that an output is of: one, or those along its axis of layers."""
-    heads: tuple[int, ...] = ()
-    """The numbers of the heads along the axis of heads, where others were pruned; otherwise empty."""
-    labels: tuple[str, ...] = ()
-    """The names along the last axis."""
-    scores: str | None = None
-    """What makes scores of logits: softmax, sigmoid or identity, or what a newer server knows; None if the
-    server does not report it."""
-    activation: str | None = None
-    """What the checkpoint's CrossEncoder makes of logits, likewise; None if nothing says so."""
-    matryoshka: tuple[int, ...] | None = None
-    """The numbers of dimensions to which pooled vectors were trained to be cut; empty: any; None: none."""
-    unit: bool = False
-    """Whether pooled vectors have length 1; False if the server does not report it."""
-    range: tuple[float, float] = (-math.inf, math.inf)
-    """The least and the largest value of an input."""
-
-    def axis(self, *letters: str) -> int | None:
-        """Return the first axis with one of these letters."""
-        return next((at for at, letter in enumerate(self.axes) if letter in letters), None)
-
-    @property
-    def layer_axis(self) -> int | None:
-        """The axis of layers: L for all of the encoder's, A for some."""
-        return self.axis("L", "A")
-
-    @property
-    def head_axis(self) -> int | None:
-        """The axis of heads: H for all of them, H5 for five that pruning left."""
-        return next((at for at, letter in enumerate(self.axes) if _HEAD_AXIS.fullmatch(letter)), None)
-
-    def size(self, axis: int) -> int | None:
-        """Return the fixed size of an axis."""
-        size = self.shape[axis] if len(self.shape) == len(self.axes) else -1
-        return None if size < 0 else size
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInfo(Picklable):
     """A served model: the fast graph of a family (`NAME`) or another graph (`NAME.attention`, …).
@@ -91,8 +38,8 @@ class ModelInfo(Picklable):
     name: str
     versions: tuple[str, ...]
     platform: str
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
     properties: Mapping[str, str]
     """All properties, as the server reports them."""
 
@@ -122,13 +69,13 @@ class ModelInfo(Picklable):
         """The family that this graph belongs to."""
         return family_of(self.name)
 
-    def with_role(self, role: str) -> tuple[TensorInfo, ...]:
+    def with_role(self, role: str) -> tuple[TensorSpec, ...]:
         """Return the outputs that have a role, and axes."""
         return self._by_role.get(role, ())
 
     def layers_with(self, role: str) -> tuple[int, ...]:
         """Return the layers of which this graph has an output of a role each, in order."""
-        return tuple(sorted(layer for tensor in self.with_role(role) for layer in tensor.layers))
+        return tuple(sorted(layer for tensor in self.with_role(role) for layer in tensor.of_layers))
 
     @cached_property
     def attention_layers(self) -> tuple[int, ...]:
@@ -269,11 +216,11 @@ class ModelInfo(Picklable):
         return self._number(Property.MAX_STREAM_REPLY_BYTES)
 
     @cached_property
-    def _by_role(self) -> Mapping[str, tuple[TensorInfo, ...]]:
-        found: dict[str, tuple[TensorInfo, ...]] = {}
+    def _by_role(self) -> Mapping[str, tuple[TensorSpec, ...]]:
+        found: dict[str, tuple[TensorSpec, ...]] = {}
         for tensor in self.outputs.values():
             if len(tensor.axes) > 1:
-                found[tensor.role] = (*found.get(tensor.role, ()), tensor)
+                found[tensor.meaning] = (*found.get(tensor.meaning, ()), tensor)
         return found
 
     def _drift(self, key: Property) -> Mapping[str, Any] | None:
@@ -361,37 +308,12 @@ def family_of(model: str) -> str:
 
 def _tensors(
     messages: "Iterable[pb.ModelMetadataResponse.TensorMetadata]", described: Mapping[str, Mapping[str, Any]]
-) -> Mapping[str, TensorInfo]:
+) -> Mapping[str, TensorSpec]:
     return MappingProxyType(
         {message.name: _tensor(message, described.get(message.name, {})) for message in messages}
     )
 
 
-def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mapping[str, Any]) -> TensorInfo:
-    least, largest = described.get("range") or (None, None)
-    role = str(described.get("role") or message.name)
-    tensor = TensorInfo(
-        name=message.name,
-        datatype=message.datatype,
-        shape=tuple(message.shape),
-        axes=tuple(map(str, described.get("axes") or _AXES.get(role, ()))),
-        role=role,
-        heads=tuple(map(int, described.get("heads") or ())),
-        labels=tuple(map(str, described.get("labels") or ())),
-        scores=None if (scores := described.get("scores")) is None else str(scores),
-        activation=None if (activation := described.get("activation")) is None else str(activation),
-        matryoshka=None if (widths := described.get("matryoshka")) is None else tuple(map(int, widths)),
-        unit=described.get("unit") is True,
-        range=(
-            -math.inf if least is None else float(least),
-            math.inf if largest is None else float(largest),
-        ),
-    )
-    axis = tensor.layer_axis
-    if "layer" in described:
-        layers: Sequence[int] = (int(described["layer"]),)
-    elif "layers" in described:
-        layers = tuple(map(int, described["layers"]))
-    else:
-        layers = range((tensor.size(axis) or 0) if axis is not None else 0)
-    return replace(tensor, layers=layers)
+def _tensor(message: "pb.ModelMetadataResponse.TensorMetadata", described: Mapping[str, Any]) -> TensorSpec:
+    of = {"axes": _AXES.get(str(described.get("role") or message.name)), **described}
+    return TensorSpec.from_json(of, name=message.name, datatype=message.datatype, shape=message.shape)

@@ -9,23 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import EllipsisType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, Unpack
 
 from numpy.typing import NDArray
 
 from polyhead_client import request
-from polyhead_client.arguments import (
-    Indices,
-    check_flag,
-    check_name,
-    check_prompt_name,
-    check_timeout,
-    check_version,
-)
+from polyhead_client.arguments import check_name, check_prompt_name, check_timeout, check_version
+from polyhead_client.asked import Asked, presence_of
 from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
 from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
-from polyhead_client.encoding import Encoding
+from polyhead_client.encoding import Encoding, Wanted
 from polyhead_client.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -35,20 +29,19 @@ from polyhead_client.errors import (
     Unavailable,
 )
 from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
-from polyhead_client.model_cache import ModelCache
-from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo, TensorInfo
-from polyhead_client.output_options import OPTIONS, read_options
+from polyhead_client.model_cache import ModelCache, key_of
+from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
 from polyhead_client.padding import InputForm
 from polyhead_client.parts import Assembly
-from polyhead_client.places import AskedPlaces, Edits, Reads, read_interventions
+from polyhead_client.places import AskedPlaces, read_interventions
 from polyhead_client.reply import parse_reply, read
-from polyhead_client.request import EncodeTemplate, template_of
+from polyhead_client.request import EncodeTemplate
 from polyhead_client.requested import RequestedOutputs
 from polyhead_client.results import Results
+from polyhead_client.selection import select
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import Precision
 from polyhead_proto.names import (
     HEAD_MASK,
     HEAD_MIX,
@@ -62,7 +55,8 @@ from polyhead_proto.names import (
     Property,
     X,
 )
-from polyhead_proto.outputs.vectors import VectorPrecision
+from polyhead_proto.tensors import TensorSpec
+from polyhead_proto.wants import check_flag
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
@@ -122,37 +116,11 @@ class Operations:
         memory: Any = None,
         memory_lengths: Any = None,
         memory_mask: Any = None,
-        output: bool = True,
-        pooled: bool | None = None,
-        logits: bool | None = None,
-        tokens: bool | None = None,
-        spans: bool = False,
-        attention: bool | int | Sequence[int] | None = None,
-        cross_attention: bool | int | Sequence[int] | None = None,
-        weighted: bool = False,
-        value_norms: bool = False,
-        scores: bool = False,
-        rollout: bool = False,
-        head_mix: Any = None,
-        contacts: bool = False,
-        top: int | None = None,
-        thumbnails: bool = False,
-        sparse: bool | int = False,
-        layers: Indices | None = None,
-        heads: Indices | None = None,
-        queries: Indices | None = None,
-        dtype: Precision | None = None,
-        dimensions: int | None = None,
-        precision: VectorPrecision | None = None,
         head_mask: Any = None,
-        token_vectors: bool = False,
-        query_vectors: Any = None,
-        similarities: bool = False,
-        read: Reads | None = None,
-        edits: Edits | None = None,
         truncate: bool = False,
         progress: Progress | None = None,
         timeout: Timeout = ...,
+        **wanted: Unpack[Wanted],
     ) -> Operation[Encoding]:
         """Encode one sequence or a batch; only the requested outputs cross the wire.
 
@@ -179,52 +147,12 @@ class Operations:
             memory_lengths: Integers [B], 0..S, for a memory array that is padded on the right.
             memory_mask: bool [T, S] or [B, T, S] (where inputs or memory are a list: [T_i, S_i] each), True =
                 may attend; as `mask`, but for the attention to the memory.
-            output: Whether to fetch the encoder's output.
-            pooled: Whether to fetch the pooled output; None means if the model pools.
-            logits: Whether to fetch the logits of a classifier; None means if the model is one.
-            tokens: Whether to fetch the tokens as strings; None means for texts.
-            spans: Whether to fetch where tokens are in the texts; see `Encoding.spans`.
-            attention: True for the weights of every layer, or layer numbers (-1 is the last).
-            cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
-                Where layers attend to the memory alone, `attention` has these weights.
-            weighted: Whether to return norm-weighted attention: weights times `value_norms`.
-            value_norms: Whether to fetch the norms of each head's values, of the layers of `attention`.
-            scores: Whether to fetch the scores of heads, such as their entropy; see `HeadScores`.
-            rollout: Whether to fetch attention rollout.
-            head_mix: Numbers [L, H] or [B, L, H] with which to sum the weights of all heads to one map,
-                `Encoding.mixed`.
-            contacts: Whether to fetch the probability of a contact of each pair of residues of a protein,
-                from families that were exported with `--graphs contacts`.
-            top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
-            thumbnails: Whether to fetch small pictures of the weights of each head.
-            sparse: Whether to fetch the words of the vocabulary that say most of a text, with their weights,
-                or how many of them; see `SparseVectors`. From families exported with `--graphs sparse`.
-            layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
-                None means all.
-            heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
-            queries: The positions whose rows of weights to fetch, likewise. If they are few, and the family
-                has a graph for it, only these rows are computed.
-            dtype: The datatype of weights and contacts on the wire: "FP32", "FP16" (half the bytes) or
-                "UINT8" (a quarter; error up to 1/510). The result is float32 in any case.
-            dimensions: How many dimensions pooled vectors are to have: their first ones, normalised again if
-                the model normalises. Warns (`UserWarning`) if it does not say that it was trained for that.
-            precision: Pooled vectors as integers, after any cut: "int8" or "uint8", one for each dimension,
-                for families whose export measured their ranges; "binary" (int8) or "ubinary" (uint8), a bit
-                for each. They are those of sentence-transformers' `quantize_embeddings`. None means float32.
             head_mask: Factors [L, H] or [B, L, H], 0..1, on what each head adds: 0 silences it. For families
                 that were exported with head masks.
-            token_vectors: Whether to fetch the vectors of tokens that late interaction compares, of
-                checkpoints that have them (ColBERT).
-            query_vectors: Such vectors of a query, floats [S, V], to compare each text with:
-                `Encoding.max_similarities`. For families that were exported with `--graphs maxsim`.
-            similarities: Whether to fetch all similarities [S, T] with them, too.
-            read: Places to read, `(layer, token)` of the residual stream or `(layer, token, head)` of what a
-                head gives; see `Place`. For a batch, the same for all sequences, or a list of them for each.
-                For families that were exported with `--graphs stream`, as `edits`.
-            edits: `Edit`s of such places, likewise.
             truncate: Whether to truncate texts that are too long, instead of raising an error.
             progress: Called after each request with the number of sequences that are done, and of all.
             timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+            **wanted: See `Wanted`.
 
         Returns:
             The results, in the form of the inputs. Arrays are read-only views of the reply; `array.copy()`
@@ -250,17 +178,12 @@ class Operations:
             memory_mask=memory_mask,
         )
         single = batch.form is InputForm.SINGLE
-        asked_of = read_interventions(read, edits, size=batch.size, single=single)
-        reads, head_reads = (0, 0) if asked_of is None else asked_of.counts
-        given = locals() | {
-            "text": batch.kind == TEXT,
-            "head_mix": head_mix is not None,
-            "query_vectors": query_vectors is not None,
-            "edits": edits is not None,
-        }
-        chosen: dict[str, Any] = {name: given[name] for name in OPTIONS}
-        asked = (batch.kind, model, version, prompt_name, truncate, *chosen.values())
-        if (template := self._models.template(asked)) is None:
+        asked_of = read_interventions(wanted.get("read"), wanted.get("edits"), size=batch.size, single=single)
+        chosen = presence_of(wanted)
+        if asked_of is not None:
+            chosen["read"] = asked_of.roles
+        key = key_of((batch.kind, model, version, prompt_name, truncate), chosen)
+        if (template := self._models.template(key)) is None:
             template = yield from self._template(
                 batch,
                 chosen,
@@ -270,15 +193,15 @@ class Operations:
                 prompt_name=prompt_name,
                 truncate=truncate,
             )
-            self._models.remember(asked, template)
+            self._models.remember(key, template)
         _check_inputs(template.info, batch)
         info, requested = template.info, template.requested
         if requested.rows and requested.queries is not None:
             batch = batch.with_fields(rows_field(requested.queries, batch))
-        for field, value in ((HEAD_MIX, head_mix), (HEAD_MASK, head_mask)):
+        for field, value in ((HEAD_MIX, wanted.get("head_mix")), (HEAD_MASK, head_mask)):
             if value is not None:
                 batch = batch.with_fields(per_head(_input(info, field), value, batch))
-        if query_vectors is not None:
+        if (query_vectors := wanted.get("query_vectors")) is not None:
             batch = batch.with_fields(query_field(_input(info, QUERY_VECTORS), query_vectors, batch))
         if asked_of is not None:
             counts = batch.lengths
@@ -304,10 +227,8 @@ class Operations:
         self, template: EncodeTemplate, batch: Batch, deadline: Deadline
     ) -> Operation[NDArray[Any]]:
         """Count the tokens of texts, [B]; the server tokenises them, and computes nothing else."""
-        options = read_options(text=True, output=False, pooled=False, logits=False, tokens=True)
-        counting = template_of(
-            template.info, options, template.version, template.truncate, template.prompt_name
-        )
+        nothing = {"output": False, "pooled": False, "logits": False, "tokens": True}
+        counting = replace(template, requested=select(template.info, Asked.read(nothing, text=True)))
         return (yield from _encode_batch(counting, batch, deadline, _request, None)).lengths
 
     def _template(
@@ -325,15 +246,21 @@ class Operations:
         wanted_version = check_version(version)
         check_flag("truncate", truncate)
         check_prompt_name(prompt_name, is_text=batch.kind == TEXT)
-        options = read_options(**chosen)
+        asked = Asked.read(chosen, text=batch.kind == TEXT)
         name = check_name(model) or (yield from self._models.family(deadline, batch.kind))
         info = yield from self._models.model(name, version, deadline)
-        if options.roles:
-            info = yield from self._models.with_outputs(info, options, version, deadline)
-        elif not options.output:
+        if asked.roles:
+            info = yield from self._models.with_outputs(info, asked, version, deadline)
+        elif not asked.given.get("output", True):
             info = yield from self._models.of_sequences(info, version, deadline)
         _check_inputs(info, batch)
-        return template_of(info, options, wanted_version, truncate, prompt_name)
+        return EncodeTemplate(
+            info=info,
+            requested=select(info, asked),
+            version=wanted_version,
+            truncate=truncate,
+            prompt_name=prompt_name,
+        )
 
     def model(
         self,
@@ -598,7 +525,7 @@ def _check_inputs(info: ModelInfo, batch: Batch) -> None:
             )
 
 
-def _input(info: ModelInfo, name: str) -> TensorInfo:
+def _input(info: ModelInfo, name: str) -> TensorSpec:
     if name not in info.inputs:
         raise InvalidRequest(
             f"{name} cannot be given: {info.name} has no such input"

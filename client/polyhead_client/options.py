@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, MOST_INDICES
+from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def parse_indices(flag: str, spelled: str) -> list[int]:
     Raises:
         InvalidRequest: It is anything else.
     """
+    from polyhead_proto.wants import MOST_INDICES
+
     indices: list[int] = []
     spell = f"{flag} must be indices such as 5, 0,3 or 0:4, was {spelled!r}"
     for part in spelled.split(","):

@@ -6,7 +6,6 @@ Shape letters: B batch, T tokens, D d_model, H heads, K head width, L layers, R 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -14,13 +13,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client.arguments import MOST_INDICES
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.inputs import TensorField
 from polyhead_client.models import ModelInfo
 from polyhead_client.padding import Arrays, as_array, described, pad
 from polyhead_proto.faults import Fault
 from polyhead_proto.names import EDIT_VECTORS, HEAD_EDIT_VECTORS
+from polyhead_proto.outputs.stream import HEAD_OUTPUTS, STREAM
+from polyhead_proto.wants import MOST_INDICES
 
 Lengths: TypeAlias = Sequence[int] | NDArray[Any]
 
@@ -84,11 +84,12 @@ class AskedPlaces:
     nested: Mapping[str, bool]
     """Whether `read` and `edits` were given for each sequence apart."""
 
-    @cached_property
-    def counts(self) -> tuple[int, int]:
-        """The most places to read of a sequence: of the stream, and of heads."""
-        of_heads = [sum(place.head is not None for place in row) for row in self.reads]
-        return max(len(row) - n for row, n in zip(self.reads, of_heads, strict=True)), max(of_heads)
+    @property
+    def roles(self) -> frozenset[str]:
+        """The roles of the outputs that hold what is read."""
+        return frozenset(
+            (STREAM if place.head is None else HEAD_OUTPUTS).role for row in self.reads for place in row
+        )
 
     @property
     def edits_every_token(self) -> bool:

@@ -18,15 +18,8 @@ from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_client.results import Results
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
-from polyhead_proto.names import (
-    ATTENTION,
-    CROSS_ATTENTION,
-    CROSS_VALUE_NORMS,
-    LENGTHS,
-    TIMINGS,
-    TOKENS,
-    VALUE_NORMS,
-)
+from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
+from polyhead_proto.outputs.attention import Weights
 from polyhead_proto.wire import ParsedReply, read_reply
 
 Content = bytes | memoryview
@@ -91,13 +84,14 @@ def read(
 
 def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> None:
     """Make attention norm-weighted; in place, where it has arrays of its own."""
-    for role, norms_role in ((ATTENTION, VALUE_NORMS), (CROSS_ATTENTION, CROSS_VALUE_NORMS)):
-        for output in requested.with_role(role):
-            norms = requested.with_role(norms_role)[0]
-            weights = arrays[output.name]
-            of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.layer_axis)
-            out = weights if weights.flags.writeable else None
-            arrays[output.name] = norm_weighted(weights, of_layer, out=out)
+    for output in requested.outputs:
+        if not isinstance(output.declared, Weights):
+            continue
+        norms = requested.with_role(output.declared.norms)[0]
+        weights = arrays[output.name]
+        of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.tensor.layer_axis)
+        out = weights if weights.flags.writeable else None
+        arrays[output.name] = norm_weighted(weights, of_layer, out=out)
 
 
 class _Reply:
@@ -141,19 +135,19 @@ class _Reply:
             )
         self._check(output, shape)
         array = to_array(output.name, datatype, shape, raw)
-        if not output.is_fraction:
+        if not output.declared.fractions:
             return array
         if array.dtype == np.uint8:
             array = np.asarray(array / np.float32(255), np.float32)
         array = array.astype(np.float32, copy=False)
-        return self._with_pruned(array, output) if output.heads else array
+        return self._with_pruned(array, output) if output.pruned_from else array
 
     def _with_pruned(self, array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
         """Put heads in their places: [B, H of the layer, …] → [B, H, …], 0 for those that were pruned."""
         batch, _, *rest = array.shape
-        whole = np.zeros((batch, output.all_heads, *rest), array.dtype)
-        whole[:, list(output.heads)] = array
-        self.extents.setdefault("H", output.all_heads)
+        whole = np.zeros((batch, output.pruned_from, *rest), array.dtype)
+        whole[:, list(output.tensor.heads or ())] = array
+        self.extents.setdefault("H", output.pruned_from)
         return whole
 
     def _raw(self, name: str) -> tuple[str, tuple[int, ...], Content]:

@@ -1,16 +1,13 @@
 """Build the request of an `encode`."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from google.protobuf.message import EncodeError, Message
 
 from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
-from polyhead_client.output_options import MOST_SELECTIONS, OutputOptions
 from polyhead_client.requested import RequestedOutputs
-from polyhead_client.selection import select
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PARTS, PROMPT_NAME, TRUNCATE
 from polyhead_proto.wire import write_varint
@@ -33,24 +30,6 @@ class EncodeTemplate:
     """Whether to truncate texts that are too long."""
     prompt_name: str | None
     """The prompt to put before texts; None means the model's default, empty none."""
-
-
-@lru_cache(MOST_SELECTIONS)
-def template_of(
-    info: ModelInfo, options: OutputOptions, version: str, truncate: bool, prompt_name: str | None
-) -> EncodeTemplate:
-    """Return the template of requests for these outputs: the same for the same arguments.
-
-    Raises:
-        InvalidRequest: The model does not have such an output.
-    """
-    return EncodeTemplate(
-        info=info,
-        requested=select(info, options),
-        version=version,
-        truncate=truncate,
-        prompt_name=prompt_name,
-    )
 
 
 def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> bytes:

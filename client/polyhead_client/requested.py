@@ -6,18 +6,19 @@ Shape letters: B batch, T tokens, S tokens of a memory, H heads.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
 
-from polyhead_proto.datatypes import Precision
-from polyhead_proto.names import FRACTIONS, LOGITS
+from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.names import DTYPE, LOGITS
+from polyhead_proto.outputs import declared
+from polyhead_proto.tensors import TensorSpec
+from polyhead_proto.wants import Output
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedOutput:
     """An output of a request, and what is selected from it."""
 
-    name: str
-    role: str
+    tensor: TensorSpec
     datatype: str
     """In the model; the reply may convert it. Of vectors with a precision, that of the reply."""
     dims: tuple[str | int, ...]
@@ -25,25 +26,24 @@ class SelectedOutput:
     parameters: tuple[tuple[str, str | int], ...] = ()
     layers: Sequence[int] = ()
     """The encoder's layers that it is of: one, or those along its axis of layers."""
-    layer_axis: int | None = None
-    heads: tuple[int, ...] = ()
-    """The numbers of its heads, where others were pruned and would leave gaps; otherwise empty."""
-    all_heads: int = 0
-    """H, where it has `heads`."""
-    labels: tuple[str, ...] = ()
-    sequence_bytes: tuple[int, int, int] = (0, 0, 0)
-    """The bytes n of one sequence, and powers p and q: n · T ** p · S ** q. 0 if they are not known."""
+    pruned_from: int = 0
+    """H, where the reply has the heads that pruning left, and not a choice of them; otherwise 0."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the request and the reply."""
+        return self.tensor.name
 
     @cached_property
-    def is_fraction(self) -> bool:
-        """Whether it holds weights or probabilities, which may come in any `Precision`."""
-        return self.role in FRACTIONS
+    def declared(self) -> Output:
+        """What is known of its role."""
+        return declared(self.tensor)
 
     @cached_property
     def datatypes(self) -> tuple[str, ...]:
         """The datatypes that it may have in the reply."""
-        if self.is_fraction:
-            return get_args(Precision)
+        if self.declared.fractions:
+            return ("FP32", "FP16", "UINT8")
         return ("FP32", "FP16") if self.datatype in {"FP32", "FP16"} else (self.datatype,)
 
     @cached_property
@@ -55,6 +55,16 @@ class SelectedOutput:
     def memory_axes(self) -> list[int]:
         """The axes of S, likewise."""
         return [axis for axis, dim in enumerate(self.dims[1:]) if dim == "S"]
+
+    @cached_property
+    def sequence_bytes(self) -> tuple[int, int, int]:
+        """The bytes n of one sequence, and powers p and q: n · T ** p · S ** q; n is 0 if not known."""
+        datatype = str(dict(self.parameters).get(DTYPE, self.datatype))
+        size = DTYPES[datatype].itemsize if datatype in DTYPES else 0
+        for dim in self.dims[1:]:
+            if dim not in {"T", "S"}:
+                size *= dim if isinstance(dim, int) else self.tensor.sizes.get(dim, 0)
+        return size, self.dims.count("T"), self.dims.count("S")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,13 +96,13 @@ class RequestedOutputs:
         """The outputs by role."""
         found: dict[str, list[SelectedOutput]] = {}
         for output in self.outputs:
-            found.setdefault(output.role, []).append(output)
+            found.setdefault(output.declared.role, []).append(output)
         return found
 
     @cached_property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the logits; None where there are none."""
-        return next((output.labels for output in self.with_role(LOGITS)), None)
+        return next((output.tensor.labels or () for output in self.with_role(LOGITS)), None)
 
     @cached_property
     def _sequence_bytes(self) -> Sequence[tuple[int, int, int]]:

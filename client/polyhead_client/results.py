@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens, H heads, L layers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,14 +14,8 @@ from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
 from polyhead_client.insight import HeadScores
 from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
-from polyhead_client.roles import ROLES, ROWS, OutputRole
-from polyhead_proto.names import HEAD_SCORES, LOGITS, OUTPUT, POOLED, SPANS, WEIGHTED_SCORES
+from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES
 
-_ROLES = MappingProxyType(
-    {name: OutputRole(name, name) for name in (OUTPUT, POOLED, LOGITS, SPANS)}
-    | {**ROLES}
-    | {rows: ROLES[role] for role, rows in ROWS.items()}
-)
 _NONE: Mapping[str, Any] = MappingProxyType({"output": None, "pooled": None, "attention": None})
 """The fields of `Encoding` without a default."""
 
@@ -70,42 +64,35 @@ class Results:
         """Return what an `Encoding` has of the outputs, by field."""
         found: dict[str, Any] = {}
         parts: dict[str, dict[str, Any]] = {}
-        for name, outputs in requested.by_role.items():
-            role = _ROLES.get(name)
-            if role is None or role.field is None:
-                continue
-            array = self.arrays[outputs[0].name]
-            if role.part is not None:
-                parts.setdefault(role.field, {})[role.part] = array
-            elif role.by_layer:
-                found[role.field] = self._by_layer(outputs, single)
-            elif name == HEAD_SCORES:
-                weighted = self._scores(requested.with_role(WEIGHTED_SCORES), heads)
-                found[role.field] = self._scores(outputs, heads, weighted)
-            else:
-                found[role.field] = array
+        for role, outputs in requested.by_role.items():
+            declared, array = outputs[0].declared, self.arrays.get(outputs[0].name)
+            if declared.by_layer:
+                found[declared.field] = self._by_layer(outputs, single)
+            elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
+                parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads)
+            elif declared.part:
+                parts.setdefault(declared.field, {})[declared.part] = array
+            elif declared.field:
+                found[declared.field] = array
+        if scores := parts.pop(HEAD_SCORES.field, None):
+            found[HEAD_SCORES.field] = replace(scores["values"], weighted=scores["weighted"])
         return found | {field: OF_SEVERAL_OUTPUTS[field](**values) for field, values in parts.items()}
 
     def _by_layer(self, outputs: Sequence[SelectedOutput], single: bool) -> Mapping[int, Arrays]:
         return MappingProxyType(
             {
-                layer: _of_layer(self.arrays[output.name], output.layer_axis, index, single)
+                layer: _of_layer(self.arrays[output.name], output.tensor.layer_axis, index, single)
                 for output in outputs
                 for index, layer in enumerate(output.layers)
             }
         )
 
-    def _scores(
-        self, outputs: Sequence[SelectedOutput], heads: tuple[int, ...], weighted: HeadScores | None = None
-    ) -> HeadScores | None:
-        if not outputs:
-            return None
+    def _scores(self, output: SelectedOutput, heads: tuple[int, ...]) -> HeadScores:
         return HeadScores(
-            values=self.arrays[outputs[0].name],
-            names=outputs[0].labels,
-            layers=tuple(outputs[0].layers),
+            values=self.arrays[output.name],
+            names=output.tensor.labels or (),
+            layers=tuple(output.layers),
             heads=heads,
-            weighted=weighted,
         )
 
 

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 from numpy.typing import NDArray
 
-from polyhead_client.arguments import check_count, check_flag
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import EvidencePair
-from polyhead_proto.outputs.scores import ScoreActivation, best_first, scores_of
+from polyhead_proto.outputs.logits import ScoreActivation, best_first, scores_of
+from polyhead_proto.wants import check_count, check_flag
 
 Scores = Literal["sigmoid", "checkpoint"]
 """What turns a reranker's logits into scores: a sigmoid, or what the checkpoint names."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import chunks, directions, tracing
-from polyhead_client.arguments import check_count, check_flag, check_name, read_flag_or_count
+from polyhead_client.arguments import check_name
 from polyhead_client.calls import Operation
 from polyhead_client.deadline import Deadline
 from polyhead_client.directions import Direction
@@ -16,7 +16,7 @@ from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import evidence_in
 from polyhead_client.late import MatchedText, matched
-from polyhead_client.models import ModelInfo, TensorInfo
+from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations, Progress, Timeout
 from polyhead_client.scoring import (
     LabelScore,
@@ -34,6 +34,8 @@ from polyhead_client.tracing import By, Metric, Trace
 from polyhead_proto.names import LOGITS, TEXT
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy
+from polyhead_proto.tensors import TensorSpec
+from polyhead_proto.wants import check_count, check_flag, read_flag_or_count
 
 
 class Tasks(Operations):
@@ -140,7 +142,7 @@ class Tasks(Operations):
             InvalidRequest: The request is not valid, or the model is no reranker.
             PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
         """
-        most, pairs = check_scoring(top, raw_scores), read_flag_or_count("evidence", evidence)
+        most, pairs = check_scoring(top, raw_scores), read_flag_or_count("evidence", evidence) or 0
         check_activation(activation, raw_scores=raw_scores)
         if pairs and most is None:
             raise InvalidRequest("top must be given with evidence: each result is encoded again, was None")
@@ -509,7 +511,7 @@ class Tasks(Operations):
 
     def _of_logits(
         self, encoding: Encoding, version: int | str | None, deadline: Deadline
-    ) -> Operation[TensorInfo]:
+    ) -> Operation[TensorSpec]:
         """Return what the model of an encoding says of its logits, which is known unless it was reloaded."""
         info = yield from self._models.model(encoding.model, version, deadline)
         return next(each for each in info.outputs.values() if each.role == LOGITS)

@@ -23,13 +23,13 @@ from polyhead_export.forward_pass import norm_maps_of, run_forward
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import (
     GraphKind,
-    ManifestTensor,
     axis_sizes,
     compute_outputs,
     inputs_of,
     outputs_of,
 )
 from polyhead_model import Encoder, EncoderConfig, masks
+from polyhead_proto.tensors import TensorSpec
 
 op: Any = opset20
 
@@ -142,9 +142,7 @@ def _translate(traced: ExportedProgram, config: EncoderConfig, kind: GraphKind) 
     return program
 
 
-def _at_full_size(
-    mask: Tensor, spec: ManifestTensor, inputs: dict[str, Tensor], config: EncoderConfig
-) -> Tensor:
+def _at_full_size(mask: Tensor, spec: TensorSpec, inputs: dict[str, Tensor], config: EncoderConfig) -> Tensor:
     """Return a mask that may have size 1 as [B, T, T or S], False in padding."""
     main, lengths, key_lengths = inputs[config.main_input], inputs["lengths"], inputs["lengths"]
     keys = main

@@ -24,13 +24,13 @@ from polyhead_export.precision import Precision
 from polyhead_export.pruning import Pruning
 from polyhead_export.signature import (
     GraphKind,
-    ManifestTensor,
     activations,
     axis_sizes,
     inputs_of,
     outputs_of,
 )
 from polyhead_model import EncoderConfig, parameters
+from polyhead_proto.tensors import TensorSpec
 
 FILE = "manifest.json"
 
@@ -131,16 +131,16 @@ def describe_graph(identity: Identity, kind: GraphKind) -> dict[str, Any]:
     config, precision = identity.config, identity.precision
     return {
         "file": kind.file,
-        "inputs": [_describe(spec) for spec in inputs_of(config, kind)],
-        "outputs": [_describe(spec) for spec in outputs_of(config, kind, precision)],
+        "inputs": [_described(spec) for spec in inputs_of(config, kind)],
+        "outputs": [_described(spec) for spec in outputs_of(config, kind, precision)],
         "activations": activations(config, precision),
         "maps": kind.maps(config, precision),
         **({} if (axes := kind.map_axes(config)) is None else {"map_axes": axes}),
     }
 
 
-def _describe(spec: ManifestTensor) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(spec).items() if value is not None}
+def _described(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, **spec.to_json()}
 
 
 def _describe_comparison(compared: Closeness) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from polyhead_export.half_precision import for_cpu
 from polyhead_export.parity import open_session
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import GraphKind, axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
 from polyhead_proto.drift import change
+from polyhead_proto.tensors import TensorSpec
 
 Array = NDArray[Any]
 
@@ -108,11 +109,11 @@ def _measure(session: ort.InferenceSession, config: EncoderConfig, kind: GraphKi
     return worst
 
 
-def _is_vectors(spec: ManifestTensor) -> bool:
+def _is_vectors(spec: TensorSpec) -> bool:
     return spec.datatype == "FP32" and spec.axes[-1] == "D"
 
 
-def _join(arrays: Sequence[Array], spec: ManifestTensor, fixed: Mapping[str, int], tokens: int) -> Array:
+def _join(arrays: Sequence[Array], spec: TensorSpec, fixed: Mapping[str, int], tokens: int) -> Array:
     """Join arrays of one sequence each, padded to the largest of them, and to `tokens` along T."""
     varies = [axis for axis, letter in enumerate(spec.axes) if axis and letter not in fixed]
     padded = []

@@ -21,8 +21,9 @@ from polyhead_export.evaluation import evaluate
 from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
 from polyhead_export.graphs import TRACED_SIZE
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, ManifestTensor, compute_outputs, inputs_of, outputs_of
+from polyhead_export.signature import GraphKind, compute_outputs, inputs_of, outputs_of
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_proto.tensors import TensorSpec
 
 Array = NDArray[Any]
 
@@ -295,7 +296,7 @@ _FP32 = _Arithmetic(torch.float32)
 _ARITHMETICS = (_Arithmetic(torch.float64), _FP32, *(_Arithmetic(torch.float32, seed) for seed in range(2)))
 
 
-def _feed(spec: ManifestTensor, value: Tensor) -> NDArray[Any]:
+def _feed(spec: TensorSpec, value: Tensor) -> NDArray[Any]:
     """Return an input as a server feeds it: one value for each sequence where a mask was left out."""
     if spec.broadcasts and value.all():
         value = value[(slice(None), *[slice(1)] * (value.ndim - 1))]

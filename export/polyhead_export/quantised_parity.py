@@ -43,9 +43,10 @@ from polyhead_export.parity import (
 )
 from polyhead_export.quantisation import InputRange, input_range, lookups, matrix_of, products
 from polyhead_export.samples import sample_inputs
-from polyhead_export.signature import GraphKind, ManifestTensor, outputs_of
+from polyhead_export.signature import GraphKind, outputs_of
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto.drift import change, cosines_of, deviation
+from polyhead_proto.tensors import TensorSpec
 
 Array = NDArray[Any]
 Vectors = NDArray[np.float32]
@@ -280,7 +281,7 @@ def _drift_inputs(
         yield inputs
 
 
-def _holds_vectors(spec: ManifestTensor) -> bool:
+def _holds_vectors(spec: TensorSpec) -> bool:
     return spec.datatype == "FP32" and spec.axes[-1] in ("D", "P", "V", "K")
 
 

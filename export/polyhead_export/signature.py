@@ -19,35 +19,11 @@ from polyhead_export.packed_attention import WIDTHS, attends_packed
 from polyhead_export.precision import IN_16_BITS, Precision
 from polyhead_model import EncoderConfig
 from polyhead_model.insight.token_classes import TokenClass
+from polyhead_proto.tensors import TensorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ALL_WEIGHTS = frozenset({"attention", "cross_attention"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManifestTensor:
-    """One input or output, as the manifest describes it (docs/model-repository.md)."""
-
-    name: str
-    datatype: str
-    axes: tuple[str, ...]
-    role: str | None = None
-    fill: str | bool | float | None = None
-    broadcasts: bool | None = None
-    """Whether the graph takes the fill with size 1 on the axes that vary, but for B."""
-    below: int | str | None = None
-    range: tuple[float | None, float | None] | None = None
-    layer: int | None = None
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-    labels: tuple[str, ...] | None = None
-    scores: str | None = None
-    activation: str | None = None
-
-    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the size of each axis; -1 where it varies."""
-        return tuple(sizes.get(letter, -1) for letter in self.axes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +73,11 @@ class GraphKind:
             return None
         return (("T", "S"),) if config.cross_attention == "alone" else (("T", "T"), ("T", "S"))
 
-    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def inputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return the inputs beyond those of the fast graph, in order."""
         return ()
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return the outputs beyond those of the fast graph, in order."""
         return ()
 
@@ -193,18 +169,18 @@ def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict
     return sizes
 
 
-def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, ...]:
+def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[TensorSpec, ...]:
     """Return the inputs of the family's graph of this kind, in order."""
     main, tokens = config.main_input, ("B", "T")
     if config.vocabulary is None:
-        inputs = [ManifestTensor(name=main, datatype="FP32", axes=("B", "T", "D"))]
+        inputs = [TensorSpec(name=main, datatype="FP32", axes=("B", "T", "D"))]
     else:
         inputs = [
-            ManifestTensor(name=main, datatype="INT64", axes=tokens, role="tokens", below=config.vocabulary)
+            TensorSpec(name=main, datatype="INT64", axes=tokens, role="tokens", below=config.vocabulary)
         ]
         if config.types:
             inputs.append(
-                ManifestTensor(
+                TensorSpec(
                     name="token_type_ids",
                     datatype="INT64",
                     axes=tokens,
@@ -214,14 +190,12 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
                 )
             )
     if config.cross_attention is not None:
-        inputs.append(ManifestTensor(name="memory", datatype="FP32", axes=("B", "S", "D"), role="memory"))
+        inputs.append(TensorSpec(name="memory", datatype="FP32", axes=("B", "S", "D"), role="memory"))
     # int32, because the fused attention kernels read that.
-    inputs.append(ManifestTensor(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
+    inputs.append(TensorSpec(name="lengths", datatype="INT32", axes=("B",), role="lengths", fill="T"))
     if config.cross_attention is not None:
         inputs.append(
-            ManifestTensor(
-                name="memory_lengths", datatype="INT32", axes=("B",), role="memory_lengths", fill="S"
-            )
+            TensorSpec(name="memory_lengths", datatype="INT32", axes=("B",), role="memory_lengths", fill="S")
         )
     if config.mask_input and config.cross_attention != "alone":
         inputs.append(_mask("mask", "T"))
@@ -229,7 +203,7 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
         inputs.append(_mask("memory_mask", "S"))
     if config.head_mask_input:
         inputs.append(
-            ManifestTensor(
+            TensorSpec(
                 name="head_mask",
                 datatype="FP32",
                 axes=("B", "L", "H"),
@@ -241,8 +215,8 @@ def inputs_of(config: EncoderConfig, kind: GraphKind) -> tuple[ManifestTensor, .
     return (*inputs, *kind.inputs(config))
 
 
-def _mask(name: str, keys: str) -> ManifestTensor:
-    return ManifestTensor(
+def _mask(name: str, keys: str) -> TensorSpec:
+    return TensorSpec(
         name=name, datatype="BOOL", axes=("B", "T", keys), role=name, fill=True, broadcasts=True
     )
 
@@ -254,7 +228,7 @@ def key_axis(config: EncoderConfig) -> str:
 
 def outputs_of(
     config: EncoderConfig, kind: GraphKind, precision: Precision = "fp32"
-) -> tuple[ManifestTensor, ...]:
+) -> tuple[TensorSpec, ...]:
     """Return the outputs of the family's graph of this kind, in order.
 
     Nothing has as many bytes as all weights of attention, so that graphs in 16 bits give them as they are.
@@ -266,19 +240,17 @@ def outputs_of(
         )
     outputs = []
     if not kind.pooled_only:
-        outputs.append(ManifestTensor(name="output", datatype="FP32", axes=("B", "T", "D")))
+        outputs.append(TensorSpec(name="output", datatype="FP32", axes=("B", "T", "D")))
         if config.token_vectors is not None:
             outputs.append(
-                ManifestTensor(
-                    name="token_vectors", datatype="FP32", axes=("B", "T", "V"), role="token_vectors"
-                )
+                TensorSpec(name="token_vectors", datatype="FP32", axes=("B", "T", "V"), role="token_vectors")
             )
     if config.pooling is not None:
         axes = ("B", "P" if config.dense or config.truncate_dim else "D")
-        outputs.append(ManifestTensor(name="pooled", datatype="FP32", axes=axes, role="pooled"))
+        outputs.append(TensorSpec(name="pooled", datatype="FP32", axes=axes, role="pooled"))
     if config.classifier is not None:
         outputs.append(
-            ManifestTensor(
+            TensorSpec(
                 name="logits",
                 datatype="FP32",
                 axes=("B", "C") if config.classifier.pooling else ("B", "T", "C"),

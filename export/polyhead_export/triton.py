@@ -1,8 +1,9 @@
 """Write `config.pbtxt`, with which Triton's onnxruntime backend serves the fast graph in place."""
 
 from polyhead_export.kinds.fast import FastGraph
-from polyhead_export.signature import ManifestTensor, axis_sizes, inputs_of, outputs_of
+from polyhead_export.signature import axis_sizes, inputs_of, outputs_of
 from polyhead_model import EncoderConfig
+from polyhead_proto.tensors import TensorSpec
 
 MAX_BATCH_SIZE = 256
 """The largest batch, which Triton requires; the same as the default of `polyhead serve`."""
@@ -28,7 +29,7 @@ def triton_config(name: str, config: EncoderConfig) -> str:
     )
 
 
-def _tensor(field: str, spec: ManifestTensor, config: EncoderConfig) -> str:
-    dims = spec.shape(axis_sizes(config))[1:]
+def _tensor(field: str, spec: TensorSpec, config: EncoderConfig) -> str:
+    dims = spec.with_sizes(axis_sizes(config)).shape[1:]
     shape = f"dims: {list(dims)}" if dims else "dims: [1] reshape { shape: [] }"
     return f'{field} {{ name: "{spec.name}" data_type: TYPE_{spec.datatype} {shape} }}'

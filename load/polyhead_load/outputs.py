@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, get_args
 from pydantic import ConfigDict
 
 from polyhead_client import ModelInfo
+from polyhead_client.asked import Asked
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import parse_indices
-from polyhead_client.output_options import read_options
 from polyhead_load.errors import LoadError
 from polyhead_proto.datatypes import Precision
 
@@ -65,7 +65,7 @@ class Outputs:
                 f"outputs must be of {', '.join(OUTPUT_NAMES)}, joined by +, was {'+'.join(self.fetch)!r}"
             )
         try:
-            read_options(text=False, **self.arguments)
+            Asked.read(self.arguments, text=False)
         except InvalidRequest as error:
             raise LoadError(str(error)) from error
 

@@ -1,5 +1,7 @@
 """What is wrong with a part of a request, as fields: servers say it, clients need not read words."""
 
+# ruff: noqa: N818 - the names say what happened; "Error" after each would add nothing.
+
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,3 +44,37 @@ class Fault:
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
         return cls(index=index, **words)
+
+
+class PolyheadError(Exception):
+    """A call failed; the message is for people.
+
+    Attributes:
+        code: The `grpc.StatusCode`, or None if the client itself raised the error.
+        details: The server's message, unchanged.
+        request_id: The id of the call in the server's log.
+        fault: What is wrong with a field of the request, where that is known: its name and index.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: Any = None,
+        details: str | None = None,
+        request_id: str | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.code = code
+        self.details = details
+        self.request_id = request_id
+
+    def rephrase(self, fault: Fault) -> None:
+        """Say what is wrong with a field in the terms of another caller."""
+        self.args, self.fault = (str(self).replace(str(self.fault), str(fault), 1),), fault
+
+
+class InvalidRequest(PolyheadError, ValueError):
+    """The request is not valid; the message names the field, what it must be and what it was."""

@@ -59,15 +59,6 @@ POOLED = "pooled"
 LOGITS = "logits"
 """The output of a classifier of sequences, [B, C], or of tokens, [B, T, C]; and its role."""
 
-TOKEN_VECTORS = "token_vectors"  # noqa: S105 - not a password
-"""The role of the output of vectors of tokens for late interaction, [B, T, V]."""
-
-SIMILARITIES = "similarities"
-"""The role of the output of the cosines of a query's tokens and a document's, [B, S, T]."""
-
-MAX_SIMILARITIES = "max_similarities"
-"""The role of the output of the largest of these for each token of the query, [B, S]."""
-
 TOKENS = "tokens"
 """The output of the tokens of texts and token ids, [B, T]; and the role of inputs of token ids."""
 
@@ -83,62 +74,8 @@ ATTENTION = "attention"
 [B, H, T, S] where layers attend to a memory alone.
 """
 
-ATTENTION_ROWS = "attention_rows"
-"""The role of outputs of attention weights of chosen queries, [B, L, H, R, T], likewise."""
-
-CROSS_ATTENTION = "cross_attention"
-"""The role of outputs of attention weights to the memory, [B, H, T, S], of a layer that has both."""
-
-CROSS_ATTENTION_ROWS = "cross_attention_rows"
-"""The role of outputs of such weights of chosen queries, [B, L, H, R, S]."""
-
 ROWS = "rows"
 """The role of inputs of the queries whose weights are asked for, [B, R]: different ones in each sequence."""
-
-VALUE_NORMS = "value_norms"
-"""The role of outputs of the norm of each head's value behind the output projection, [B, L, H, T]."""
-
-CROSS_VALUE_NORMS = "cross_value_norms"
-"""The role of outputs of such norms of the memory's values, [B, L, H, S], of a layer that attends to both."""
-
-HEAD_SCORES = "head_scores"
-"""The role of outputs of scores of each head, [B, L, H, Scores]."""
-
-WEIGHTED_SCORES = "weighted_scores"
-"""The role of outputs of the same scores of norm-weighted attention."""
-
-ROLLOUT = "rollout"
-"""The role of outputs of attention rollout, [B, T, T]."""
-
-MIXED = "mixed"
-"""The role of outputs of the attention of all heads, summed with the weights `head_mix`, [B, T, T]."""
-
-CONTACTS = "contacts"
-"""The role of outputs of the probability of a contact of each pair of tokens, [B, T, T]."""
-
-FRACTIONS = frozenset({ATTENTION, ATTENTION_ROWS, CROSS_ATTENTION, CROSS_ATTENTION_ROWS, CONTACTS})
-"""The roles of outputs of numbers from 0 to 1, which come as bytes if asked for: weights, probabilities."""
-
-SPARSE_INDICES = "sparse_indices"
-"""The role of outputs of the words that say most of a text, [B, TopWords]; -1 where there are fewer."""
-
-SPARSE_VALUES = "sparse_values"
-"""The role of outputs of their weights."""
-
-TOP_KEYS = "top_keys"
-"""The role of outputs of the strongest keys of each query, [B, L, H, T, Top]; -1 where there are fewer."""
-
-TOP_WEIGHTS = "top_weights"
-"""The role of outputs of their weights."""
-
-THUMBNAILS = "thumbnails"
-"""The role of outputs of a small picture of each head, [B, L, H, Side, Side]."""
-
-STREAM = "stream"
-"""The role of outputs of what was read of the residual stream, [B, Reads, D]."""
-
-HEAD_OUTPUTS = "head_outputs"
-"""The role of outputs of what was read of what heads give, [B, HeadReads, K]."""
 
 HEADS = "heads"
 """The parameter of an output with an axis of heads that selects from it, such as `0,3` or `0:4`."""
@@ -156,10 +93,10 @@ DIMENSIONS = "dimensions"
 """The parameter of an output of pooled vectors: how many of their first numbers, normalised again."""
 
 PRECISION = "precision"
-"""The parameter of an output of pooled vectors: one of `outputs.vectors.DATATYPES`."""
+"""The parameter of an output of pooled vectors: one of `outputs.pooled.DATATYPES`."""
 
 DTYPE = "dtype"
-"""The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for `FRACTIONS`."""
+"""The parameter of an output that sets its datatype: FP32 or FP16; UINT8 for numbers from 0 to 1."""
 
 TRUNCATE = "truncate"
 """The parameter of a request: whether to truncate texts that are too long."""

@@ -242,7 +242,7 @@ def test_heads_are_silenced(client: Client, fake: FakeServer, form: str) -> None
         ({"top": True}, "was True"),
         ({"top": TOP + 1}, "top must be between 1 and 4, was 5"),
         ({"scores": 1}, "scores must be True or False, was 1"),
-        ({"layers": 0}, "layers goes with value_norms or scores or top or thumbnails, which was not asked"),
+        ({"layers": 0}, "layers goes with scores or thumbnails or top or value_norms, which was not asked"),
         ({"scores": True, "layers": 2}, "layers must be layers that vectors.insight has (0, 1; "),
         ({"weighted": True}, "weighted goes with attention or cross_attention, which was not asked for"),
         (

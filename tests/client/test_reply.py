@@ -12,13 +12,17 @@ from polyhead_client.parts import Assembly
 from polyhead_client.reply import parse_reply, read
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
+from polyhead_proto.tensors import TensorSpec
 
 BATCH = prepare(np.zeros((1, 3, 8), np.float32))
 REQUESTED = RequestedOutputs(
-    outputs=(
-        SelectedOutput(name="output", role="output", datatype="FP32", dims=("B", "T", "D")),
-        SelectedOutput(name="pooled", role="pooled", datatype="FP32", dims=("B", "D")),
-        SelectedOutput(name="attention.0", role="attention", datatype="FP32", dims=("B", "H", "T", "T")),
+    outputs=tuple(
+        SelectedOutput(tensor=TensorSpec(name=name, datatype="FP32", role=role), datatype="FP32", dims=dims)
+        for name, role, dims in (
+            ("output", "output", ("B", "T", "D")),
+            ("pooled", "pooled", ("B", "D")),
+            ("attention.0", "attention", ("B", "H", "T", "T")),
+        )
     )
 )
 ARRAYS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from tests.metadata import described
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.output_options import read_options
+from polyhead_client.asked import Asked
 from polyhead_client.requested import RequestedOutputs
 from polyhead_client.selection import select
 from polyhead_proto import messages as pb
@@ -30,7 +30,7 @@ ATTENTION = model("output", *(f"attention.{layer}" for layer in (10, 2, 0, 1, 3,
 
 
 def selected(info: ModelInfo, **wishes: Any) -> RequestedOutputs:
-    return select(info, read_options(**{"text": False, **wishes}))
+    return select(info, Asked.read(wishes, text=False))
 
 
 def layers_of(requested: RequestedOutputs) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def test_layers_are_chosen_in_order(attention: Any, layers: tuple[int, ...]) -> 
         ({"attention": [True]}, "attention must be True or layer numbers, was [True]"),
         (
             {"heads": 0},
-            "heads goes with attention or cross_attention or value_norms or scores or top",
+            "heads goes with attention or cross_attention or scores or thumbnails or top or value_norms",
         ),
         ({"queries": 0}, "queries goes with attention or cross_attention, which was not"),
         ({"dtype": "FP16"}, "dtype goes with attention or cross_attention or contacts, which was not"),

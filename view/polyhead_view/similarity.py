@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Client, Encoding, InvalidRequest, ModelInfo
-from polyhead_proto.names import TEXT, TOKEN_VECTORS, Property
+from polyhead_proto.names import TEXT, Property
+from polyhead_proto.outputs.token_vectors import TOKEN_VECTORS
 
 
 class TokenPair(NamedTuple):
@@ -71,7 +72,7 @@ def explain_similarity(
         PolyheadError: The call failed.
     """
     info = client.model(model, takes=TEXT)
-    if info.with_role(TOKEN_VECTORS) and not info.properties.get(Property.POOLING):
+    if info.with_role(TOKEN_VECTORS.role) and not info.properties.get(Property.POOLING):
         return _split_maxsim(*client.compare(a, [b], similarities=True, model=info.family, truncate=truncate))
     return split_similarity(client.encode([a, b], model=info.name, truncate=truncate), info)
 

@@ -6,9 +6,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
+from polyhead_export.signature import GraphKind, key_axis
 from polyhead_model import EncoderConfig
 from polyhead_model.pruning import stack_layers
+from polyhead_proto.tensors import TensorSpec
 
 
 class AttentionGraph(GraphKind):
@@ -27,19 +28,19 @@ class AttentionGraph(GraphKind):
         chosen = {} if self.attention_layers is None else {"A": len(self.attention_layers)}
         return chosen | {f"H{count}": count for count in sorted(counts)}
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `attention.0` … and `value_norms`, and of decoder blocks those of cross-attention."""
         outputs = self._outputs_of(config, "", key_axis(config))
         if config.cross_attention == "after_self":
             outputs += self._outputs_of(config, "cross_", "S")
         return outputs
 
-    def _outputs_of(self, config: EncoderConfig, prefix: str, keys: str) -> tuple[ManifestTensor, ...]:
+    def _outputs_of(self, config: EncoderConfig, prefix: str, keys: str) -> tuple[TensorSpec, ...]:
         """Return the outputs of one attention of each layer, with keys along this axis."""
         layers = self.explicit_layers(config)
         return (
             *(
-                ManifestTensor(
+                TensorSpec(
                     name=f"{prefix}attention.{layer}",
                     datatype="FP32",
                     axes=("B", "H" if len(heads) == config.heads else f"H{len(heads)}", "T", keys),
@@ -50,7 +51,7 @@ class AttentionGraph(GraphKind):
                 for layer in layers
                 for heads in [config.heads_of(layer)]
             ),
-            ManifestTensor(
+            TensorSpec(
                 name=f"{prefix}value_norms",
                 datatype="FP32",
                 axes=("B", "L" if self.attention_layers is None else "A", "H", keys),

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
+from polyhead_export.signature import GraphKind, bias_maps
 from polyhead_model import EncoderConfig
 from polyhead_model.sums import sum_keys
+from polyhead_proto.tensors import TensorSpec
 
 
 class ContactsGraph(GraphKind):
@@ -32,9 +33,9 @@ class ContactsGraph(GraphKind):
         """Count one layer's logits and weights, and three values made of them."""
         return 5 * config.heads + bias_maps(config)
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `contacts`."""
-        return (ManifestTensor(name="contacts", datatype="FP32", axes=("B", "T", "T"), role="contacts"),)
+        return (TensorSpec(name="contacts", datatype="FP32", axes=("B", "T", "T"), role="contacts"),)
 
     def compute(
         self, config: EncoderConfig, inputs: Mapping[str, Tensor], run: ForwardPass

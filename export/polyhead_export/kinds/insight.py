@@ -14,7 +14,7 @@ from torch import Tensor
 from polyhead_export.comparison import part_of
 from polyhead_export.forward_pass import ForwardPass, for_each_window
 from polyhead_export.precision import Precision
-from polyhead_export.signature import GraphKind, ManifestTensor, bias_maps
+from polyhead_export.signature import GraphKind, bias_maps
 from polyhead_model import EncoderConfig, masks
 from polyhead_model.insight.measures import measure
 from polyhead_model.insight.patterns import Patterns, patterns_of
@@ -22,6 +22,7 @@ from polyhead_model.insight.scores import score_names
 from polyhead_model.insight.thumbnails import SIDE
 from polyhead_model.insight.top_keys import TOP
 from polyhead_model.pruning import stack_layers
+from polyhead_proto.tensors import TensorSpec
 
 Array = NDArray[Any]
 
@@ -52,10 +53,10 @@ class InsightGraph(GraphKind):
         kinds = len({config.is_local(layer) for layer in range(config.layers)})
         return 7 * config.heads + 3 * kinds * len(self.scores(config)) + bias_maps(config)
 
-    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def inputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `head_mix`."""
         return (
-            ManifestTensor(
+            TensorSpec(
                 name="head_mix",
                 datatype="FP32",
                 axes=("B", "L", "H"),
@@ -65,15 +66,15 @@ class InsightGraph(GraphKind):
             ),
         )
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return the outputs in the order of `Measures`."""
         layers = tuple(range(config.layers))
         scores = self.scores(config)
 
         def of_heads(
             name: str, datatype: str, *axes: str, labels: tuple[str, ...] | None = None
-        ) -> ManifestTensor:
-            return ManifestTensor(
+        ) -> TensorSpec:
+            return TensorSpec(
                 name=name,
                 datatype=datatype,
                 axes=("B", "L", "H", *axes),
@@ -85,8 +86,8 @@ class InsightGraph(GraphKind):
         return (
             of_heads("head_scores", "FP32", "Scores", labels=scores),
             of_heads("weighted_scores", "FP32", "Scores", labels=scores),
-            ManifestTensor(name="rollout", datatype="FP32", axes=("B", "T", "T"), role="rollout"),
-            ManifestTensor(name="mixed", datatype="FP32", axes=("B", "T", "T"), role="mixed"),
+            TensorSpec(name="rollout", datatype="FP32", axes=("B", "T", "T"), role="rollout"),
+            TensorSpec(name="mixed", datatype="FP32", axes=("B", "T", "T"), role="mixed"),
             of_heads("top_keys", "INT32", "T", "Top"),
             of_heads("top_weights", "FP32", "T", "Top"),
             of_heads("residual", "FP32", "T"),

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig, masks
+from polyhead_proto.tensors import TensorSpec
 
 _NOT_COMPARED = -1.0
 """The similarity of opposite vectors, which stands for that with a token that is not compared."""
@@ -29,28 +30,24 @@ class MaxSimGraph(GraphKind):
         """Return those of attention, and of similarities."""
         return (("T", "T"), ("T", "S"))
 
-    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def inputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `query_vectors` and `query_lengths`."""
         return (
-            ManifestTensor(
+            TensorSpec(
                 name="query_vectors",
                 datatype="FP32",
                 axes=("B", "S", "V"),
                 role="query_vectors",
                 range=(None, None),
             ),
-            ManifestTensor(
-                name="query_lengths", datatype="INT32", axes=("B",), role="query_lengths", fill="S"
-            ),
+            TensorSpec(name="query_lengths", datatype="INT32", axes=("B",), role="query_lengths", fill="S"),
         )
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `max_similarities` and `similarities`."""
         return (
-            ManifestTensor(
-                name="max_similarities", datatype="FP32", axes=("B", "S"), role="max_similarities"
-            ),
-            ManifestTensor(name="similarities", datatype="FP32", axes=("B", "S", "T"), role="similarities"),
+            TensorSpec(name="max_similarities", datatype="FP32", axes=("B", "S"), role="max_similarities"),
+            TensorSpec(name="similarities", datatype="FP32", axes=("B", "S", "T"), role="similarities"),
         )
 
     def samples(

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from polyhead_export.attention_ops import attention_weights
 from polyhead_export.forward_pass import AttentionPass, ForwardPass
-from polyhead_export.signature import GraphKind, ManifestTensor, key_axis
+from polyhead_export.signature import GraphKind, key_axis
 from polyhead_model import EncoderConfig, masks
 from polyhead_model.packing import split_heads
 from polyhead_model.pruning import stack_layers
+from polyhead_proto.tensors import TensorSpec
 
 
 class RowsGraph(GraphKind):
@@ -32,17 +33,17 @@ class RowsGraph(GraphKind):
         """Return the number of chosen layers."""
         return {} if self.attention_layers is None else {"A": len(self.attention_layers)}
 
-    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def inputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `rows`."""
-        return (ManifestTensor(name="rows", datatype="INT64", axes=("B", "R"), role="rows", below="T"),)
+        return (TensorSpec(name="rows", datatype="INT64", axes=("B", "R"), role="rows", below="T"),)
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `attention_rows`, and of decoder blocks `cross_attention_rows`."""
         keys = {"attention_rows": key_axis(config)}
         if config.cross_attention == "after_self":
             keys["cross_attention_rows"] = "S"
         return tuple(
-            ManifestTensor(
+            TensorSpec(
                 name=name,
                 datatype="FP32",
                 axes=("B", "L" if self.attention_layers is None else "A", "H", "R", letter),

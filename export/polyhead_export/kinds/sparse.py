@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
-from polyhead_export.signature import Array, GraphKind, ManifestTensor
+from polyhead_export.signature import Array, GraphKind
 from polyhead_model import EncoderConfig
+from polyhead_proto.tensors import TensorSpec
 
 WORDS = 1024
 """The most words of a text that are returned: more than sparse encoders are trained to find in one."""
@@ -29,10 +30,10 @@ class SparseGraph(GraphKind):
         """Return the number of words."""
         return {"TopWords": min(WORDS, config.vocabulary or 1)}
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `sparse_indices` and `sparse_values`."""
         return tuple(
-            ManifestTensor(name=name, datatype=datatype, axes=("B", "TopWords"), role=name)
+            TensorSpec(name=name, datatype=datatype, axes=("B", "TopWords"), role=name)
             for name, datatype in (("sparse_indices", "INT32"), ("sparse_values", "FP32"))
         )
 

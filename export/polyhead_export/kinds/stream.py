@@ -11,8 +11,9 @@ from torch import Tensor
 
 from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.interventions import MODES
-from polyhead_export.signature import GraphKind, ManifestTensor
+from polyhead_export.signature import GraphKind
 from polyhead_model import EncoderConfig
+from polyhead_proto.tensors import TensorSpec
 
 _WIDTHS = {"": "D", "head_": "K"}
 """The axis of the vectors of each kind of place, by the prefix of its tensors."""
@@ -29,12 +30,12 @@ class StreamGraph(GraphKind):
         """Return K."""
         return {"K": config.head_size}
 
-    def inputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def inputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return the places to read and to edit, and the edits; all may be left out.
 
         Zeros, with which requests that share a batch are padded, are no edit.
         """
-        inputs: list[ManifestTensor] = []
+        inputs: list[TensorSpec] = []
         for what, axis in (("read", "Reads"), ("edit", "Edits")):
             for prefix, width in _WIDTHS.items():
                 letter = "Head" + axis if prefix else axis
@@ -43,7 +44,7 @@ class StreamGraph(GraphKind):
                     name: str, below: int | str, *, start: str = prefix + what, of: str = letter
                 ) -> None:
                     inputs.append(
-                        ManifestTensor(
+                        TensorSpec(
                             name=f"{start}_{name}",
                             datatype="INT64",
                             axes=("B", of),
@@ -60,7 +61,7 @@ class StreamGraph(GraphKind):
                 if what == "edit":
                     along("modes", MODES)
                     inputs.append(
-                        ManifestTensor(
+                        TensorSpec(
                             name=f"{prefix}edit_vectors",
                             datatype="FP32",
                             axes=("B", letter, width),
@@ -71,10 +72,10 @@ class StreamGraph(GraphKind):
                     )
         return tuple(inputs)
 
-    def outputs(self, config: EncoderConfig) -> tuple[ManifestTensor, ...]:
+    def outputs(self, config: EncoderConfig) -> tuple[TensorSpec, ...]:
         """Return `stream` and `head_outputs`."""
         return tuple(
-            ManifestTensor(name=name, datatype="FP32", axes=("B", axis, width), role=name)
+            TensorSpec(name=name, datatype="FP32", axes=("B", axis, width), role=name)
             for name, axis, width in (("stream", "Reads", "D"), ("head_outputs", "HeadReads", "K"))
         )
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_proto.outputs.scores import softmax
+from polyhead_proto.outputs.logits import softmax
 
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]
 """What gets one label: each token; neighbours with the same label; or neighbours of whole words, whose label

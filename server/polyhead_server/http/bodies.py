@@ -24,7 +24,7 @@ PIECE = 256 * 1024
 BYTES_PER_NUMBER = 12
 """Of a number as text, about."""
 
-MAX_JSON_BYTES = 32 * 2**20
+MAX_JSON_BYTES = 16 * 2**20
 MAX_VALUES = 2**20
 """Values in a document, by its commas. A key counts as `_KEY` more, an array or object as `_ARRAY`, for their
 time. While orjson makes them nothing else of this process runs: up to 0.15 s for so many."""

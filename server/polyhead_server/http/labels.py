@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyhead_proto.names import LOGITS, SPANS, TEXT, TEXT_PAIR, TRUNCATE
-from polyhead_proto.outputs.scores import best_first, scores_of
+from polyhead_proto.outputs.logits import best_first, scores_of
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy, tags_of
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller

@@ -9,7 +9,7 @@ from fastapi import Response
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from polyhead_proto.outputs.vectors import VectorPrecision
+from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
 from polyhead_server.http.calls import write_array

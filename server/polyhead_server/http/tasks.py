@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from polyhead_proto import names
+from polyhead_proto.outputs.sparse import SPARSE_VALUES
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.dialects import FamilyOptions
@@ -52,7 +53,7 @@ def _embeds(signature: Signature) -> bool:
 
 
 def _weighs_words(signature: Signature) -> bool:
-    return has(signature, (names.SPARSE_VALUES,))
+    return has(signature, (SPARSE_VALUES.role,))
 
 
 def _classifies(signature: Signature) -> bool:

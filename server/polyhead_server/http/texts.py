@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from polyhead_proto import names
 from polyhead_proto.datatypes import unpack_strings
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
-from polyhead_proto.outputs.scores import best_first, scores_of
-from polyhead_proto.outputs.vectors import VectorPrecision
+from polyhead_proto.outputs.logits import best_first, scores_of
+from polyhead_proto.outputs.pooled import VectorPrecision
+from polyhead_proto.outputs.sparse import SPARSE_INDICES, SPARSE_VALUES
+from polyhead_proto.outputs.value_norms import VALUE_NORMS
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, message_of
@@ -26,13 +28,13 @@ from polyhead_server.inference.outputs import normalised, ranges_of
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.repository.signature import Signature
 
-DENSE, SPARSE = (names.POOLED,), (names.SPARSE_VALUES, names.SPARSE_INDICES)
+DENSE, SPARSE = (names.POOLED,), (SPARSE_VALUES.role, SPARSE_INDICES.role)
 """The roles of the outputs that calls embed with."""
 
 _PAIR_BYTES = 192
 """Of a pair of evidence as JSON, about: 120 and the two tokens."""
 
-_WITH_EVIDENCE = (names.LOGITS, names.ATTENTION, names.VALUE_NORMS, names.SPANS)
+_WITH_EVIDENCE = (names.LOGITS, names.ATTENTION, VALUE_NORMS.role, names.SPANS)
 """What a graph must have for evidence: the attention graph computes scores and attention in one run."""
 
 
@@ -81,7 +83,8 @@ async def embed(
             f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, was {dimensions}"
         )
     if precision is not None:
-        ranges_of(signature.outputs[outputs[0]], precision, dimensions or width, "output_dtype")
+        measured = signature.manifest.ranges_of_vectors
+        ranges_of(measured, precision, dimensions or width, "output_dtype")
         if wanted.normalize and not signature.outputs[outputs[0]].unit:
             raise InvalidRequestError("normalize must be left out with output_dtype")
     if isinstance(inputs[0], str) and names.TEXT not in signature.inputs:
@@ -206,7 +209,7 @@ def _outputs_of_evidence(signature: Signature) -> list[str | None]:
     by_layer = {
         spec.layer or 0: spec.name for spec in signature.outputs.values() if spec.role == names.ATTENTION
     }
-    others = (output_of(signature, role) for role in (names.LOGITS, names.VALUE_NORMS, names.SPANS))
+    others = (output_of(signature, role) for role in (names.LOGITS, VALUE_NORMS.role, names.SPANS))
     return [*others, names.TOKENS, *(by_layer[layer] for layer in evidence_layers(by_layer))]
 
 
@@ -219,7 +222,7 @@ def _keep_evidence(count: int, reply: InferReply) -> Kept:
         layout.spec.name: content for layout, content in zip(reply.outputs, reply.contents, strict=True)
     }
     specs = {layout.spec.role: layout.spec for layout in reply.outputs}
-    of_layers, norms = specs[names.VALUE_NORMS].layers or (), contents[specs[names.VALUE_NORMS].name]
+    of_layers, norms = specs[VALUE_NORMS.role].layers or (), contents[specs[VALUE_NORMS.role].name]
     layers = [
         (weights, norms[:, of_layers.index(spec.layer or 0), list(spec.heads or range(weights.shape[1]))])
         for spec, weights in ((layout.spec, contents[layout.spec.name]) for layout in reply.outputs)

@@ -15,10 +15,11 @@ from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.faults import Fault
 from polyhead_proto.names import ROWS, TEXT, TEXT_PAIR
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import read_input_parameters
 from polyhead_server.inference.wire import MOST_DIMENSIONS
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 from polyhead_server.settings import Settings
 
 

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DTYPE, HEADS, LAYERS, PRECISION
-from polyhead_proto.outputs.vectors import DATATYPES, VectorPrecision, numbers_of
+from polyhead_proto.outputs import declared
+from polyhead_proto.outputs.pooled import DATATYPES, VectorPrecision, numbers_of
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 
 Ranges = NDArray[np.float32]
 """[2, d]: the least and the largest value of each dimension."""
@@ -36,6 +38,8 @@ class RequestedOutput:
     selectors: Mapping[int, Selector]
     """By axis. How far indices may reach is known only when all sizes are."""
     precision: VectorPrecision | None = None
+    ranges: Mapping[int, Ranges] = field(default_factory=dict)
+    """Of vectors, by number of dimensions: what quantising them needs."""
 
     def layout(self, *, sizes: Mapping[str, int], text_bytes: Mapping[str, int]) -> "OutputLayout":
         """Work out the shape and the bytes of an output; those of texts are given.
@@ -46,7 +50,7 @@ class RequestedOutput:
         spec = self.spec
         shape = list(spec.at(sizes))
         width = shape[-1]
-        computed = math.prod(shape) * spec.dtype.itemsize if spec.computed else 0
+        computed = 0 if declared(spec).made else math.prod(shape) * spec.dtype.itemsize
         selection: dict[int, Sequence[int]] = {}
         for axis, selector in self.selectors.items():
             numbers = {LAYERS: spec.layers, HEADS: spec.heads}.get(selector.name)
@@ -59,7 +63,7 @@ class RequestedOutput:
         ranges = None
         if self.precision is not None:
             parameter = f"parameter {PRECISION} of output {spec.name}"
-            ranges = ranges_of(spec, self.precision, shape[-1], parameter)
+            ranges = ranges_of(self.ranges, self.precision, shape[-1], parameter)
             shape[-1] = numbers_of(self.precision, shape[-1])
         size = (
             text_bytes.get(spec.name, 0)
@@ -134,14 +138,15 @@ def requested_outputs(
             raise InvalidRequestError(f"output {output.name} must be requested once, was requested twice")
         text = signature.outputs[output.name].is_text
         own[output.name] = read_output_parameters(output.parameters, output.name, text=text)
-    names = own or [name for name in signature.outputs if not signature.outputs[name].only_named]
+    names = own or [name for name, spec in signature.outputs.items() if not declared(spec).only_named]
     specs = [signature.outputs[name] for name in names]
     for name in _given(default):
-        if not any(_applies(name, default.dtype, spec) for spec in specs):
+        if not any(declared(spec).takes(spec, name, default.dtype) for spec in specs):
             raise InvalidRequestError(
                 f"parameter {name} of the request does not apply to any requested output"
             )
-    return [_request(spec, own.get(spec.name, OutputParameters()), default) for spec in specs]
+    ranges = signature.manifest.ranges_of_vectors
+    return [_request(spec, own.get(spec.name, OutputParameters()), default, ranges) for spec in specs]
 
 
 def select(array: NDArray[Any], selection: Mapping[int, Sequence[int]]) -> NDArray[Any]:
@@ -162,11 +167,13 @@ def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
         return array.astype(np.float16, copy=False)
 
 
-def ranges_of(spec: TensorSpec, precision: VectorPrecision, dimensions: int, field: str) -> Ranges | None:
+def ranges_of(
+    measured: Mapping[int, Ranges], precision: VectorPrecision, dimensions: int, field: str
+) -> Ranges | None:
     """Return the ranges by which vectors get a precision; None if it needs none.
 
     Args:
-        spec: The output of vectors.
+        measured: The ranges of a family, by number of dimensions.
         precision: What they get.
         dimensions: How many numbers they have by then.
         field: What asks for it, for messages.
@@ -176,8 +183,8 @@ def ranges_of(spec: TensorSpec, precision: VectorPrecision, dimensions: int, fie
     """
     if precision in {"binary", "ubinary"}:
         return None
-    if (ranges := spec.ranges.get(dimensions)) is None:
-        known = f"of {listed(spec.ranges)} alone" if spec.ranges else "of none (polyhead export --sentences)"
+    if (ranges := measured.get(dimensions)) is None:
+        known = f"of {listed(measured)} alone" if measured else "of none (polyhead export --sentences)"
         raise InvalidRequestError(
             f"{field} must be binary or ubinary, was {precision}, which needs the ranges of vectors of "
             f"{dimensions} dimensions: the export measured those {known}"
@@ -207,34 +214,31 @@ def quantised(vectors: NDArray[Any], precision: VectorPrecision, ranges: Ranges 
     return levels if precision in {"uint8", "ubinary"} else (levels ^ np.uint8(128)).view(np.int8)
 
 
-def _request(spec: TensorSpec, own: OutputParameters, default: OutputParameters) -> RequestedOutput:
+def _request(
+    spec: TensorSpec, own: OutputParameters, default: OutputParameters, ranges: Mapping[int, Ranges]
+) -> RequestedOutput:
+    output = declared(spec)
     for name in _given(own):
-        if not _applies(name, own.dtype, spec):
+        if not output.takes(spec, name, own.dtype):
             extra = f" {own.dtype}" if name == DTYPE else ""
             raise InvalidRequestError(f"parameter {name}{extra} does not apply to output {spec.name}")
     dtype, precision = own.dtype, own.precision
     if dtype is None and precision is None:  # its own one stands for both
-        dtype = default.dtype if _applies(DTYPE, default.dtype, spec) else None
-        precision = default.precision if _applies(PRECISION, None, spec) else None
+        dtype = default.dtype if output.takes(spec, DTYPE, default.dtype) else None
+        precision = default.precision if output.takes(spec, PRECISION) else None
     if precision is not None and dtype is not None:
         raise InvalidRequestError(
             f"output {spec.name} must have parameter dtype ({dtype}) or precision ({precision}), had both"
         )
-    axes = {name: spec.selected_axis(name) for name in (*default.selectors, *own.selectors)}
+    axes = {name: output.axis(spec, name) for name in (*default.selectors, *own.selectors)}
     selectors = {**default.selectors, **own.selectors}
     return RequestedOutput(
         spec=spec,
         datatype=dtype or (spec.datatype if precision is None else DATATYPES[precision]),
         selectors={axis: selectors[name] for name, axis in axes.items() if axis is not None},
         precision=precision,
+        ranges=ranges if output.vectors else {},
     )
-
-
-def _applies(name: str, dtype: str | None, spec: TensorSpec) -> bool:
-    """Tell whether a parameter means anything for an output: dtype for floats, UINT8 for fractions."""
-    if name == DTYPE:
-        return spec.is_fraction if dtype == "UINT8" else spec.datatype in {"FP16", "FP32", "FP64"}
-    return spec.selected_axis(name) is not None
 
 
 def _given(parameters: OutputParameters) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TypeVar, get_args
 from polyhead_proto import messages as pb
 from polyhead_proto import names
 from polyhead_proto.datatypes import Precision
-from polyhead_proto.outputs.vectors import VectorPrecision
+from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
 
 _OF_OUTPUTS = "heads, queries, layers, top, dimensions, precision and dtype"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import TIMINGS
+from polyhead_proto.outputs import declared
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
 from polyhead_server.inference.outputs import OutputLayout, RequestedOutput, convert
@@ -110,7 +111,7 @@ def layout_of_reply(
         signature=signature,
         batch=sizes["B"],
         outputs=layouts,
-        computed=[output.spec.name for output in layouts if output.spec.computed],
+        computed=[output.spec.name for output in layouts if not declared(output.spec).made],
         header=header,
         size=len(header) + _TIMINGS_BYTES + sum(framed),
         work_bytes=sum(output.work_bytes(output.bytes) for output in layouts),

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PROMPT_NAME, TEXT
+from polyhead_proto.outputs import declared
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
 from polyhead_server.inference.inputs import RequestInput, check_inputs
 from polyhead_server.inference.outputs import RequestedOutput, requested_outputs
@@ -22,7 +24,7 @@ from polyhead_server.inference.parameters import RequestParameters, read_request
 from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.manifest import ManifestForm
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import DynamicAxes, Size, dynamic_axes_of, measure
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import PLAIN, check_total
@@ -103,7 +105,7 @@ def make_template(
     inputs, sizes = check_inputs(message, raw_count, signature, settings)
     given = {one.name for one in inputs}
     missing = [spec for spec in signature.feeds if spec.name not in given]
-    extras = frozenset(output.spec.name for output in outputs if not output.spec.computed)
+    extras = frozenset(output.spec.name for output in outputs if declared(output.spec).made)
     has_texts = any(output.spec.is_text for output in outputs)
     prompt, form = prompt_of(parameters.prompt_name, signature, is_text=TEXT in given)
     work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text

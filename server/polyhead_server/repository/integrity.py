@@ -18,9 +18,10 @@ from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto
 
 from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import RepositoryError, quoted
 from polyhead_server.repository.files import open_regular
-from polyhead_server.repository.manifest import FileRecord, Graph, Manifest, Tensor
+from polyhead_server.repository.manifest import FileRecord, Graph, Manifest
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 # Holds a compiled graph, or the path of one, for a device's own compiler.
@@ -156,7 +157,7 @@ def _check_signature(
     file: str,
     what: str,
     values: list[onnx.ValueInfoProto],
-    tensors: list[Tensor],
+    tensors: list[TensorSpec],
     sizes: Mapping[str, int],
     *,
     strict: bool,

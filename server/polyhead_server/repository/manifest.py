@@ -4,9 +4,12 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     AliasPath,
@@ -19,7 +22,8 @@ from pydantic import (
 )
 
 from polyhead_proto.datatypes import DTYPES
-from polyhead_proto.outputs.scores import ScoreActivation
+from polyhead_proto.outputs.logits import ScoreActivation
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import RepositoryError, listed, quoted
 from polyhead_server.remote import RemoteFolder
 from polyhead_server.repository.files import read_regular
@@ -33,24 +37,13 @@ FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 _MAX_BYTES = 4 * 2**20
 
 
-def _known(datatype: str) -> str:
-    if datatype not in DTYPES:
-        raise ValueError(f"must be one of {', '.join(DTYPES)}, was {quoted(datatype)}")
-    return datatype
-
-
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=255)]
 """A file directly inside the version's folder."""
 
-Datatype = Annotated[str, AfterValidator(_known)]
 GraphName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
-Letter = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]{0,15}$")]
+LETTER = re.compile("[A-Z][A-Za-z0-9]{0,15}")
+Letter = Annotated[str, StringConstraints(pattern=f"^{LETTER.pattern}$")]
 """An axis: B joins requests; letters with a size in `Manifest.sizes` are fixed; all others are padded."""
-LAYER_AXIS = re.compile("L|A")
-"""The letters of an axis of layers: all of them, or chosen ones."""
-
-HEAD_AXIS = re.compile(r"H\d*")
-"""The letters of an axis of heads: all of them, or those that pruning left in a layer, such as H5."""
 
 PADDED, PACKED = ("B", "T", "D"), ("N", "D")
 """What layers compute: all of a batch, padding included, or the N tokens that exist. N is no input's axis."""
@@ -68,55 +61,43 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
-class Tensor(_Model):
-    """One input or output of a graph."""
+def _describable(tensor: TensorSpec) -> TensorSpec:
+    """Check what types do not say of a tensor."""
+    indices = [*(tensor.layers or ()), *(tensor.heads or ()), tensor.layer or 0]
+    if not 1 <= len(tensor.name) <= 200 or len(tensor.role) > 64:
+        raise ValueError("its name must have 1 to 200 characters, and its role at most 64")
+    if tensor.datatype not in DTYPES:
+        raise ValueError(f"datatype must be one of {', '.join(DTYPES)}, was {quoted(tensor.datatype)}")
+    if not 1 <= len(tensor.axes) <= 8 or not all(map(LETTER.fullmatch, _letters(tensor))):
+        raise ValueError(f"axes, and letters of fill and below, must match {LETTER.pattern}; 1 to 8 axes")
+    if min(indices, default=0) < 0 or (isinstance(tensor.below, int) and tensor.below < 1):
+        raise ValueError("layers and heads must be numbers from 0 on, and below at least 1")
+    known = get_args(ScoreActivation)
+    if not {tensor.scores, tensor.activation} <= {None, *known}:
+        raise ValueError(f"scores and activation must be one of {', '.join(known)}")
+    return tensor
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    datatype: Datatype
-    axes: Annotated[tuple[Letter, ...], Field(min_length=1, max_length=8)]
-    role: Annotated[str, StringConstraints(max_length=64)] | None = None
-    """Its meaning, such as `tokens` or `attention`."""
-    fill: Letter | bool | int | float | None = None
-    """What an input holds where a request leaves it out: a value, or an axis' size. None: it is required."""
-    broadcasts: bool = False
-    """Whether the graph takes the fill with size 1 on the axes that vary, but for B."""
-    below: Size | Letter | None = None
-    """An input's integers must be from 0 to one less than this, or than the size of this axis."""
-    range: tuple[float | None, float | None] | None = None
-    """An input's floats must be finite, and from the first to the second; None: no bound."""
-    layer: IndexNumber | None = None
-    """The encoder's layer whose weights an output of role `attention` holds."""
-    layers: tuple[IndexNumber, ...] | None = None
-    """The encoder's layers along the axis of layers."""
-    heads: tuple[IndexNumber, ...] | None = None
-    """The numbers of the heads along the axis of heads, where others were pruned; None: all, from 0."""
-    labels: tuple[str, ...] | None = None
-    """Names along the last axis."""
-    scores: ScoreActivation | None = None
-    """What makes scores of logits; None: the sigmoid of a single one, or the softmax of several."""
-    activation: ScoreActivation | None = None
-    """What the checkpoint's own library makes of logits; None: nothing says so."""
 
-    @property
-    def letters(self) -> set[str]:
-        """All letters that it names."""
-        return {*self.axes, *(letter for letter in (self.fill, self.below) if isinstance(letter, str))}
+Tensor = Annotated[TensorSpec, AfterValidator(_describable)]
 
-    def names_problem(self, sizes: Mapping[str, int]) -> str | None:
-        """Return what is wrong with the names of indices, if anything is."""
-        along: Iterable[tuple[str, Sequence[object] | None, str | None]] = (
-            ("layers", self.layers, self._letter(LAYER_AXIS)),
-            ("heads", self.heads, self._letter(HEAD_AXIS)),
-            ("labels", self.labels, self.axes[-1]),
-        )
-        for what, names, letter in along:
-            size = None if letter is None else sizes.get(letter)
-            if names is not None and (len(names) != size or len(set(names)) < len(names)):
-                return f"{what} must be one for each index of their axis, and different"
-        return None
 
-    def _letter(self, pattern: re.Pattern[str]) -> str | None:
-        return next((letter for letter in self.axes if pattern.fullmatch(letter)), None)
+def _letters(tensor: TensorSpec) -> set[str]:
+    """Return all letters that a tensor names."""
+    return {*tensor.axes, *(letter for letter in (tensor.fill, tensor.below) if isinstance(letter, str))}
+
+
+def _names_problem(tensor: TensorSpec, sizes: Mapping[str, int]) -> str | None:
+    """Return what is wrong with the names of indices of a tensor, if anything is."""
+    along: Iterable[tuple[str, Sequence[object] | None, int | None]] = (
+        ("layers", tensor.layers, tensor.layer_axis),
+        ("heads", tensor.heads, tensor.head_axis),
+        ("labels", tensor.labels, -1),
+    )
+    for what, names, axis in along:
+        size = None if axis is None else sizes.get(tensor.axes[axis])
+        if names is not None and (len(names) != size or len(set(names)) < len(names)):
+            return f"{what} must be one for each index of their axis, and different"
+    return None
 
 
 class Graph(_Model):
@@ -147,13 +128,13 @@ class Graph(_Model):
         if (problem := self._activations_problem(given)) is not None:
             return problem
         every = (*self.inputs, *self.outputs)
-        used = [(tensor.name, tensor.letters) for tensor in every]
+        used = [(each.name, _letters(each)) for each in every]
         used.append(("map_axes", {letter for axes in self.map_axes or () for letter in axes}))
         used.append(("activations", {*(self.activations or ())} - {"N"}))
         for name, letters in used:
             if missing := letters - given:
                 return f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
-        problems = ((tensor.name, tensor.names_problem(sizes)) for tensor in every)
+        problems = ((tensor.name, _names_problem(tensor, sizes)) for tensor in every)
         return next((f"{name}: {problem}" for name, problem in problems if problem), None)
 
     def _activations_problem(self, given: Collection[str]) -> str | None:
@@ -289,6 +270,11 @@ class Manifest(_Model):
             if any(len(numbers) != int(dimensions) for numbers in both):
                 raise ValueError(f"ranges of {dimensions} must be as many numbers, twice")
         return self
+
+    @cached_property
+    def ranges_of_vectors(self) -> Mapping[int, NDArray[np.float32]]:
+        """By number of dimensions, [2, d]: the least and the largest value of each."""
+        return {int(count): np.array(both, np.float32) for count, both in self.ranges.items()}
 
     @property
     def text_max_tokens(self) -> int | None:

@@ -7,128 +7,22 @@ D d_model, H heads, L layers.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from polyhead_proto import names
-from polyhead_proto.datatypes import DTYPES
-from polyhead_server.repository.manifest import HEAD_AXIS, LAYER_AXIS, PACKED, GraphName, Manifest, Tensor
-
-SELECTED_AXES: Mapping[str, re.Pattern[str]] = {
-    names.HEADS: HEAD_AXIS,
-    names.LAYERS: LAYER_AXIS,
-    names.TOP: re.compile("Top|TopWords"),
-}
-"""The letters of the axes from which parameters select; `queries` and `dimensions` select by role."""
+from polyhead_proto.outputs import DECLARED, declared
+from polyhead_proto.outputs.attention import Weights
+from polyhead_proto.tensors import TensorSpec
+from polyhead_server.repository.manifest import PACKED, GraphName, Manifest
 
 _COPIES = 4
 """How many values a run holds at once of the size of each that is asked along `Signature.optional` axes."""
-
-_WEIGHTS = frozenset(
-    {names.ATTENTION, names.ATTENTION_ROWS, names.CROSS_ATTENTION, names.CROSS_ATTENTION_ROWS}
-)
-
-
-class TensorSpec(Tensor):
-    """One input or output of a model: the manifest's `Tensor` with sizes, instead of letters where it can."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    datatype: str
-    """A NumPy type, or BYTES."""
-    sizes: Mapping[str, int] = {}
-    """The sizes of fixed axes."""
-    optional: bool = False
-    """A request may leave it out."""
-    computed: bool = True
-    """The graph computes it; else, as an output, it follows from the inputs."""
-    only_named: bool = False
-    """Only requests that name it get it: earlier clients do not know it."""
-    unit: bool | None = None
-    """Whether its vectors have length 1; None: they are not pooled."""
-    matryoshka: tuple[int, ...] | None = None
-    """The numbers of dimensions to which they were trained to be cut; empty: any; None: none."""
-    ranges: Mapping[int, NDArray[np.float32]] = {}
-    """By number of dimensions, [2, d]: the least and the largest value of each, on texts."""
-
-    @cached_property
-    def also(self) -> tuple[str, ...]:
-        """Datatypes that an input may have instead: those that convert to its own without loss."""
-        if self.datatype == "FP32":
-            return ("FP16",)
-        is_bounded = isinstance(self.fill, str) or self.below is not None
-        return ("INT64",) if self.datatype == "INT32" and is_bounded else ()
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy type of its datatype, which is not BYTES."""
-        return DTYPES[self.datatype]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The size on each axis; -1 where that varies."""
-        return tuple(self.sizes.get(letter, -1) for letter in self.axes)
-
-    def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape, given the sizes of the axes that vary."""
-        return tuple(self.sizes.get(letter) or sizes[letter] for letter in self.axes)
-
-    def cut(self, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
-        """Cut an array to these sizes, by letter. The result is a view."""
-        return array[tuple(slice(sizes.get(letter)) for letter in self.axes)]
-
-    def left_out_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of the fill of an input that a request leaves out."""
-        if not self.broadcasts:
-            return self.at(sizes)
-        return tuple(sizes["B"] if letter == "B" else self.sizes.get(letter, 1) for letter in self.axes)
-
-    def filled_at(self, sizes: Mapping[str, int]) -> NDArray[Any]:
-        """Return the fill of an input that a request leaves out, or zeros where requests must give it."""
-        fill = sizes[self.fill] if isinstance(self.fill, str) else self.fill or 0
-        return np.full(self.left_out_at(sizes), fill, self.dtype)
-
-    @property
-    def is_attention(self) -> bool:
-        """Whether it holds attention weights."""
-        return self.role in _WEIGHTS
-
-    @property
-    def is_fraction(self) -> bool:
-        """Whether it holds numbers from 0 to 1, weights or probabilities."""
-        return self.role in names.FRACTIONS
-
-    def selected_axis(self, parameter: str) -> int | None:
-        """Return the axis from which a parameter of the output selects; None: it does not apply."""
-        if parameter == names.QUERIES:
-            return len(self.axes) - 2 if self.role in {names.ATTENTION, names.CROSS_ATTENTION} else None
-        if parameter in {names.DIMENSIONS, names.PRECISION}:
-            return len(self.axes) - 1 if self.role == names.POOLED else None
-        letters = SELECTED_AXES[parameter]
-        return next((axis for axis, letter in enumerate(self.axes) if letters.fullmatch(letter)), None)
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it holds strings, whose bytes do not follow from its shape."""
-        return self.datatype == "BYTES"
-
-    @property
-    def is_per_sequence(self) -> bool:
-        """Whether it holds one value for each sequence: [B]."""
-        return len(self.axes) == 1
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The shape in Triton's terms: without B, and never empty, so that one value is (1)."""
-        return (1,) if self.is_per_sequence else self.shape[1:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,29 +186,21 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     inputs = {spec.name: spec for spec in feeds}
     # Weights in 16 bits are converted once they have crossed the bus of a GPU.
     outputs = {
-        spec.name: spec.model_copy(update={"datatype": "FP32"}) if spec.is_attention else spec
+        spec.name: replace(spec, datatype="FP32") if isinstance(declared(spec), Weights) else spec
         for spec in results
     }
     ids = next((spec for spec in feeds if spec.role == names.TOKENS), None)
     if ids is not None and any(spec.role == names.LENGTHS for spec in feeds):
+        made = {each.role: each.made for each in DECLARED.values() if each.made is not None}
         if manifest.tokenizer is not None:
-            inputs[ids.name] = ids.model_copy(update={"optional": True})
+            inputs[ids.name] = replace(ids, optional=True)
             for name in (names.TEXT, names.TEXT_PAIR) if manifest.tokenizer.pairs else (names.TEXT,):
-                inputs[name] = TensorSpec(name=name, datatype="BYTES", axes=("B",), optional=True)
-            outputs[names.TOKENS] = TensorSpec(
-                name=names.TOKENS, datatype="BYTES", axes=("B", ids.axes[1]), computed=False
-            )
-            outputs[names.SPANS] = TensorSpec(
-                name=names.SPANS,
-                datatype="INT32",
-                axes=("B", ids.axes[1], "Span"),
-                sizes={"Span": 3},
-                role=names.SPANS,
-                labels=("start", "end", "word"),
-                computed=False,
-                only_named=True,
-            )
-        outputs[names.LENGTHS] = TensorSpec(name=names.LENGTHS, datatype="INT32", axes=("B",), computed=False)
+                inputs[name] = TensorSpec(
+                    name=name, datatype="BYTES", axes=("B",), shape=(-1,), optional=True
+                )
+            outputs |= made
+        else:
+            outputs[names.LENGTHS] = made[names.LENGTHS]
     return Signature(
         name=manifest.served_name(graph),
         version=manifest.version,
@@ -327,18 +213,12 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
     )
 
 
-def _spec(tensor: Tensor, manifest: Manifest) -> TensorSpec:
-    sizes, fields = manifest.sizes, dict(tensor)
-    for name in ("fill", "below"):
-        fields[name] = sizes.get(fields[name], fields[name])  # the letter of an axis that is fixed
-    if tensor.role == names.POOLED:
-        fields |= {
-            "unit": manifest.encoder.normalise and manifest.encoder.truncate_dim is None,
-            "matryoshka": manifest.encoder.matryoshka,
-            "ranges": {int(count): np.array(both, np.float32) for count, both in manifest.ranges.items()},
-        }
-    return TensorSpec(
-        **fields,
-        sizes={letter: sizes[letter] for letter in tensor.axes if letter in sizes},
+def _spec(tensor: TensorSpec, manifest: Manifest) -> TensorSpec:
+    """Return a tensor of the manifest with sizes, instead of letters where there are."""
+    encoder, pooled = manifest.encoder, tensor.meaning == names.POOLED
+    return replace(
+        tensor.with_sizes(manifest.sizes),
+        unit=encoder.normalise and encoder.truncate_dim is None if pooled else None,
+        matryoshka=encoder.matryoshka if pooled else None,
         optional=tensor.fill is not None,
     )

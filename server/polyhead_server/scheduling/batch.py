@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.engine.engine import Arrays
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.work import Work
 

@@ -8,9 +8,10 @@ from importlib.metadata import version
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import triton_type
 from polyhead_proto.names import Property
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.observability.metrics import Metrics, Totals
 from polyhead_server.repository.manifest import PACKED, PADDED
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.work import DEFAULT_PRIORITY, PRIORITIES
 from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -33,12 +34,6 @@ _LIMITS = (
     Property.MAX_WORKING_BYTES,
 )
 """The settings that metadata shows, by their own names."""
-
-_OF_TENSORS = (
-    *("axes", "role", "fill", "below", "range", "layer", "layers", "heads", "labels"),
-    *("scores", "activation", "unit", "matryoshka"),
-)
-"""The fields of tensors that metadata shows."""
 
 _SAMPLE_SECONDS = 0.5
 
@@ -64,7 +59,7 @@ def model_metadata(model: Model, registry: Registry, settings: Settings) -> pb.M
         versions=[str(number) for number in registry.versions(signature.name)],
         platform=_PLATFORMS.get(model.device.backend, model.device.backend),
         # Triton's clients size what they send by the inputs; outputs have the shape in which they are sent.
-        inputs=[tensor(spec, (-1, *spec.dims)) for spec in signature.inputs.values()],
+        inputs=[tensor(spec, (-1, *_dims(spec))) for spec in signature.inputs.values()],
         outputs=[tensor(spec, spec.shape) for spec in signature.outputs.values()],
         properties=_properties(model, settings),
     )
@@ -83,7 +78,7 @@ def model_config(model: Model, settings: Settings) -> pb.ModelConfigResponse:
             pb.ModelInput(
                 name=spec.name,
                 data_type=triton_type(spec.datatype),
-                dims=spec.dims,
+                dims=_dims(spec),
                 reshape=pb.ModelTensorReshape() if spec.is_per_sequence else None,
                 optional=spec.optional,
             )
@@ -160,12 +155,15 @@ def _compute_precision(model: Model) -> str:
     return model.device.compute_precision if own in {"fp32", "int8"} else own
 
 
+def _dims(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the shape in Triton's terms: without B, and never empty, so that one value is (1)."""
+    return (1,) if spec.is_per_sequence else spec.shape[1:]
+
+
 def _tensors(signature: Signature) -> str:
     """Return what the manifest says of inputs and outputs beyond their datatypes, as JSON."""
-    described = {
-        spec.name: {name: value for name in _OF_TENSORS if (value := getattr(spec, name)) is not None}
-        for spec in (*signature.inputs.values(), *signature.outputs.values())
-    }
+    every = (*signature.inputs.values(), *signature.outputs.values())
+    described = {spec.name: spec.to_json() for spec in every}
     return json.dumps(described, separators=(",", ":"))
 
 

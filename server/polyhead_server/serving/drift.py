@@ -14,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto.drift import SENTENCES, change, cosines_of
-from polyhead_proto.names import TOKENS, TOP_KEYS
+from polyhead_proto.names import TOKENS
+from polyhead_proto.outputs import declared
+from polyhead_proto.outputs.attention import Weights
+from polyhead_proto.outputs.top_keys import TOP_KEYS
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.engine.engine import Arrays, Runner
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import PLAIN, Tokeniser
 
 Array = NDArray[Any]
@@ -59,7 +63,7 @@ def measure_drift(
         for spec in signature.results:
             mine, its = np.asarray(ours[spec.name]), np.asarray(theirs[spec.name])
             exists = _exists(spec, signature, feeds, mine.shape)
-            if spec.role == TOP_KEYS:
+            if spec.role == TOP_KEYS.role:
                 others[spec.name].append((mine != its)[..., 0][its[..., 0] >= 0])
             if not np.issubdtype(mine.dtype, np.floating):
                 continue
@@ -67,7 +71,7 @@ def measure_drift(
             if spec.axes[-1] in {"D", "P", "V", "K"}:
                 vectors = exists[..., 0]
                 cosines[spec.name].append(cosines_of(mine[vectors], its[vectors]))
-            elif spec.is_attention:
+            elif isinstance(declared(spec), Weights):
                 tops = [np.where(exists, each, -1).argmax(-1) for each in (mine, its)]
                 others[spec.name].append((tops[0] != tops[1])[exists.any(-1)])
     found = {name: np.concatenate(parts) for name, parts in cosines.items()}

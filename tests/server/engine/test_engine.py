@@ -132,8 +132,8 @@ def test_a_long_run_can_be_stopped(repository: Path, device: str) -> None:
 def test_a_graph_that_is_not_what_the_manifest_says_is_refused(repository: Path, device: str) -> None:
     right = manifest(repository)
     graph = right.graphs["attention"]
-    shifted = [tensor.model_copy(update={"axes": ("B", "D", "T", "T")}) for tensor in graph.outputs[1:]]
-    absent = graph.outputs[0].model_copy(update={"name": "absent"})
+    shifted = [replace(tensor, axes=("B", "D", "T", "T")) for tensor in graph.outputs[1:]]
+    absent = replace(graph.outputs[0], name="absent")
     for outputs, message in (
         ([*graph.outputs, absent], r"attention\.onnx fails on its first run"),
         ([graph.outputs[0], *shifted], r"attention\.0 must be FP32 \[2, 16, 8, 8\] at B=2, T=8, was float32"),

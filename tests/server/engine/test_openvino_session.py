@@ -137,7 +137,7 @@ def test_attention_in_bf16_sums_to_one(repository: Path, open_graph: Open) -> No
     _, signature = open_graph("tiny-tokens", "attention")
     session = opened(repository, "tiny-tokens", "attention", precision="bf16")
     feeds = {**ragged(signature, 2, 31, seed=1), "lengths": np.array([31, 17], np.int32)}
-    names = [spec.name for spec in signature.results if spec.is_attention]
+    names = [spec.name for spec in signature.results if spec.role == "attention"]
 
     for weights in session.prepare()(feeds, names, shrink=False):
         for row, length in enumerate(feeds["lengths"]):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
-from polyhead_proto.outputs.vectors import VectorPrecision
+from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.inference.outputs import (
     RequestedOutput,

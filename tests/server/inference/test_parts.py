@@ -16,11 +16,12 @@ from tests.server.graphs import described
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.parts import PART_BYTES, Part, Parts, make_part, parts_of
 from polyhead_server.inference.reply import write_reply
-from polyhead_server.repository.signature import Signature, TensorSpec
+from polyhead_server.repository.signature import Signature
 
 FIELDS = 1024 + len("tiny.attention")
 TIMINGS = {"parse_ns": 1, "queue_ns": 1, "compute_ns": 1}

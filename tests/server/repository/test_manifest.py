@@ -104,7 +104,7 @@ def test_a_missing_or_huge_manifest_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"datatype": "FP33"}, "datatype: Value error, must be one of BOOL"),
+        ({"datatype": "FP33"}, "Value error, datatype must be one of BOOL"),
         ({"axes": ["T", "B", "D"]}, "must have B first and nowhere else, was T, B, D"),
         ({"axes": ["B", "T", "Q"]}, "axis Q must be that of an input, or have a size"),
         ({"layers": [0]}, "attention.0: layers must be one for each index of their axis, and different"),

@@ -1,5 +1,6 @@
 """What a family's graphs take and give on the wire."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_text_pairs_are_for_tokenisers_that_take_them(repository: Path) -> None:
 def test_a_bound_by_a_fixed_axis_is_a_number(repository: Path) -> None:
     manifest = manifest_of(repository, "tiny")
     fast = manifest.graphs["fast"]
-    choice = fast.inputs[1].model_copy(update={"name": "choice", "axes": ("B", "L"), "below": "H"})
+    choice = replace(fast.inputs[1], name="choice", axes=("B", "L"), below="H")
     graph = fast.model_copy(update={"inputs": [*fast.inputs, choice]})
     chosen = signature_of(manifest.model_copy(update={"graphs": {"fast": graph}}), "fast")
 

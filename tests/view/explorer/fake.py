@@ -16,10 +16,10 @@ from polyhead_client import (
     NotFound,
     PolyheadError,
     ServedModel,
-    TensorInfo,
     Timings,
 )
 from polyhead_client.tracing import Trace
+from polyhead_proto.tensors import TensorSpec
 from polyhead_view.explorer.frames import thumbnails
 
 NAMES = ("previous", "next", "current", "first", "entropy", "normalised_entropy", "confidence", "distance")
@@ -62,28 +62,28 @@ class FakeClient:
         inputs += ["head_mask"] if self.head_mask else []
         maps = {"attention": "T", **({"cross_attention": "S"} if "memory" in inputs else {})}
         outputs = [
-            TensorInfo(
+            TensorSpec(
                 name=f"{role}.{layer}",
                 datatype="FP32",
                 shape=(-1, self.heads, -1, -1),
                 axes=("B", "H", "T", keys),
                 role=role,
-                layers=(layer,),
+                layer=layer,
             )
             for layer in range(self.layers)
             for role, keys in maps.items()
             if name != family
         ]
-        outputs += [TensorInfo(name=one, datatype="BYTES", shape=(-1, -1)) for one in ("tokens", "lengths")]
+        outputs += [TensorSpec(name=one, datatype="BYTES", shape=(-1, -1)) for one in ("tokens", "lengths")]
         outputs += [
-            TensorInfo(name=one, datatype="FP32", shape=(-1, -1, -1), axes=("B", "T", "T"), role=one)
+            TensorSpec(name=one, datatype="FP32", shape=(-1, -1, -1), axes=("B", "T", "T"), role=one)
             for one in ("rollout", "contacts")
         ]
         return ModelInfo(
             name=name,
             versions=("1",),
             platform="fake",
-            inputs={one: TensorInfo(name=one, datatype="BYTES", shape=(-1,)) for one in inputs},
+            inputs={one: TensorSpec(name=one, datatype="BYTES", shape=(-1,)) for one in inputs},
             outputs={one.name: one for one in outputs},
             properties={
                 "layers": str(self.layers),

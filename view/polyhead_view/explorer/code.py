@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from polyhead_client import InvalidRequest, ModelInfo
-from polyhead_client.output_options import read_options
+from polyhead_client.asked import Asked
 from polyhead_client.selection import select
 from polyhead_view.explorer.questions import Question
 from polyhead_view.inputs import SEED, SequenceFiles, names, takes_ids
@@ -105,7 +105,7 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
     host = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):\d+", address)
     if host is None or not info.takes_text:
         return ""
-    options = read_options(text=True, output=False, pooled=False, **wanted_of(asked))
+    wanted = Asked.read({"output": False, "pooled": False, **wanted_of(asked)}, text=True)
     inputs: list[dict[str, Any]] = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [asked.text]}]
     for name, mask in kept_heads(info, asked.silenced).items():
         data = mask.ravel().astype(int).tolist()
@@ -114,7 +114,7 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
         "inputs": inputs,
         "outputs": [
             {"name": output.name} | ({"parameters": dict(output.parameters)} if output.parameters else {})
-            for output in select(info, options).outputs
+            for output in select(info, wanted).outputs
             if output.name != "lengths"
         ],
     } | ({"parameters": {"truncate": True}} if asked.truncate else {})

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import AsyncClient, Edit, Encoding, InvalidRequest, ModelInfo
-from polyhead_proto.names import CROSS_ATTENTION
+from polyhead_proto.outputs.attention import CROSS_ATTENTION_WEIGHTS
 from polyhead_view.explorer import code
 from polyhead_view.explorer.answers import header_of, map_of, overview
 from polyhead_view.explorer.frames import pack, quantise
@@ -285,8 +285,8 @@ class Explorer:
 
     async def _described(self, family: str) -> dict[str, Any]:
         info, graph = await self._client.model(family), f"{family}.attention"
-        both = graph in info.models and (await self._client.model(graph)).with_role(CROSS_ATTENTION)
-        return describe(info, cross=bool(both))
+        maps = await self._client.model(graph) if graph in info.models else info
+        return describe(info, cross=bool(maps.with_role(CROSS_ATTENTION_WEIGHTS.role)))
 
 
 @contextmanager

@@ -1,8 +1,23 @@
-"""Pooled vectors of fewer dimensions and fewer bits."""
+"""Pooled vectors, also of fewer dimensions and fewer bits."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+
+from polyhead_proto.names import DIMENSIONS, POOLED, PRECISION
+from polyhead_proto.wants import Output, read_choice
+
+POOLED_VECTORS = Output(
+    role=POOLED,
+    keyword="pooled",
+    read=read_choice,
+    default="present",
+    absent="does not pool",
+    field="pooled",
+    options=frozenset({DIMENSIONS, PRECISION}),
+    vectors=True,
+)
+"""[B, D], or [B, P] behind dense layers."""
 
 VectorPrecision: TypeAlias = Literal["int8", "uint8", "binary", "ubinary"]
 """What sentence-transformers calls the precisions of its `quantize_embeddings`."""

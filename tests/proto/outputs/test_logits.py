@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from polyhead_proto.outputs.scores import best_first, scores_of
+from polyhead_proto.outputs.logits import best_first, scores_of
 
 EXTREME = 200.0
 SEVERAL = np.array([[EXTREME, 0.0, -EXTREME], [0.5, 1.0, -2.0], [-EXTREME, -EXTREME, -EXTREME]], np.float32)

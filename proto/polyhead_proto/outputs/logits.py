@@ -1,9 +1,22 @@
-"""What the logits of a classifier or a reranker say: scores."""
+"""The logits of a classifier or a reranker, and the scores that they say."""
 
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyhead_proto.names import LOGITS
+from polyhead_proto.wants import Output, read_choice
+
+CLASS_LOGITS = Output(
+    role=LOGITS,
+    keyword="logits",
+    read=read_choice,
+    default="present",
+    absent="has no classifier",
+    field="logits",
+)
+"""[B, C]; of a classifier of tokens [B, T, C]."""
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 """What turns logits into scores."""

@@ -1,0 +1,9 @@
+"""The encoder's vectors of tokens."""
+
+from polyhead_proto.names import OUTPUT
+from polyhead_proto.wants import Output
+
+TOKEN_OUTPUT = Output(
+    role=OUTPUT, keyword="output", default="always", absent="has no such output", field="output"
+)
+"""[B, T, D]."""
