@@ -34,7 +34,7 @@ from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, Serv
 from polyhead_client.padding import InputForm
 from polyhead_client.parts import Assembly
 from polyhead_client.places import AskedPlaces, read_interventions
-from polyhead_client.reply import parse_reply, read
+from polyhead_client.reply import layout_of, read, read_message
 from polyhead_client.request import EncodeTemplate
 from polyhead_client.requested import RequestedOutputs
 from polyhead_client.results import Results
@@ -480,8 +480,7 @@ def _request(
             if most is None or not stream or error.limit != Property.MAX_REPLY_BYTES:
                 raise
         else:
-            reply = parse_reply(data, pb.ModelInferResponse)
-            return read(reply.message, reply.contents, batch, requested)
+            return read_message(data, batch, requested)
     return (yield from _request_in_parts(build(parts=True), batch, requested, deadline))
 
 
@@ -500,7 +499,8 @@ def _request_in_parts(
         except Unavailable as error:  # which gRPC does not retry after the first message
             if not retries or (error.retry_after or 0) < 0:
                 raise
-    return read(assembly.message, assembly.contents, batch, requested)
+    layout = layout_of(assembly.message, len(assembly.contents), batch, requested)
+    return read(layout, assembly.message.parameters, assembly.contents, batch, requested)
 
 
 def _check_inputs(info: ModelInfo, batch: Batch) -> None:

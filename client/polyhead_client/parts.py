@@ -8,13 +8,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from polyhead_client.errors import ServerError
-from polyhead_client.reply import parse_reply
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import FINAL, PART, START, WHOLE
+from polyhead_proto.wire import read_reply
 
 Output = pb.ModelInferResponse.InferOutputTensor
 
@@ -40,7 +41,10 @@ class Assembly:
         Raises:
             ServerError: It is not a part, or not the next one.
         """
-        part, contents, failure = parse_reply(data, pb.ModelStreamInferResponse)
+        try:
+            part, contents, failure = read_reply(data, pb.ModelStreamInferResponse)
+        except DecodeError as error:
+            raise ServerError(f"malformed reply: it is no ModelStreamInferResponse: {error}") from error
         if failure:
             raise ServerError(failure)
         number = part.parameters[PART].int64_param if PART in part.parameters else None

@@ -3,11 +3,13 @@
 Shape letters: B batch, T tokens, D d_model, H heads.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from polyhead_client.errors import ServerError
@@ -20,66 +22,179 @@ from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
 from polyhead_proto.outputs.attention import Weights
-from polyhead_proto.wire import ParsedReply, read_reply
+from polyhead_proto.wire import split
 
 Content = bytes | memoryview
 
-
-def parse_reply(data: bytes, kind: type[Message]) -> ParsedReply:
-    """Parse the reply to an inference request, with its contents as views of `data`.
-
-    Raises:
-        ServerError: The reply is malformed.
-    """
-    try:
-        return read_reply(data, kind)
-    except DecodeError as error:
-        raise ServerError(f"malformed reply: it is no {kind.DESCRIPTOR.name}: {error}") from error
+_RAW = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+_PARAMETERS = pb.ModelInferResponse.PARAMETERS_FIELD_NUMBER
+_PARAMETER: Any = GetMessageClass(
+    cast(Any, pb.ModelInferResponse.DESCRIPTOR).nested_types_by_name["ParametersEntry"]
+)
+_MOST_LAYOUTS = 256
 
 
-def read(
-    message: pb.ModelInferResponse,
-    contents: Sequence[Content],
-    batch: Batch,
-    requested: RequestedOutputs,
-) -> Results:
-    """Read a ModelInferResponse.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """What a reply says of its outputs, which fit the request."""
+
+    model: str
+    version: str
+    places: Sequence[tuple[SelectedOutput, int, str, tuple[int, ...]]]
+    """Of each requested output the index of its content, its datatype and shape."""
+    extents: Mapping[str, int]
+    """The size of each shape letter, which is the same in all outputs."""
+
+
+def read_message(data: bytes, batch: Batch, requested: RequestedOutputs) -> Results:
+    """Read the bytes of a ModelInferResponse.
+
+    What it says of its outputs is kept: it is the same in the next reply of its kind, but for timings.
 
     Args:
-        message: The reply, without its contents.
-        contents: The raw contents of its outputs.
+        data: The reply.
         batch: The inputs of the request.
         requested: The outputs of the request.
 
     Raises:
         ServerError: The reply does not match the request, or is malformed.
     """
-    reply = _Reply(message, contents, batch)
-    outputs = {output.name: output for output in requested.outputs}
-    # Neither is an output of a graph.
-    tokens, lengths = outputs.pop(TOKENS, None), outputs.pop(LENGTHS, None)
-    rows = None if tokens is None else reply.texts(tokens)
-    arrays = {name: reply.array(output) for name, output in outputs.items()}
-    counts = batch.lengths if lengths is None else reply.lengths(lengths)
+    try:
+        header, (contents, parameters) = split(data, _RAW, _PARAMETERS)
+        key = header, len(contents), batch.size, batch.tokens, batch.memory_tokens
+        if (layout := requested.layouts.get(key)) is None:
+            message = pb.ModelInferResponse.FromString(header)
+            layout = layout_of(message, len(contents), batch, requested)
+            if len(requested.layouts) >= _MOST_LAYOUTS:
+                requested.layouts.clear()
+            requested.layouts[key] = layout
+        entries = [_PARAMETER.FromString(each) for each in parameters]
+    except DecodeError as error:
+        raise ServerError(f"malformed reply: it is no ModelInferResponse: {error}") from error
+    return read(layout, {entry.key: entry.value for entry in entries}, contents, batch, requested)
+
+
+def layout_of(
+    message: pb.ModelInferResponse, count: int, batch: Batch, requested: RequestedOutputs
+) -> Layout:
+    """Check what a reply with so many contents says of its outputs.
+
+    Raises:
+        ServerError: The reply does not match the request, or is malformed.
+    """
+    names = [output.name for output in message.outputs]
+    if len(names) != count:
+        raise ServerError(f"malformed reply: {len(names)} outputs with {count} contents")
+    if len(set(names)) != len(names):
+        raise ServerError(f"malformed reply: an output comes twice in {names}")
+    sizes = {"B": batch.size, "T": batch.tokens, "S": batch.memory_tokens}
+    extents = {letter: size for letter, size in sizes.items() if size is not None}
+    places = []
+    for output in requested.outputs:
+        if output.name not in names:
+            raise ServerError(f"malformed reply: {output.name} is missing, there are {sorted(names)}")
+        index = names.index(output.name)
+        datatype, shape = message.outputs[index].datatype, tuple(message.outputs[index].shape)
+        if datatype not in output.datatypes:
+            raise ServerError(
+                f"malformed reply: {output.name} must be {' or '.join(output.datatypes)}, was {datatype}"
+            )
+        _check_shape(output, shape, extents)
+        if output.pruned_from:
+            extents.setdefault("H", output.pruned_from)
+        places.append((output, index, datatype, shape))
+    return Layout(
+        model=message.model_name,
+        version=message.model_version,
+        places=places,
+        extents=extents,
+    )
+
+
+def _check_shape(output: SelectedOutput, shape: tuple[int, ...], extents: dict[str, int]) -> None:
+    dims = output.dims
+    if len(shape) == len(dims):
+        expected = [
+            extents.setdefault(dim, extent) if isinstance(dim, str) else dim
+            for dim, extent in zip(dims, shape, strict=True)
+        ]
+        if list(shape) == expected:
+            return
+    spelled = [f"{dim}={extents[dim]}" if dim in extents else str(dim) for dim in dims]
+    raise ServerError(f"malformed reply: {output.name} must be [{', '.join(spelled)}], was {list(shape)}")
+
+
+def read(
+    layout: Layout,
+    parameters: Mapping[str, pb.InferParameter],
+    contents: Sequence[Content],
+    batch: Batch,
+    requested: RequestedOutputs,
+) -> Results:
+    """Read the contents of a reply.
+
+    Args:
+        layout: What it says of its outputs.
+        parameters: Its parameters, among them its timings.
+        contents: The raw contents.
+        batch: The inputs of the request.
+        requested: The outputs of the request.
+
+    Raises:
+        ServerError: The contents do not fit the layout.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    rows, counts = None, batch.lengths
+    for output, index, datatype, shape in layout.places:
+        if output.name == TOKENS:
+            rows = to_texts(TOKENS, shape, contents[index])
+            continue
+        array = to_array(output.name, datatype, shape, contents[index])
+        if output.name == LENGTHS:
+            counts = _checked(array, layout.extents.get("T"))
+        else:
+            arrays[output.name] = _restored(array, output) if output.declared.fractions else array
     if counts is None:
         raise RuntimeError("lengths must be requested with texts")
     if requested.weighted:
         _weight(arrays, requested)
-
     unpadder = Unpadder(batch, counts)
     return Results(
-        model=message.model_name,
-        version=message.model_version,
-        arrays={name: unpadder.output(arrays[name], output) for name, output in outputs.items()},
+        model=layout.model,
+        version=layout.version,
+        arrays={
+            output.name: unpadder.output(arrays[output.name], output)
+            for output in requested.outputs
+            if output.name in arrays
+        },
         tokens=None if rows is None else unpadder.tokens(rows),
         lengths=counts,
-        heads=reply.extents.get("H", 0),
+        heads=layout.extents.get("H", 0),
         timings={
-            name: message.parameters[name].int64_param
+            name: parameters[name].int64_param
             for name in TIMINGS
-            if name in message.parameters and message.parameters[name].HasField("int64_param")
+            if name in parameters and parameters[name].HasField("int64_param")
         },
     )
+
+
+def _checked(lengths: NDArray[Any], tokens: int | None) -> NDArray[Any]:
+    if lengths.min() < 0 or (tokens is not None and lengths.max() > tokens):
+        raise ServerError(f"malformed reply: lengths {lengths.tolist()} for {tokens} tokens")
+    return lengths
+
+
+def _restored(array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
+    """Return weights or probabilities as FP32, with zeros for heads that were pruned."""
+    if array.dtype == np.uint8:
+        array = np.asarray(array / np.float32(255), np.float32)
+    array = array.astype(np.float32, copy=False)
+    if not output.pruned_from:
+        return array
+    batch, _, *rest = array.shape
+    whole = np.zeros((batch, output.pruned_from, *rest), array.dtype)
+    whole[:, list(output.tensor.heads or ())] = array
+    return whole
 
 
 def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> None:
@@ -92,81 +207,6 @@ def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> Non
         of_layer = arrays[norms.name].take(norms.layers.index(output.layers[0]), norms.tensor.layer_axis)
         out = weights if weights.flags.writeable else None
         arrays[output.name] = norm_weighted(weights, of_layer, out=out)
-
-
-class _Reply:
-    """The outputs of a reply by name. A shape letter has the same size in all of them."""
-
-    def __init__(self, message: pb.ModelInferResponse, raw_contents: Sequence[Content], batch: Batch) -> None:
-        sizes = {"B": batch.size, "T": batch.tokens, "S": batch.memory_tokens}
-        self.extents = {letter: size for letter, size in sizes.items() if size is not None}
-        outputs, contents = len(message.outputs), len(raw_contents)
-        if outputs != contents:
-            raise ServerError(f"malformed reply: {outputs} outputs with {contents} contents")
-        self._outputs = {
-            output.name: (output.datatype, tuple(output.shape), index)
-            for index, output in enumerate(message.outputs)
-        }
-        if len(self._outputs) != len(message.outputs):
-            raise ServerError(
-                f"malformed reply: an output comes twice in {[o.name for o in message.outputs]}"
-            )
-        self._contents = raw_contents
-
-    def texts(self, output: SelectedOutput) -> list[list[str]]:
-        datatype, shape, raw = self._raw(output.name)
-        rows = to_texts(output.name, datatype, shape, raw, batch=self.extents["B"])
-        self._check(output, shape)
-        return rows
-
-    def lengths(self, output: SelectedOutput) -> NDArray[Any]:
-        lengths = self.array(output)
-        if lengths.min() < 0 or ("T" in self.extents and lengths.max() > self.extents["T"]):
-            raise ServerError(
-                f"malformed reply: lengths {lengths.tolist()} for {self.extents.get('T')} tokens"
-            )
-        return lengths
-
-    def array(self, output: SelectedOutput) -> NDArray[Any]:
-        datatype, shape, raw = self._raw(output.name)
-        if datatype not in output.datatypes:
-            raise ServerError(
-                f"malformed reply: {output.name} must be {' or '.join(output.datatypes)}, was {datatype}"
-            )
-        self._check(output, shape)
-        array = to_array(output.name, datatype, shape, raw)
-        if not output.declared.fractions:
-            return array
-        if array.dtype == np.uint8:
-            array = np.asarray(array / np.float32(255), np.float32)
-        array = array.astype(np.float32, copy=False)
-        return self._with_pruned(array, output) if output.pruned_from else array
-
-    def _with_pruned(self, array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
-        """Put heads in their places: [B, H of the layer, …] → [B, H, …], 0 for those that were pruned."""
-        batch, _, *rest = array.shape
-        whole = np.zeros((batch, output.pruned_from, *rest), array.dtype)
-        whole[:, list(output.tensor.heads or ())] = array
-        self.extents.setdefault("H", output.pruned_from)
-        return whole
-
-    def _raw(self, name: str) -> tuple[str, tuple[int, ...], Content]:
-        if name not in self._outputs:
-            raise ServerError(f"malformed reply: {name} is missing, there are {sorted(self._outputs)}")
-        datatype, shape, index = self._outputs[name]
-        return datatype, shape, self._contents[index]
-
-    def _check(self, output: SelectedOutput, shape: tuple[int, ...]) -> None:
-        dims = output.dims
-        if len(shape) == len(dims):
-            expected = [
-                self.extents.setdefault(dim, extent) if isinstance(dim, str) else dim
-                for dim, extent in zip(dims, shape, strict=True)
-            ]
-            if list(shape) == expected:
-                return
-        spelled = [f"{dim}={self.extents[dim]}" if dim in self.extents else str(dim) for dim in dims]
-        raise ServerError(f"malformed reply: {output.name} must be [{', '.join(spelled)}], was {list(shape)}")
 
 
 class Unpadder:

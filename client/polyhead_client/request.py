@@ -1,6 +1,7 @@
 """Build the request of an `encode`."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 from google.protobuf.message import EncodeError, Message
 
@@ -8,6 +9,7 @@ from polyhead_client.errors import TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.requested import RequestedOutputs
+from polyhead_client.tensors import InputTensor
 from polyhead_proto import messages as pb
 from polyhead_proto.names import PARTS, PROMPT_NAME, TRUNCATE
 from polyhead_proto.wire import write_varint
@@ -15,6 +17,7 @@ from polyhead_proto.wire import write_varint
 # Names, shapes and timings. An estimate that is too small only costs a rejected call.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
 _LARGEST_MESSAGE = 2**31 - 1
+_MOST_HEADERS = 256
 _RAW_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 
 
@@ -30,6 +33,8 @@ class EncodeTemplate:
     """Whether to truncate texts that are too long."""
     prompt_name: str | None
     """The prompt to put before texts; None means the model's default, empty none."""
+    headers: dict[Hashable, bytes] = field(default_factory=dict)
+    """What requests begin with, by the forms of their inputs."""
 
 
 def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> bytes:
@@ -43,7 +48,26 @@ def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> byt
     Raises:
         TooLarge: The request exceeds the server's limit.
     """
-    info, requested = template.info, template.requested
+    info, tensors = template.info, batch.tensors
+    form = (parts, *[(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors])
+    if (header := template.headers.get(form)) is None:
+        if len(template.headers) >= _MOST_HEADERS:
+            template.headers.clear()
+        header = template.headers[form] = serialise(_header(template, tensors, parts=parts))
+    # What protobuf would write, which copies each tensor three times.
+    pieces: list[bytes | memoryview] = [header]
+    for tensor in tensors:
+        pieces += (_RAW_TAG, write_varint(len(tensor.raw)), tensor.raw)
+    size, limit = sum(map(len, pieces)), info.max_request_bytes or _LARGEST_MESSAGE
+    if size > min(limit, _LARGEST_MESSAGE):
+        raise TooLarge(
+            f"the request has {size} bytes, {info.name} takes at most {limit}: send fewer sequences a call"
+        )
+    return b"".join(pieces)
+
+
+def _header(template: EncodeTemplate, tensors: Sequence[InputTensor], *, parts: bool) -> pb.ModelInferRequest:
+    """Return all of a request but the contents of its inputs."""
     parameters = {
         name: pb.InferParameter(bool_param=True)
         for name, wanted in ((TRUNCATE, template.truncate), (PARTS, parts))
@@ -51,15 +75,15 @@ def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> byt
     }
     if template.prompt_name is not None:
         parameters[PROMPT_NAME] = pb.InferParameter(string_param=template.prompt_name)
-    message = pb.ModelInferRequest(
-        model_name=info.name,
+    return pb.ModelInferRequest(
+        model_name=template.info.name,
         model_version=template.version,
         parameters=parameters,
         inputs=[
             pb.ModelInferRequest.InferInputTensor(
                 name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
             )
-            for tensor in batch.tensors
+            for tensor in tensors
         ],
         outputs=[
             pb.ModelInferRequest.InferRequestedOutputTensor(
@@ -71,19 +95,9 @@ def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> byt
                     for name, value in output.parameters
                 },
             )
-            for output in requested.outputs
+            for output in template.requested.outputs
         ],
     )
-    # What protobuf would write, which copies each tensor three times.
-    pieces: list[bytes | memoryview] = [serialise(message)]
-    for tensor in batch.tensors:
-        pieces += (_RAW_TAG, write_varint(len(tensor.raw)), tensor.raw)
-    size, limit = sum(map(len, pieces)), info.max_request_bytes or _LARGEST_MESSAGE
-    if size > min(limit, _LARGEST_MESSAGE):
-        raise TooLarge(
-            f"the request has {size} bytes, {info.name} takes at most {limit}: send fewer sequences a call"
-        )
-    return b"".join(pieces)
 
 
 def reply_bytes(

@@ -3,9 +3,10 @@
 Shape letters: B batch, T tokens, S tokens of a memory, H heads.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DTYPE, LOGITS
@@ -29,7 +30,7 @@ class SelectedOutput:
     pruned_from: int = 0
     """H, where the reply has the heads that pruning left, and not a choice of them; otherwise 0."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name in the request and the reply."""
         return self.tensor.name
@@ -82,6 +83,8 @@ class RequestedOutputs:
     """Whether to return attention norm-weighted."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
     """See `Encoding`."""
+    layouts: dict[Hashable, Any] = field(default_factory=dict)
+    """What replies say of them, by the fields in which they say it."""
 
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""

@@ -71,19 +71,15 @@ def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memory
         raise ServerError(f"malformed reply: {error}") from None
 
 
-def to_texts(
-    name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview, *, batch: int
-) -> list[list[str]]:
-    """Read the rows of a BYTES output [B, T], where B must be `batch`.
+def to_texts(name: str, shape: Sequence[int], raw: bytes | memoryview) -> list[list[str]]:
+    """Read the rows of a BYTES output [B, T].
 
     Raises:
-        ServerError: The output is anything else, or the bytes do not fit the shape.
+        ServerError: The bytes do not fit the shape.
     """
-    if datatype != "BYTES" or len(shape) != 2 or shape[0] != batch:
-        raise ServerError(f"malformed reply: {name} must be BYTES [{batch}, T], was {datatype} {list(shape)}")
     try:
         elements = datatypes.unpack_strings(name, shape, raw)
     except ValueError as error:
         raise ServerError(f"malformed reply: {error}") from None
     texts, columns = [element.decode(errors="replace") for element in elements], shape[1]
-    return [texts[row * columns : (row + 1) * columns] for row in range(batch)]
+    return [texts[row * columns : (row + 1) * columns] for row in range(shape[0])]

@@ -9,7 +9,7 @@ from tests.mutations import mutations
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import prepare
 from polyhead_client.parts import Assembly
-from polyhead_client.reply import parse_reply, read
+from polyhead_client.reply import read_message
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
 from polyhead_proto.tensors import TensorSpec
@@ -48,8 +48,7 @@ def test_a_damaged_reply_gives_the_arrays_that_it_holds_or_an_error() -> None:
     whole = reply([*ARRAYS], parameters={"queue_ns": pb.InferParameter(int64_param=5)})
     for data in mutations(whole.SerializeToString(), 10_000):
         try:
-            message, contents, _ = parse_reply(data, pb.ModelInferResponse)
-            arrays = read(message, contents, BATCH, REQUESTED).arrays
+            arrays = read_message(data, BATCH, REQUESTED).arrays
         except ServerError:
             seen["refused"] += 1
             continue

@@ -225,7 +225,7 @@ class Inference:
         make = partial(self._reader, request, template, model, deadline, streamed)
         try:
             # A header may hold much to check, so one that is new never is on the event loop.
-            if template is None or max(request.size, template.work_bytes) >= LARGE:
+            if template is None or template.work(request) >= LARGE:
                 return await self._in_worker(make)
             return make()
         except RequestError as error:

@@ -22,7 +22,7 @@ from polyhead_server.inference.inputs import RequestInput, check_inputs
 from polyhead_server.inference.outputs import RequestedOutput, requested_outputs
 from polyhead_server.inference.parameters import RequestParameters, read_request_parameters
 from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
-from polyhead_server.inference.wire import LARGE, InferRequest
+from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import DynamicAxes, Size, dynamic_axes_of, measure
@@ -36,6 +36,9 @@ _MOST_FILLED = 1024
 """Elements of inputs that are missing, which a template keeps."""
 _MAX_LAYOUTS = 2048
 """Of all templates together: each takes a few KiB for a graph with many outputs, and keeps its template."""
+
+_TOKENISING = 1024
+"""Bytes that are copied in the time in which a byte of text is tokenised, about: 0.2 µs."""
 
 LayoutAt = Callable[["RequestTemplate", int], ReplyLayout]
 """`layout_at` with settings."""
@@ -72,6 +75,13 @@ class RequestTemplate:
     """What `measure` gives; None where it follows from the data."""
     work_bytes: int
     """What reading a request costs beyond its own bytes, in bytes to copy."""
+    work_factor: int
+    """What reading a byte of its contents costs, likewise."""
+
+    def work(self, request: InferRequest) -> int:
+        """Return what reading a request costs, in bytes to copy."""
+        contents = request.size - len(request.header)
+        return max(request.size, self.work_bytes + self.work_factor * contents)
 
     def learn(self, layout: ReplyLayout, feeds: Mapping[str, NDArray[Any]]) -> "RequestTemplate":
         """Return the template with what all its requests share, given the layout and inputs of one."""
@@ -108,9 +118,10 @@ def make_template(
     extras = frozenset(output.spec.name for output in outputs if declared(output.spec).made)
     has_texts = any(output.spec.is_text for output in outputs)
     prompt, form = prompt_of(parameters.prompt_name, signature, is_text=TEXT in given)
-    work_bytes = LARGE  # tokenising costs more than a hop to another thread, whatever the length of the text
     if signature.length in sizes and not has_texts:
-        work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
+        work_bytes, work_factor = sum(math.prod(spec.left_out_at(sizes)) for spec in missing), 1
+    else:
+        work_bytes, work_factor = _TOKENISING * len(prompt), _TOKENISING
     return RequestTemplate(
         model=model,
         dynamic=dynamic_axes_of(signature),
@@ -125,6 +136,7 @@ def make_template(
         extras=extras,
         has_texts=has_texts,
         work_bytes=work_bytes,
+        work_factor=work_factor,
     )
 
 
