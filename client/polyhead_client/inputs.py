@@ -143,7 +143,7 @@ class Batch:
     def text_bytes(self) -> int:
         """The bytes of the longest text, or pair of texts; 0 for token ids and vectors."""
         columns = [field.rows for field in self.fields if isinstance(field, Texts)]
-        return max((sum(map(len, texts)) for texts in zip(*columns, strict=True)), default=0)
+        return max([sum(map(len, texts)) for texts in zip(*columns, strict=True)], default=0)
 
     @cached_property
     def memory_tokens(self) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,30 +44,47 @@ def halves(part: slice) -> list[slice]:
     return [slice(part.start, middle), slice(middle, part.stop)]
 
 
+class _Extent(NamedTuple):
+    """The sequences of a request, and what the longest of them take."""
+
+    size: int
+    tokens: int
+    memory: int
+    row_bytes: int
+
+    def joined(self, other: "_Extent") -> "_Extent":
+        longest = (max(pair) for pair in zip(self[1:], other[1:], strict=True))
+        return _Extent(self.size + other.size, *longest)
+
+
 def _split(
     info: ModelInfo, batch: Batch, requested: RequestedOutputs, *, largest_reply: int | None
 ) -> Iterator[slice]:
-    start, longest, longest_memory, largest = 0, 0, 0, 0
-    counts = _row_lengths(batch)
-    memory_counts = batch.memory_row_lengths or [0] * len(counts)
-    for index, (count, memory_count, own_bytes) in enumerate(
-        zip(counts, memory_counts, batch.bytes_by_row, strict=True)
-    ):
-        size, tokens, memory = index + 1 - start, max(longest, count), max(longest_memory, memory_count)
-        row_bytes = max(largest, own_bytes)
-        reply = reply_bytes(
-            requested, size=size, tokens=None if batch.lengths is None else tokens, memory=memory
+    counts, row_bytes = _row_lengths(batch), batch.bytes_by_row
+    memory_counts = batch.memory_row_lengths or [0] * batch.size
+
+    def exceeds(part: _Extent) -> bool:
+        """Return whether a request with these sequences exceeds a limit."""
+        tokens = None if batch.lengths is None else part.tokens
+        of_each = (
+            (part.size, info.max_batch_size),
+            (part.size * part.row_bytes, info.max_request_bytes),
+            (part.size * max(part.tokens, part.memory), info.max_request_tokens),
+            (reply_bytes(requested, size=part.size, tokens=tokens, memory=part.memory), largest_reply),
         )
-        if size > 1 and (
-            _over(size, info.max_batch_size)
-            or _over(size * row_bytes, info.max_request_bytes)
-            or _over(size * max(tokens, memory), info.max_request_tokens)
-            or _over(reply, largest_reply)
-        ):
+        return any(limit is not None and value > limit for value, limit in of_each)
+
+    if not exceeds(_Extent(batch.size, max(counts), max(memory_counts), max(row_bytes))):
+        yield slice(0, batch.size)
+        return
+    start, part = 0, _Extent(0, 0, 0, 0)
+    for index, each in enumerate(zip(counts, memory_counts, row_bytes, strict=True)):
+        longer = part.joined(_Extent(1, *each))
+        if part.size and exceeds(longer):
             yield slice(start, index)
-            start, tokens, memory, row_bytes = index, count, memory_count, own_bytes
-        longest, longest_memory, largest = tokens, memory, row_bytes
-    yield slice(start, len(counts))
+            start, longer = index, _Extent(1, *each)
+        part = longer
+    yield slice(start, batch.size)
 
 
 def _row_lengths(batch: Batch) -> list[int]:
@@ -75,10 +92,6 @@ def _row_lengths(batch: Batch) -> list[int]:
     if batch.lengths is None:
         return [0] * batch.size
     return [len(row) for row in batch.fields[0].rows]
-
-
-def _over(value: int, limit: int | None) -> bool:
-    return limit is not None and value > limit
 
 
 @contextmanager

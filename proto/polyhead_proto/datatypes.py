@@ -65,7 +65,10 @@ def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memory
 
 def pack_strings(elements: Iterable[bytes]) -> bytes:
     """Encode the elements of a BYTES tensor as raw contents."""
-    return b"".join(part for element in elements for part in (_LENGTH.pack(len(element)), element))
+    parts: list[bytes] = []
+    for element in elements:
+        parts += (_LENGTH.pack(len(element)), element)
+    return b"".join(parts)
 
 
 def unpack_strings(name: str, shape: Sequence[int], raw: bytes | memoryview) -> list[bytes]:

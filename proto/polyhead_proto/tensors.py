@@ -153,7 +153,7 @@ class TensorSpec:
 
     def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape, given the sizes of the axes that vary."""
-        return tuple(self.sizes.get(letter) or sizes[letter] for letter in self.axes)
+        return tuple([self.sizes.get(letter) or sizes[letter] for letter in self.axes])
 
     def cut(self, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
         """Cut an array to these sizes, by letter. The result is a view."""

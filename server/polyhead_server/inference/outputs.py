@@ -41,8 +41,8 @@ class RequestedOutput:
     ranges: Mapping[int, Ranges] = field(default_factory=dict)
     """Of vectors, by number of dimensions: what quantising them needs."""
 
-    def layout(self, *, sizes: Mapping[str, int], text_bytes: Mapping[str, int]) -> "OutputLayout":
-        """Work out the shape and the bytes of an output; those of texts are given.
+    def layout(self, sizes: Mapping[str, int]) -> "OutputLayout":
+        """Work out the shape and the bytes of an output, given the sizes of axes; texts count as empty.
 
         Raises:
             InvalidRequestError: An index is out of range.
@@ -65,11 +65,7 @@ class RequestedOutput:
             parameter = f"parameter {PRECISION} of output {spec.name}"
             ranges = ranges_of(self.ranges, self.precision, shape[-1], parameter)
             shape[-1] = numbers_of(self.precision, shape[-1])
-        size = (
-            text_bytes.get(spec.name, 0)
-            if spec.is_text
-            else math.prod(shape) * DTYPES[self.datatype].itemsize
-        )
+        size = 0 if spec.is_text else math.prod(shape) * DTYPES[self.datatype].itemsize
         return OutputLayout(
             spec=spec,
             datatype=self.datatype,

@@ -103,8 +103,7 @@ def read(
         template = template.learn(layout, feeds)
     extras = _extras(feeds, made, template) if template.extras else {}
     if template.has_texts:
-        text_bytes = {name: len(content) for name, content in extras.items() if isinstance(content, bytes)}
-        layout = layout_at(template, tokens, text_bytes, settings=settings)
+        layout = layout.with_texts({TOKENS: len(extras[TOKENS])})
     parts = None
     if parameters.parts:
         parts = parts_of(
@@ -186,6 +185,6 @@ def _extras(
             rows = made.tokens if made else tokeniser.tokens_of(feeds[ids.name], feeds[lengths.name])
             width = feeds[ids.name].shape[1]
             extras[TOKENS] = pack_strings(
-                text.encode() for row in rows for text in (*row, *[""] * (width - len(row)))
+                [text.encode() for row in rows for text in (*row, *[""] * (width - len(row)))]
             )
     return extras

@@ -65,6 +65,19 @@ class ReplyLayout:
     computed_bytes: int
     """Of all that the graph gives for it."""
 
+    def with_texts(self, sizes: Mapping[str, int]) -> "ReplyLayout":
+        """Return it with the bytes of its outputs of texts, by name, of which it has none."""
+        added = sum([size + len(write_varint(size)) - 1 for size in sizes.values()])
+        return replace(
+            self,
+            outputs=[
+                replace(output, bytes=sizes[output.spec.name]) if output.spec.name in sizes else output
+                for output in self.outputs
+            ],
+            size=self.size + added,
+            work_bytes=self.work_bytes + sum(sizes.values()),
+        )
+
 
 @dataclass(kw_only=True, slots=True)
 class InferReply:
@@ -87,14 +100,13 @@ def layout_of_reply(
     *,
     sizes: Mapping[str, int],
     signature: Signature,
-    text_bytes: Mapping[str, int],
 ) -> ReplyLayout:
-    """Work out every output of a reply, given the sizes of the axes that vary, and the bytes of texts.
+    """Work out every output of a reply, given the sizes of the axes that vary; texts count as empty.
 
     Raises:
         InvalidRequestError: A query is out of range.
     """
-    layouts = [output.layout(sizes=sizes, text_bytes=text_bytes) for output in outputs]
+    layouts = [output.layout(sizes) for output in outputs]
     header = pb.ModelInferResponse(
         model_name=signature.name,
         model_version=str(signature.version),

@@ -165,7 +165,6 @@ def prompt_of(name: str | None, signature: Signature, *, is_text: bool) -> tuple
 def layout_at(
     template: RequestTemplate,
     tokens: int,
-    text_bytes: Mapping[str, int] | None = None,
     *,
     settings: Settings,
 ) -> ReplyLayout:
@@ -174,7 +173,6 @@ def layout_at(
     Args:
         template: The request's.
         tokens: Its T.
-        text_bytes: Those of outputs of texts; None until they are known.
         settings: The server's limits.
 
     Raises:
@@ -184,7 +182,7 @@ def layout_at(
     signature = template.model.signature
     sizes = {**template.sizes, signature.length: tokens}
     _check_work(sizes, signature, settings)
-    return layout_of_reply(template.outputs, sizes=sizes, signature=signature, text_bytes=text_bytes or {})
+    return layout_of_reply(template.outputs, sizes=sizes, signature=signature)
 
 
 def _check_work(sizes: Mapping[str, int], signature: Signature, settings: Settings) -> None:

@@ -112,7 +112,11 @@ class Signature:
 
     def feed(self, role: str) -> TensorSpec | None:
         """Return the first of the graph's inputs that has a role."""
-        return next((spec for spec in self.feeds if spec.role == role), None)
+        return self._feeds_by_role.get(role)
+
+    @cached_property
+    def _feeds_by_role(self) -> Mapping[str, TensorSpec]:
+        return {spec.role: spec for spec in reversed(self.feeds)}
 
     @property
     def max_tokens(self) -> int | None:

@@ -45,7 +45,7 @@ def laid_out(repository: Path, graph: GraphName, names: Sequence[str]) -> ReplyL
         OutputParameters(),
         signature,
     )
-    return layout_of_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature, text_bytes={})
+    return layout_of_reply(outputs, sizes={"B": 3, "T": 7}, signature=signature)
 
 
 def arrays(outputs: Sequence[OutputLayout]) -> list[np.ndarray[Any, Any]]:
