@@ -1,7 +1,5 @@
 from .aio import AsyncClient as AsyncClient
 from .client import Client as Client
-from .contacts import Contact as Contact
-from .contacts import strongest_contacts as strongest_contacts
 from .directions import Direction as Direction
 from .edges import Edge as Edge
 from .edges import strongest_edges as strongest_edges
@@ -17,11 +15,6 @@ from .errors import ServerError as ServerError
 from .errors import TooLarge as TooLarge
 from .errors import Unavailable as Unavailable
 from .errors import Unsupported as Unsupported
-from .evidence import EvidencePair as EvidencePair
-from .evidence import TextToken as TextToken
-from .insight import HeadScores as HeadScores
-from .insight import TopKeys as TopKeys
-from .insight import norm_weighted as norm_weighted
 from .late import MatchedText as MatchedText
 from .late import TokenMatch as TokenMatch
 from .models import Duration as Duration
@@ -29,11 +22,18 @@ from .models import ModelInfo as ModelInfo
 from .models import ModelStatistics as ModelStatistics
 from .models import ServedModel as ServedModel
 from .models import ServerInfo as ServerInfo
+from .outputs import Contact as Contact
+from .outputs import EvidencePair as EvidencePair
+from .outputs import HeadScores as HeadScores
+from .outputs import SparseVectors as SparseVectors
+from .outputs import TextToken as TextToken
+from .outputs import TopKeys as TopKeys
+from .outputs import norm_weighted as norm_weighted
+from .outputs import strongest_contacts as strongest_contacts
 from .places import Edit as Edit
 from .places import Place as Place
 from .scoring import LabelScore as LabelScore
 from .scoring import RankedText as RankedText
-from .sparse import SparseVectors as SparseVectors
 from .tagging import Entity as Entity
 from .tracing import Trace as Trace
 

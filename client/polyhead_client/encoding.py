@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import labelled
 from polyhead_client.archive import read_format, write_npz
 from polyhead_client.edges import BOUNDARY_TOKENS
 from polyhead_client.frozen import Picklable
-from polyhead_client.insight import HeadScores, TopKeys
-from polyhead_client.notebook import finite, heat_map, labels, numbers, shape_of, strip
+from polyhead_client.notebook import finite, heat_map, labels, strip
 from polyhead_client.padding import Arrays
 from polyhead_client.places import Edits, Reads
-from polyhead_client.sparse import SparseVectors
+from polyhead_proto import labelled
 from polyhead_proto.datatypes import Precision
+from polyhead_proto.labelled import numbers, shape_of
 from polyhead_proto.outputs import DECLARED
+from polyhead_proto.outputs.head_scores import HeadScores
 from polyhead_proto.outputs.pooled import VectorPrecision
+from polyhead_proto.outputs.sparse import SparseVectors
+from polyhead_proto.outputs.top_keys import TopKeys
 from polyhead_proto.wants import Indices
 
 if TYPE_CHECKING:

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 
 from polyhead_client.encoding import Encoding
-from polyhead_proto.outputs.evidence import EvidencePair, TextToken, evidence_layers, evidence_of
-
-__all__ = ["EvidencePair", "TextToken", "evidence_in"]
+from polyhead_proto.outputs.evidence import EvidencePair, evidence_layers, evidence_of
 
 
 def evidence_in(encoding: Encoding, count: int) -> tuple[EvidencePair, ...]:

@@ -3,7 +3,7 @@
 Shape letters: T tokens, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -13,32 +13,10 @@ from numpy.typing import NDArray
 MOST_SHOWN = 32
 """The most tokens on either side of a map."""
 
-_MOST_LENGTHS = 6
 _STYLE = "border: 0; padding: 2px 4px; font: 12px sans-serif; text-align: left;"
 _UPRIGHT = f"{_STYLE} writing-mode: vertical-rl;"
 _COLOUR = "37, 99, 235"
 """Red, green and blue of the largest weight; smaller ones let a light or dark page shine through."""
-
-
-def shape_of(value: Any) -> str:
-    """Say the shape of an array, of a list of arrays, or of the arrays of layers, in a few words."""
-    if isinstance(value, Mapping):
-        layers = f"layer{'s' * (len(value) > 1)} {numbers(list(value))}"
-        return f"{shape_of(next(iter(value.values())))} of {layers}"
-    if not isinstance(value, list):
-        return str(list(value.shape))
-    sides = zip(*(item.shape for item in value), strict=True)
-    found = [f"{min(side)}" if min(side) == max(side) else f"{min(side)}–{max(side)}" for side in sides]
-    return f"{len(value)} × [{', '.join(found)}]"
-
-
-def numbers(values: Sequence[int]) -> str:
-    """Write numbers in few characters: 0, 3 or 0–11."""
-    first, last = values[0], values[-1]
-    if len(values) > 2 and list(values) == list(range(first, last + 1)):
-        return f"{first}–{last}"
-    shown = ", ".join(map(str, values[:_MOST_LENGTHS]))
-    return shown + (", …" if len(values) > _MOST_LENGTHS else "")
 
 
 def heat_map(title: str, weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str]) -> str:

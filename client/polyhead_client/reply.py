@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from polyhead_client.errors import ServerError
 from polyhead_client.inputs import Batch
-from polyhead_client.insight import norm_weighted
 from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_client.results import Results
 from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import restored
 from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
 from polyhead_proto.outputs.attention import Weights
+from polyhead_proto.outputs.value_norms import norm_weighted
 from polyhead_proto.wire import split
 
 Content = bytes | memoryview
@@ -186,9 +187,7 @@ def _checked(lengths: NDArray[Any], tokens: int | None) -> NDArray[Any]:
 
 def _restored(array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
     """Return weights or probabilities as FP32, with zeros for heads that were pruned."""
-    if array.dtype == np.uint8:
-        array = np.asarray(array / np.float32(255), np.float32)
-    array = array.astype(np.float32, copy=False)
+    array = restored(array)
     if not output.pruned_from:
         return array
     batch, _, *rest = array.shape

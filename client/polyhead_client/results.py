@@ -11,10 +11,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
-from polyhead_client.insight import HeadScores
 from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
-from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES
+from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 
 _NONE: Mapping[str, Any] = MappingProxyType({"output": None, "pooled": None, "attention": None})
 """The fields of `Encoding` without a default."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from numpy.typing import NDArray
 
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.evidence import EvidencePair
+from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_proto.outputs.logits import ScoreActivation, best_first, scores_of
 from polyhead_proto.wants import check_count, check_flag
 

@@ -63,6 +63,24 @@ def to_array(name: str, datatype: str, shape: Sequence[int], raw: bytes | memory
     return array
 
 
+def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
+    """Convert an output to its datatype; UINT8 is fractions × 255, rounded, and 0 for NaN."""
+    if datatype == "UINT8" and array.dtype != np.uint8:
+        scaled = np.rint(array * np.float32(255))
+        return np.fmin(np.fmax(scaled, 0), 255).astype(np.uint8)
+    if datatype != "FP16":
+        return array.astype(DTYPES[datatype], copy=False)
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16, copy=False)
+
+
+def restored(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Return fractions that came as any `Precision` as FP32."""
+    if array.dtype == np.uint8:
+        array = np.asarray(array / np.float32(255), np.float32)
+    return array.astype(np.float32, copy=False)
+
+
 def pack_strings(elements: Iterable[bytes]) -> bytes:
     """Encode the elements of a BYTES tensor as raw contents."""
     parts: list[bytes] = []

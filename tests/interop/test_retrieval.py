@@ -10,7 +10,7 @@ from tests.numerics import close
 from tests.server.http.conftest import OverHttp
 
 from polyhead_client import Client
-from polyhead_server.inference.outputs import normalised
+from polyhead_proto.outputs.pooled import normalised
 
 QUERY = "the cat"
 SHORT = ["a dog sat on the mat", "i saw that", "the big cat"]

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyhead_proto import FILE
-from polyhead_proto.datatypes import DTYPES, pack_strings, to_array, triton_type, unpack_strings
+from polyhead_proto.datatypes import DTYPES, convert, pack_strings, to_array, triton_type, unpack_strings
+
+WEIGHTS = np.random.default_rng(0).random((2, 4, 5, 5), np.float32)
 
 
 def test_every_datatype_is_one_of_the_protocols() -> None:
@@ -81,3 +83,25 @@ def test_junk_is_read_whole_or_refused(raw: bytes, count: int) -> None:
         return
     assert len(elements) == count
     assert sum(map(len, elements)) + 4 * count == len(raw)
+
+
+def test_half_precision_is_numpy_s_and_overflow_is_infinite() -> None:
+    np.testing.assert_array_equal(convert(WEIGHTS, "FP16"), WEIGHTS.astype(np.float16))
+    assert np.isposinf(convert(np.array([1e30], np.float32), "FP16"))
+
+
+def test_bytes_are_off_by_half_a_step_at_most() -> None:
+    scaled = convert(WEIGHTS, "UINT8")
+
+    assert scaled.dtype == np.uint8
+    assert np.abs(scaled / 255 - WEIGHTS).max() <= 1 / 510 + 1e-7
+
+
+def test_bytes_of_what_is_no_weight_stay_in_range() -> None:
+    odd = np.array([np.nan, -1, 2, np.inf, -np.inf, 0, 1], np.float32)
+
+    assert convert(odd, "UINT8").tolist() == [0, 0, 255, 255, 0, 0, 255]
+
+
+def test_full_precision_is_not_copied() -> None:
+    assert convert(WEIGHTS, "FP32") is WEIGHTS

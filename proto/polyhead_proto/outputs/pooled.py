@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polyhead_proto.names import DIMENSIONS, POOLED, PRECISION
 from polyhead_proto.wants import Output, read_choice
@@ -28,6 +31,10 @@ DATATYPES: Mapping[VectorPrecision, str] = MappingProxyType(
 """The datatype of each."""
 
 
+Ranges: TypeAlias = NDArray[np.float32]
+"""[2, d]: the least and the largest value of each dimension."""
+
+
 def numbers_of(precision: VectorPrecision, dimensions: int) -> int:
     """Return how many numbers a vector has: one for each dimension, or for eight."""
     return dimensions if precision in {"int8", "uint8"} else -(-dimensions // 8)
@@ -51,3 +58,25 @@ def doubt(model: str, dimensions: int, width: int | None, trained: Sequence[int]
         f"{model} {known} trained to have its vectors cut (Matryoshka): {dimensions} dimensions may compare "
         "much worse"
     )
+
+
+def normalised(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Scale vectors [B, d] to length 1; one of zeros stays."""
+    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
+    return np.asarray(vectors / np.maximum(norms, np.finfo(vectors.dtype).tiny))
+
+
+def quantised(vectors: NDArray[Any], precision: VectorPrecision, ranges: Ranges | None) -> NDArray[Any]:
+    """Return vectors [B, d] as sentence-transformers' `quantize_embeddings` does; NaN as the least value.
+
+    With ranges, [B, d]: 256 levels from the least to the largest value of each dimension, from -128 or 0.
+    Without, [B, ⌈d/8⌉]: a bit for each positive number, the first of eight the highest, less 128 as `binary`.
+    """
+    if ranges is None:
+        levels = np.packbits(vectors > 0, axis=-1)
+    else:
+        least, largest = ranges
+        steps = (largest - least) / np.float32(255)
+        found = np.floor((vectors - least) / np.where(steps == 0, np.float32(1), steps))
+        levels = np.fmin(np.fmax(found, 0), 255).astype(np.uint8)
+    return levels if precision in {"uint8", "ubinary"} else (levels ^ np.uint8(128)).view(np.int8)

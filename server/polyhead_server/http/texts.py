@@ -15,7 +15,7 @@ from polyhead_proto import names
 from polyhead_proto.datatypes import unpack_strings
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
 from polyhead_proto.outputs.logits import best_first, scores_of
-from polyhead_proto.outputs.pooled import VectorPrecision
+from polyhead_proto.outputs.pooled import VectorPrecision, normalised
 from polyhead_proto.outputs.sparse import SPARSE_INDICES, SPARSE_VALUES
 from polyhead_proto.outputs.value_norms import VALUE_NORMS
 from polyhead_server.errors import InvalidRequestError, listed
@@ -24,7 +24,7 @@ from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, m
 from polyhead_server.http.dialects import PROMPTS, EmbeddingOptions, RankingOptions, VectorOptions
 from polyhead_server.http.fields import MOST_PAIRS
 from polyhead_server.http.tasks import cheapest, has, named, output_of, scores_pairs
-from polyhead_server.inference.outputs import normalised, ranges_of
+from polyhead_server.inference.outputs import ranges_of
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.repository.signature import Signature
 

@@ -8,22 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DTYPE, HEADS, LAYERS, PRECISION
 from polyhead_proto.outputs import declared
-from polyhead_proto.outputs.pooled import DATATYPES, VectorPrecision, numbers_of
+from polyhead_proto.outputs.pooled import (
+    DATATYPES,
+    Ranges,
+    VectorPrecision,
+    normalised,
+    numbers_of,
+    quantised,
+)
 from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import InvalidRequestError, listed, quoted
 from polyhead_server.inference.parameters import OutputParameters, Selector, read_output_parameters
 from polyhead_server.repository.signature import Signature
-
-Ranges = NDArray[np.float32]
-"""[2, d]: the least and the largest value of each dimension."""
-
 
 _CONVERTING = 16
 """Bytes that are copied in the time in which one byte of another datatype is made."""
@@ -152,17 +154,6 @@ def select(array: NDArray[Any], selection: Mapping[int, Sequence[int]]) -> NDArr
     return array
 
 
-def convert(array: NDArray[Any], datatype: str) -> NDArray[Any]:
-    """Convert an output to its datatype; UINT8 is fractions × 255, rounded, and 0 for NaN."""
-    if datatype == "UINT8" and array.dtype != np.uint8:
-        scaled = np.rint(array * np.float32(255))
-        return np.fmin(np.fmax(scaled, 0), 255).astype(np.uint8)
-    if datatype != "FP16":
-        return array.astype(DTYPES[datatype], copy=False)
-    with np.errstate(over="ignore"):
-        return array.astype(np.float16, copy=False)
-
-
 def ranges_of(
     measured: Mapping[int, Ranges], precision: VectorPrecision, dimensions: int, field: str
 ) -> Ranges | None:
@@ -186,28 +177,6 @@ def ranges_of(
             f"{dimensions} dimensions: the export measured those {known}"
         )
     return ranges
-
-
-def normalised(vectors: NDArray[Any]) -> NDArray[Any]:
-    """Scale vectors [B, d] to length 1; one of zeros stays."""
-    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
-    return np.asarray(vectors / np.maximum(norms, np.finfo(vectors.dtype).tiny))
-
-
-def quantised(vectors: NDArray[Any], precision: VectorPrecision, ranges: Ranges | None) -> NDArray[Any]:
-    """Return vectors [B, d] as sentence-transformers' `quantize_embeddings` does; NaN as the least value.
-
-    With ranges, [B, d]: 256 levels from the least to the largest value of each dimension, from -128 or 0.
-    Without, [B, ⌈d/8⌉]: a bit for each positive number, the first of eight the highest, less 128 as `binary`.
-    """
-    if ranges is None:
-        levels = np.packbits(vectors > 0, axis=-1)
-    else:
-        least, largest = ranges
-        steps = (largest - least) / np.float32(255)
-        found = np.floor((vectors - least) / np.where(steps == 0, np.float32(1), steps))
-        levels = np.fmin(np.fmax(found, 0), 255).astype(np.uint8)
-    return levels if precision in {"uint8", "ubinary"} else (levels ^ np.uint8(128)).view(np.int8)
 
 
 def _request(

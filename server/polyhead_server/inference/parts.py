@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES
+from polyhead_proto.datatypes import DTYPES, convert
 from polyhead_proto.names import FINAL, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
-from polyhead_server.inference.outputs import OutputLayout, convert
+from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.reply import SERIALISE, Content, InferReply, detached, write_id
 from polyhead_server.repository.signature import Signature
 

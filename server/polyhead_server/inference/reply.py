@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import convert
 from polyhead_proto.names import TIMINGS
 from polyhead_proto.outputs import declared
 from polyhead_proto.wire import write_varint
 from polyhead_server.errors import ReplyTooLargeError
-from polyhead_server.inference.outputs import OutputLayout, RequestedOutput, convert
+from polyhead_server.inference.outputs import OutputLayout, RequestedOutput
 from polyhead_server.repository.signature import Signature
 
 Content: TypeAlias = NDArray[Any] | bytes

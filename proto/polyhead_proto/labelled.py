@@ -1,4 +1,4 @@
-"""Results as tables and arrays with labels: pandas and xarray.
+"""Results as tables and arrays with labels, of pandas and xarray, and in few words.
 
 Shape letters: T tokens, H heads, L layers.
 """
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+
+_MOST_NUMBERS = 6
 
 
 def frame(
@@ -89,6 +92,27 @@ def dataset(arrays: Mapping[str, "xr.DataArray"], attributes: Mapping[str, str])
     """
     made: xr.Dataset = _load("xarray", "to_xarray").Dataset(dict(arrays), attrs=dict(attributes))
     return made
+
+
+def shape_of(value: Any) -> str:
+    """Say the shape of an array, of a list of arrays, or of the arrays of layers, in a few words."""
+    if isinstance(value, Mapping):
+        layers = f"layer{'s' * (len(value) > 1)} {numbers(list(value))}"
+        return f"{shape_of(next(iter(value.values())))} of {layers}"
+    if not isinstance(value, list):
+        return str(list(value.shape))
+    sides = zip(*(item.shape for item in value), strict=True)
+    found = [f"{min(side)}" if min(side) == max(side) else f"{min(side)}–{max(side)}" for side in sides]
+    return f"{len(value)} × [{', '.join(found)}]"
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Write numbers in few characters: 0, 3 or 0–11."""
+    first, last = values[0], values[-1]
+    if len(values) > 2 and list(values) == list(range(first, last + 1)):
+        return f"{first}–{last}"
+    shown = ", ".join(map(str, values[:_MOST_NUMBERS]))
+    return shown + (", …" if len(values) > _MOST_NUMBERS else "")
 
 
 def _load(module: str, method: str) -> Any:
