@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class Caller:
         self._metadata.append((REQUEST_ID, self.id))
         self.until_sent = ExitStack()
         """What is to end when the reply has been sent."""
-        self.parameters: dict[str, bool | str | int] = {}
+        self.parameters: dict[str, bool | float | str | None] = {}
         """Those of an inference that headers give."""
         self.model: str | None = None
         """The family that the query or a header names."""
@@ -118,10 +118,6 @@ class Caller:
         return ", ".join(value for key, value in self._metadata if key == name)
 
     # ---- Its reply ---------------------------------------------------------------------------------
-
-    def given(self, parameters: Mapping[str, bool | str | None]) -> dict[str, bool | str | int]:
-        """Return the parameters of an inference that headers give, and those of these that are not None."""
-        return self.parameters | {name: value for name, value in parameters.items() if value is not None}
 
     async def infer(self, request: InferRequest, keep: Callable[[InferReply], T]) -> T:
         """Return what is kept of the reply to an inference request; see `Runtime.answer`.

@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.dialects import RankingOptions
 from polyhead_server.http.errors import COHERE
-from polyhead_server.http.fields import MOST_INPUTS, Described, Usage, usage_of
+from polyhead_server.http.fields import MOST_INPUTS, Described, RankingOptions, Usage, usage_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
 from polyhead_server.http.texts import rank
 

@@ -13,9 +13,8 @@ from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
 from polyhead_server.http.calls import write_array
-from polyhead_server.http.dialects import Means, VectorOptions
 from polyhead_server.http.errors import OPENAI
-from polyhead_server.http.fields import Described, Inputs, Usage, usage_of
+from polyhead_server.http.fields import Described, Inputs, Means, Usage, VectorOptions, usage_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
 from polyhead_server.http.texts import embed
 

@@ -19,38 +19,29 @@ from polyhead_server.http.bodies import BYTES_PER_NUMBER
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import write_array
 from polyhead_server.http.cohere import RankBody, RankReply, rank_documents
-from polyhead_server.http.dialects import (
-    IGNORED,
-    EmbeddingOptions,
-    FamilyOptions,
-    RankingOptions,
-    ScoringOptions,
-    TextOptions,
-    VectorOptions,
-)
 from polyhead_server.http.errors import TEI
 from polyhead_server.http.fields import (
+    IGNORED,
     MOST_INPUTS,
     Body,
     Described,
+    EmbeddingOptions,
+    FamilyOptions,
     Given,
     Inputs,
+    LabelParameters,
+    RankingOptions,
+    ScoringOptions,
+    TextOptions,
     Texts,
     Usage,
+    VectorOptions,
     invalid,
     usage_of,
 )
-from polyhead_server.http.labels import (
-    Label,
-    LabelledEntity,
-    LabelledToken,
-    LabelParameters,
-    label_texts,
-    label_tokens,
-)
+from polyhead_server.http.models import named, tags, task_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
-from polyhead_server.http.tasks import named, tags, task_of
-from polyhead_server.http.texts import SPARSE, embed, rank
+from polyhead_server.http.texts import SPARSE, embed, label_texts, label_tokens, rank
 
 tei_router = make_router(TEI, INFERENCE)
 _EXAMPLE: dict[str, Any] = {"inputs": ["A cat sat.", "The dog ran away."]}
@@ -173,6 +164,38 @@ async def _rank_texts(body: RerankBody, caller: Caller) -> Response:
 
 
 # ---- Labels ------------------------------------------------------------------------------------
+
+
+class Label(Described):
+    """A label of a text."""
+
+    label: str
+    score: float
+
+
+class LabelledText(Described):
+    """A part of a text that has a label."""
+
+    score: float
+    word: str
+    start: int
+    """Its place in the text, in characters"""
+    end: int
+
+
+class LabelledEntity(LabelledText):
+    """What stands together under one label."""
+
+    entity_group: str
+
+
+class LabelledToken(LabelledText):
+    """A token's label."""
+
+    entity: str
+    index: int
+    """Which token it is, special ones included"""
+
 
 _Row = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2)]
 _Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]

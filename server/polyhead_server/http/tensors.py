@@ -42,8 +42,8 @@ _EXAMPLE: dict[str, Any] = {
     "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
     "outputs": [{"name": "pooled"}],
 }
-Values = Mapping[str, bool | float | str]
-"""Parameters, as JSON has them."""
+Values = Mapping[str, bool | float | str | None]
+"""Parameters, as JSON has them; None is one that there is not."""
 
 IsBinary = Callable[[str], bool]
 """Whether an output is to be written in binary."""
@@ -214,7 +214,7 @@ def _flag(parameters: Mapping[str, object], name: str, whose: str) -> bool:
 
 
 def write_parameters(values: Values, *, but: str = "") -> dict[str, pb.InferParameter]:
-    """Return parameters as the gRPC messages have them, all but one."""
+    """Return the parameters that there are, all but one, as the gRPC messages have them."""
     fields: Mapping[type, Any] = {
         bool: "bool_param",
         str: "string_param",
@@ -224,7 +224,7 @@ def write_parameters(values: Values, *, but: str = "") -> dict[str, pb.InferPara
     return {
         name: pb.InferParameter(**{str(fields[type(value)]): value})  # type: ignore[arg-type] # as its type
         for name, value in values.items()
-        if name != but
+        if name != but and value is not None
     }
 
 

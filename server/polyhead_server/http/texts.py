@@ -1,9 +1,9 @@
-"""What calls of other APIs do with texts: embed or rank them.
+"""What calls of other APIs do with texts: embed, rank or label them, or label their tokens.
 
-Shape letters: B texts, pairs or lists of token ids, T tokens of a pair, L layers, H heads.
+Shape letters: B texts, pairs or lists of token ids, C labels, T tokens, L layers, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,22 @@ from polyhead_proto import names
 from polyhead_proto.datatypes import unpack_strings
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evidence_of
 from polyhead_proto.outputs.scores import best_first, scores_of
+from polyhead_proto.outputs.tagging import IGNORED_LABELS, tags_of
 from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, message_of
-from polyhead_server.http.dialects import PROMPTS, EmbeddingOptions, RankingOptions, VectorOptions
-from polyhead_server.http.fields import MOST_PAIRS
-from polyhead_server.http.tasks import cheapest, has, named, output_of, scores_pairs
+from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays
+from polyhead_server.http.fields import (
+    MOST_PAIRS,
+    PROMPTS,
+    Body,
+    EmbeddingOptions,
+    LabelParameters,
+    RankingOptions,
+    ScoringOptions,
+    VectorOptions,
+)
+from polyhead_server.http.models import cheapest, has, labels_of, named, output_of, scores_pairs
 from polyhead_server.inference.outputs import normalised, ranges_of
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.repository.signature import Signature
@@ -87,14 +96,12 @@ async def embed(
     if isinstance(inputs[0], str) and names.TEXT not in signature.inputs:
         raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")
     prompt = _prompt_of(caller, options, signature)
-    parameters = caller.given({names.TRUNCATE: options.truncate, names.PROMPT_NAME: prompt})
-    message = message_of(signature, outputs, parameters)
-    if dimensions is not None:
-        message.outputs[0].parameters[names.DIMENSIONS].int64_param = dimensions
-    if precision is not None:
-        message.outputs[0].parameters[names.PRECISION].string_param = precision
     called = dict.fromkeys((names.TEXT, names.INPUT_IDS), f"{field}[]")
-    arrays, tokens = joined(await answer_list(caller, signature, message, inputs, called))
+    of_first = {names.DIMENSIONS: dimensions, names.PRECISION: precision}
+    answers = await answer_list(
+        caller, signature, outputs, inputs, called, options=options, prompt=prompt, of_first=of_first
+    )
+    arrays, tokens = joined(answers)
     if wanted.normalize and precision is None:
         arrays[0] = normalised(arrays[0])
     return model.name, arrays, tokens
@@ -170,9 +177,10 @@ async def rank(
     chunks = await answer_list(
         caller,
         signature,
-        message_of(signature, outputs, caller.given({names.TRUNCATE: options.truncate})),
+        outputs,
         [(options.query, text) for text in texts],
         {names.TEXT: "query", names.TEXT_PAIR: f"{field}[]"},
+        options=options,
         keep=partial(_keep_evidence, count) if count else keep_arrays,
         written_bytes=_PAIR_BYTES * count,
     )
@@ -244,3 +252,96 @@ def _keep_evidence(count: int, reply: InferReply) -> Kept:
 def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]:
     """Return the sum over heads of weights [H, T, T], weighted by the norms [H, T] of values: [T, T]."""
     return np.asarray(np.einsum("hqk,hk->qk", weights, norms, dtype=np.float32))
+
+
+# ---- Labels --------------------------------------------------------------------------------------
+
+
+async def label_texts(
+    caller: Caller,
+    model: Signature,
+    field: str,
+    texts: Sequence[str | tuple[str, str]],
+    *,
+    options: ScoringOptions,
+    parameters: LabelParameters,
+) -> tuple[list[list[dict[str, Any]]], int]:
+    """Label texts, or pairs of texts.
+
+    Args:
+        caller: Asks for it.
+        model: A graph of the family.
+        field: What the caller calls an input; with `[]`, one of many.
+        texts: B texts, or pairs.
+        options: What else the caller says.
+        parameters: Likewise.
+
+    Returns:
+        The labels of each, the best first; and the number of tokens.
+
+    Raises:
+        RequestError: The caller gets the reason.
+        EngineError: The engine failed.
+    """
+    _check_left_out(parameters, ("aggregation_strategy", "ignore_labels"), f"{model.name} classifies texts")
+    signature = cheapest(caller.registry, model, (names.LOGITS,))
+    has_pairs = not all(isinstance(each, str) for each in texts)
+    needed = {names.TEXT, names.TEXT_PAIR} if has_pairs else {names.TEXT}
+    if not (needed <= signature.inputs.keys() and has(signature, (names.LOGITS,))):
+        raise InvalidRequestError(
+            f"model must be a classifier that takes such inputs, {signature.name} "
+            f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
+        )
+    output = output_of(signature, names.LOGITS)
+    called = dict.fromkeys((names.TEXT, names.TEXT_PAIR), field)
+    answers = await answer_list(caller, signature, [output], texts, called, options=options)
+    (logits,), tokens = joined(answers)
+    labels, function = labels_of(signature), parameters.function_to_apply
+    activation = function or signature.outputs[output or ""].scores
+    scores = scores_of(logits, "identity" if options.raw_scores or function == "none" else activation)
+    return [
+        [{"label": labels[at], "score": of[at]} for at in best_first(row)[: parameters.top_k].tolist()]
+        for row, of in zip(logits, scores, strict=True)
+    ], tokens
+
+
+async def label_tokens(
+    caller: Caller,
+    signature: Signature,
+    field: str,
+    texts: Sequence[str],
+    *,
+    options: ScoringOptions,
+    parameters: LabelParameters,
+) -> Iterator[list[dict[str, Any]]]:
+    """Label the tokens of texts; see `label_texts`. Yield what is found in each text."""
+    what = f"{signature.name} classifies tokens"
+    _check_left_out(options, ("raw_scores",), what)
+    _check_left_out(parameters, ("top_k", "function_to_apply"), what)
+    outputs = [output_of(signature, role) for role in (names.LOGITS, names.SPANS)]
+    answers = await answer_list(caller, signature, outputs, texts, {names.TEXT: field}, options=options)
+    found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
+    for logits, spans, lengths in answers:
+        found += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
+    labels, strategy = labels_of(signature), parameters.aggregation_strategy or "simple"
+    ignored = IGNORED_LABELS if parameters.ignore_labels is None else parameters.ignore_labels
+
+    def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
+        there = []
+        for each in tags_of(
+            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
+        ):
+            start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
+            token = {"entity": each.label, "index": each.first}
+            entity = token if strategy == "none" else {"entity_group": each.label}
+            place = {"word": text[start:end], "start": start, "end": end}
+            there.append({**entity, "score": each.score, **place})
+        return there
+
+    return (entities(text, *each) for text, each in zip(texts, found, strict=True))
+
+
+def _check_left_out(given: Body, fields: Iterable[str], why: str) -> None:
+    for field in fields:
+        if getattr(given, field) is not None:
+            raise InvalidRequestError(f"{field} must be left out: {why}")

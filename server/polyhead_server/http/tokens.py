@@ -10,11 +10,10 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import write_array
-from polyhead_server.http.dialects import FamilyOptions
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import MOST_INPUTS, Described, Texts, all_whole
+from polyhead_server.http.fields import MOST_INPUTS, Described, FamilyOptions, Texts, all_whole
+from polyhead_server.http.models import named
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
-from polyhead_server.http.tasks import named
 from polyhead_server.inference.templates import prompt_of
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import Tokeniser, check_total
