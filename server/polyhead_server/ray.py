@@ -32,7 +32,7 @@ from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.process import prepare
 from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.runtime import Runtime
-from polyhead_server.serving.catalogue import server_metadata
+from polyhead_server.serving.procedures import server_metadata
 from polyhead_server.settings import Settings
 
 _STREAM = "ModelStreamInfer"

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from inspect import isawaitable
 from typing import TypeVar
 
 from polyhead_proto import RPCS
@@ -20,11 +21,10 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler, dynamic_axes_of
-from polyhead_server.scheduling.threads import EngineThreads
+from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler
+from polyhead_server.scheduling.execution import EngineThreads
 from polyhead_server.serving.budget import Budget, Reservation
-from polyhead_server.serving.catalogue import Gauges
-from polyhead_server.serving.lifecycle import Lifecycle
+from polyhead_server.serving.lifecycle import Gauges, Lifecycle
 from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler
@@ -152,8 +152,7 @@ class Runtime:
                     most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
                 ),
             ),
-            name=signature.name,
-            dynamic=dynamic_axes_of(signature),
+            signature=signature,
             limits=Limits(
                 max_queued_tokens=self.settings.max_queued_tokens,
                 max_wait_seconds=self.settings.max_wait_seconds,
@@ -293,8 +292,8 @@ class Runtime:
             UnsupportedError: There is no such procedure.
             RequestError: The caller gets the reason.
         """
-        answer = self._procedures.find(procedure)
-        return (await answer(parse_small(RPCS[procedure].request, request))).SerializeToString()
+        answer = self._procedures.find(procedure)(parse_small(RPCS[procedure].request, request))
+        return (await answer if isawaitable(answer) else answer).SerializeToString()
 
     def deadline(self, deadline: float = math.inf) -> float:
         """Return when a request that arrives now must be answered: `deadline`, or our limit if earlier."""

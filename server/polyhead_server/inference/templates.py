@@ -23,7 +23,7 @@ from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import LARGE, InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature, TensorSpec
-from polyhead_server.scheduling import DynamicAxes, Size, dynamic_axes_of, measure
+from polyhead_server.scheduling import Size, measure
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import PLAIN, check_total
 from polyhead_server.settings import Settings
@@ -44,7 +44,6 @@ class RequestTemplate:
     """What all requests with the same header ask for."""
 
     model: Model
-    dynamic: DynamicAxes
     parameters: RequestParameters
     prompt: str
     """What precedes each text."""
@@ -77,10 +76,9 @@ class RequestTemplate:
         fills = {name: feeds[name] for name in missing} if self.work_bytes <= _MOST_FILLED else {}
         for array in fills.values():
             array.flags.writeable = False
-        is_full = missing.issuperset(
-            name for name, _ in self.dynamic.lengths
-        )  # all are as long as they may be
-        measured = measure(feeds, self.dynamic) if is_full else None
+        signature = self.model.signature
+        is_full = missing.issuperset(spec.name for spec in signature.lengths)  # all are as long as may be
+        measured = measure(feeds, signature) if is_full else None
         return replace(self, layout=layout, fills=fills, measured=measured)
 
     @property
@@ -111,7 +109,6 @@ def make_template(
         work_bytes = sum(math.prod(spec.left_out_at(sizes)) for spec in missing)
     return RequestTemplate(
         model=model,
-        dynamic=dynamic_axes_of(signature),
         parameters=parameters,
         prompt=prompt,
         form=form,

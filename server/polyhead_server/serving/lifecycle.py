@@ -1,11 +1,14 @@
-"""The state of a server (loading, ready, draining) and the number of requests that it has accepted."""
+"""The state of a server: loading, ready or draining, how many requests it has accepted, and its gauges."""
 
 import asyncio
 from collections.abc import Callable
 
 from polyhead_server.errors import DrainingError
 from polyhead_server.observability.statistics import Drop
+from polyhead_server.serving.budget import Budget
 from polyhead_server.serving.registry import Lease, Registry
+
+_SAMPLE_SECONDS = 0.5
 
 
 class Lifecycle:
@@ -74,3 +77,46 @@ class Lifecycle:
             self._statistics.failed(total_ns=0, error=error)
             raise error
         return self._requests
+
+
+class Gauges:
+    """Show the state of models and of the server in metrics. Lives on the event loop.
+
+    Args:
+        registry: The models.
+        budget: The memory of requests and replies.
+        lifecycle: The server's readiness.
+    """
+
+    def __init__(self, registry: Registry, budget: Budget, lifecycle: Lifecycle) -> None:
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._budget = budget
+        self._shown: set[tuple[str, int]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def changed(self) -> None:
+        """Show which models are ready, and where they run."""
+        metrics = self._registry.metrics
+        metrics.ready_workers.set(self._lifecycle.ready)
+        models = {(slot.name, slot.version): slot.model for slot in self._registry.slots()}
+        for key, model in models.items():
+            metrics.model_ready.labels(*key).set(model is not None)
+            if model is not None:
+                metrics.model_info.labels(*key, model.device.provider).set(1)
+        for key in self._shown - models.keys():
+            metrics.forget(*key)
+        self._shown = {*models}
+
+    def sample(self) -> None:
+        """Show how much is queued, in flight and held, now and every half second."""
+        for model in self._registry.models():
+            model.statistics.queued(model.scheduler.queued_requests, model.scheduler.queued_tokens)
+        self._registry.metrics.in_flight.set(self._lifecycle.accepted)
+        self._registry.metrics.held_bytes.set(self._budget.bytes)
+        self._timer = asyncio.get_running_loop().call_later(_SAMPLE_SECONDS, self.sample)
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        if self._timer is not None:
+            self._timer.cancel()
