@@ -202,9 +202,7 @@ class Ingress:
         identifier = request_id(context)
         answers: Sequence[ReplicaAnswer]
         if rejection := self._guard.rejection(RPCS[procedure].path, context.invocation_metadata()):
-            code, message = rejection
-            reply = ErrorReply(code=code, message=message, trailers=((REQUEST_ID, identifier),))
-            answers = [ReplicaAnswer(error=reply)]
+            answers = [ReplicaAnswer(error=logged_reply(rejection, identifier))]
         else:
             try:
                 # A replica has the same limit, and says more.

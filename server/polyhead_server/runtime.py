@@ -24,7 +24,7 @@ from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler
 from polyhead_server.scheduling.execution import EngineThreads
 from polyhead_server.serving.budget import Budget, Reservation
-from polyhead_server.serving.lifecycle import Gauges, Lifecycle
+from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler
@@ -67,9 +67,8 @@ class Runtime:
             memory_limit=settings.gpu_memory // settings.workers,
         )
         self.registry = Registry(self._changed)
-        self.lifecycle = Lifecycle(self.registry, self._changed)
         self.budget = Budget(settings.max_held_bytes, self.registry.unattributed)
-        self._gauges = Gauges(self.registry, self.budget, self.lifecycle)
+        self.lifecycle = Lifecycle(self.registry, self.budget, self._changed)
         threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
         self._iterations = Iterations()
@@ -108,7 +107,7 @@ class Runtime:
             return
         self._loop = asyncio.get_running_loop()
         found = await self._reconciler.look(may_be_empty=self.settings.repository_mode != "none")
-        self._gauges.sample()
+        self.lifecycle.sample()
         self._loading = asyncio.ensure_future(self._load(found))
         self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
 
@@ -327,7 +326,7 @@ class Runtime:
             await change.wait()
 
     def _changed(self) -> None:
-        self._gauges.changed()
+        self.lifecycle.show()
         change, self._change = self._change, asyncio.Event()
         change.set()
 
@@ -363,7 +362,7 @@ class Runtime:
         if self._closing is None:
             await self.drain(self.settings.drain_seconds)
         await asyncio.wait((self._stop_models(),), timeout=_CLOSING_SECONDS)
-        self._gauges.stop()
+        self.lifecycle.stop_sampling()
         self.registry.metrics.close()
         self._workers.shutdown(wait=False)
 

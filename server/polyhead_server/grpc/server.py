@@ -143,7 +143,8 @@ class GrpcServer:
         finished = await self.runtime.drain(seconds)
         await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
         # Large replies may be on their way to their readers; nothing says when the last of them is gone.
-        while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
+        budget = self.runtime.budget
+        while budget.bytes > budget.arriving and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         # So may small ones. Unused streams are not waited for.
         await asyncio.gather(*(stop(_LAST_REPLIES_SECONDS) for stop in (self._grpc.stop, *stops)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from polyhead_proto.names import REQUEST_ID
@@ -19,7 +19,7 @@ from polyhead_server.address import is_loopback
 from polyhead_server.errors import ExpiredError, InvalidRequestError, quoted
 from polyhead_server.grpc.access import Guard, guard_of
 from polyhead_server.http.bodies import PIECE, SMALL, in_pieces, read_body, read_json
-from polyhead_server.http.errors import ErrorStyle, code_of, error_reply
+from polyhead_server.http.errors import ErrorStyle, MediaTypeError, error_reply
 from polyhead_server.http.fields import invalid
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
@@ -148,9 +148,7 @@ class Caller:
 
     def count(self, error: BaseException) -> None:
         """Count an inference that the runtime did not have when an error ended it."""
-        if self.counts and isinstance(error, HTTPException):
-            self.registry.unattributed.rejected(code_of(error))
-        elif self.counts:
+        if self.counts:
             seconds = asyncio.get_running_loop().time() - self.began
             self.registry.unattributed.failed(total_ns=int(seconds * 1e9), error=error)
 
@@ -180,12 +178,11 @@ class Caller:
 
         Raises:
             RequestError: The caller gets the reason.
-            HTTPException: Likewise.
         """
         types = ("application/json", BINARY)  # which aiohttp says of a body that its user gives no type
         given = self.header("content-type").partition(";")[0].strip()
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
-            raise HTTPException(415, f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
+            raise MediaTypeError(f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
         self.held = self.until_sent.enter_context(self.runtime.budget.begin())
         body = await read_body(
             request.receive,

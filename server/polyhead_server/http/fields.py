@@ -149,7 +149,7 @@ Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST
 """Texts of which each is an input."""
 
 
-def all_whole(given: Any) -> Any:
+def _all_whole(given: Any) -> Any:
     """Return token ids as whole numbers. There may be a million, of which none is looked at without need."""
     is_mixed = isinstance(given, list) and float in set(map(type, given))
     return [_whole(one) for one in given] if is_mixed else given
@@ -160,15 +160,19 @@ def _listed(given: Any) -> Any:
     return [given] if isinstance(given, str) or isinstance(given[0], int) else given
 
 
-_Ids = Annotated[
-    list[Annotated[int, Field(ge=0, le=MOST)]],
+Ids = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**32)]],
     Field(fail_fast=True, min_length=1),
-    BeforeValidator(all_whole),
+    BeforeValidator(_all_whole),
 ]
-_Rows = Annotated[list[_Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
-Given = str | Texts | _Ids | _Rows
+"""Token ids, as large as tokenisers take them."""
+IdRows = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
+Given = str | Texts | Ids | IdRows
 Inputs = Annotated[Given, AfterValidator(_listed)]
 """What is embedded: B texts, or B lists of token ids."""
+
+SomeTexts = Annotated[str | Texts, AfterValidator(_listed)]
+"""A text, or texts."""
 
 Evidence = bool | Annotated[int, Field(ge=1, le=MOST_PAIRS), BeforeValidator(_whole)] | None
 """Whether to return evidence, or how many pairs of tokens of it."""

@@ -32,6 +32,7 @@ from polyhead_server.http.fields import (
     LabelParameters,
     RankingOptions,
     ScoringOptions,
+    SomeTexts,
     TextOptions,
     Texts,
     Usage,
@@ -218,7 +219,7 @@ class ClassifyBody(ScoringOptions):
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["I like you."]}})
 
-    input: str | Texts
+    input: SomeTexts
     """A text, or texts"""
 
 
@@ -269,11 +270,10 @@ async def predict(body: PredictBody, caller: OfTexts) -> Response:
 
 async def _classify(body: ClassifyBody, caller: Caller) -> Response:
     model = named(caller, body, "classify")
-    texts = [body.input] if isinstance(body.input, str) else body.input
     if tags(model):
         raise InvalidRequestError(f"model must classify texts, {model.name} classifies tokens: see /predict")
     labels, tokens = await label_texts(
-        caller, model, "input[]", texts, options=body, parameters=LabelParameters()
+        caller, model, "input[]", body.input, options=body, parameters=LabelParameters()
     )
     reply = {"object": "classify", "data": labels, "model": model.name, "usage": usage_of(tokens)}
     return await caller.json([orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)])

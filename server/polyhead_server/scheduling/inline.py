@@ -76,19 +76,12 @@ class Iterations:
         else:
             loop.call_soon(self._run)
 
-    def _is_due(self) -> bool:
-        """Return whether to wait for more work no longer."""
-        self._quiet -= 1
-        return (
-            self._quiet <= 0
-            or self.seconds >= _ITERATION_SECONDS
-            or asyncio.get_running_loop().time() >= self._due
-        )
-
     def _run(self) -> None:
         """Let the models run in turn, for as long as an iteration may take by estimate and by the clock."""
-        if not self._is_due():
-            asyncio.get_running_loop().call_soon(self._run)
+        loop = asyncio.get_running_loop()
+        self._quiet -= 1
+        if self._quiet > 0 and self.seconds < _ITERATION_SECONDS and loop.time() < self._due:
+            loop.call_soon(self._run)  # there may be more
             return
         self._lone = self._lone + 1 if self._requests == 1 else 0
         self._requests = 0
@@ -107,7 +100,7 @@ class Iterations:
             self._quiet = 0  # what is left has waited
             self._line = deque(model for model in self._line if model.tokens)
             if self._line:
-                asyncio.get_running_loop().call_soon(self._run)
+                loop.call_soon(self._run)
 
 
 @dataclass(eq=False)
