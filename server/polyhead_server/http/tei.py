@@ -15,31 +15,12 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.errors import InvalidRequestError
+from polyhead_server.http import fields
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import write_array
 from polyhead_server.http.cohere import RankBody, RankReply, rank_documents
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import (
-    IGNORED,
-    MOST_INPUTS,
-    Body,
-    Described,
-    EmbeddingOptions,
-    FamilyOptions,
-    Given,
-    Inputs,
-    LabelParameters,
-    RankingOptions,
-    ScoringOptions,
-    SomeTexts,
-    TextOptions,
-    Texts,
-    Usage,
-    VectorOptions,
-    invalid,
-    usage_of,
-)
 from polyhead_server.http.models import named, tags, task_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
 from polyhead_server.http.texts import SPARSE, embed, label_texts, label_tokens, rank
@@ -54,23 +35,23 @@ _QUERY: dict[str, Any] = {
 # ---- Vectors -----------------------------------------------------------------------------------
 
 
-class EmbedSparseBody(EmbeddingOptions):
+class EmbedSparseBody(fields.EmbeddingOptions):
     """What to weigh words in."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    inputs: Inputs
+    inputs: fields.Inputs
     """A text, texts, token ids or lists of token ids"""
 
 
-class EmbedBody(VectorOptions, EmbedSparseBody):
+class EmbedBody(fields.VectorOptions, EmbedSparseBody):
     """What to embed."""
 
-    encoding_format: Annotated[Literal["float"] | None, IGNORED] = None
+    encoding_format: Annotated[Literal["float"] | None, fields.IGNORED] = None
     """Ignored: vectors are arrays of numbers"""
 
 
-class WordWeight(Described):
+class WordWeight(fields.Described):
     """A word, and its weight."""
 
     index: int
@@ -100,16 +81,16 @@ def _weights(values: NDArray[Any], words: NDArray[Any]) -> list[dict[str, object
     return [{"index": word, "value": value} for word, value in pairs]
 
 
-class ComparedTexts(Body):
+class ComparedTexts(fields.Body):
     """Texts that are compared."""
 
     source_sentence: str
     """The text that each of the others is compared with"""
-    sentences: Texts
+    sentences: fields.Texts
     """The others"""
 
 
-class SimilarityBody(FamilyOptions):
+class SimilarityBody(fields.FamilyOptions):
     """What to compare."""
 
     model_config = ConfigDict(
@@ -118,7 +99,7 @@ class SimilarityBody(FamilyOptions):
 
     inputs: ComparedTexts
     """A text, and those that it is compared with"""
-    parameters: EmbeddingOptions | None = None
+    parameters: fields.EmbeddingOptions | None = None
     """How they are embedded"""
 
 
@@ -126,8 +107,8 @@ class SimilarityBody(FamilyOptions):
 async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
     """Give the cosine of a text's vector and those of others, as Text Embeddings Inference does."""
     caller.ignored += body.ignored
-    given = (body.parameters or EmbeddingOptions()).model_dump(exclude_none=True)
-    options = VectorOptions.model_validate({"model": body.model, **given, "normalize": True})
+    given = (body.parameters or fields.EmbeddingOptions()).model_dump(exclude_none=True)
+    options = fields.VectorOptions.model_validate({"model": body.model, **given, "normalize": True})
     _, (source,), _ = await embed(caller, "inputs.source_sentence", [body.inputs.source_sentence], options)
     _, (others,), _ = await embed(caller, "inputs.sentences", body.inputs.sentences, options)
     return await caller.json([orjson.dumps(others @ source[0], option=orjson.OPT_SERIALIZE_NUMPY)])
@@ -136,18 +117,18 @@ async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-class RerankBody(RankingOptions):
+class RerankBody(fields.RankingOptions):
     """What to rank."""
 
     model_config = ConfigDict(json_schema_extra={"example": _QUERY})
 
-    texts: Texts
+    texts: fields.Texts
     """The texts"""
     return_text: bool | None = None
     """Whether to return the texts"""
 
 
-class TextRank(Described):
+class TextRank(fields.Described):
     """A text's place among the others."""
 
     index: int
@@ -167,14 +148,14 @@ async def _rank_texts(body: RerankBody, caller: Caller) -> Response:
 # ---- Labels ------------------------------------------------------------------------------------
 
 
-class Label(Described):
+class Label(fields.Described):
     """A label of a text."""
 
     label: str
     score: float
 
 
-class LabelledText(Described):
+class LabelledText(fields.Described):
     """A part of a text that has a label."""
 
     score: float
@@ -199,44 +180,44 @@ class LabelledToken(LabelledText):
 
 
 _Row = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2)]
-_Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
+_Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=fields.MOST_INPUTS)]
 _Labels = list[Label | LabelledEntity | LabelledToken]
 
 
-class PredictBody(ScoringOptions):
+class PredictBody(fields.ScoringOptions):
     """What to classify."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": "I like you."}})
 
     inputs: str | _Rows
     """A text, a pair of texts, or for each input a list with one text or two"""
-    parameters: LabelParameters | None = None
+    parameters: fields.LabelParameters | None = None
     """What Hugging Face's clients send. With it, the labels of a single text come in a list of one"""
 
 
-class ClassifyBody(ScoringOptions):
+class ClassifyBody(fields.ScoringOptions):
     """What to classify, as infinity's clients send it."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["I like you."]}})
 
-    input: SomeTexts
+    input: fields.SomeTexts
     """A text, or texts"""
 
 
-class ClassifyReply(Described):
+class ClassifyReply(fields.Described):
     """The labels of texts."""
 
     object: Literal["classify"]
     data: list[list[Label]]
     """Of each, the best first"""
     model: str
-    usage: Usage
+    usage: fields.Usage
 
 
 @tei_router.post("/predict", response_model=_Labels | list[_Labels])
 async def predict(body: PredictBody, caller: OfTexts) -> Response:
     """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
-    model, parameters = named(caller, body, "classify"), body.parameters or LabelParameters()
+    model, parameters = named(caller, body, "classify"), body.parameters or fields.LabelParameters()
     is_alone, given = (
         isinstance(body.inputs, str),
         [body.inputs] if isinstance(body.inputs, str) else body.inputs,
@@ -273,9 +254,9 @@ async def _classify(body: ClassifyBody, caller: Caller) -> Response:
     if tags(model):
         raise InvalidRequestError(f"model must classify texts, {model.name} classifies tokens: see /predict")
     labels, tokens = await label_texts(
-        caller, model, "input[]", body.input, options=body, parameters=LabelParameters()
+        caller, model, "input[]", body.input, options=body, parameters=fields.LabelParameters()
     )
-    reply = {"object": "classify", "data": labels, "model": model.name, "usage": usage_of(tokens)}
+    reply = {"object": "classify", "data": labels, "model": model.name, "usage": fields.usage_of(tokens)}
     return await caller.json([orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)])
 
 
@@ -321,7 +302,7 @@ class AnyBody(PredictBody, EmbedBody):
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    inputs: Given | _Rows  # type: ignore[assignment] # what either base takes
+    inputs: fields.Given | _Rows  # type: ignore[assignment] # what either base takes
     """As /embed, /embed_sparse or /predict takes them"""
 
 
@@ -338,7 +319,7 @@ async def root(
     """Embed, weigh words in, classify or rerank texts: what the family is for."""
     if isinstance(body, RerankBody):
         return await _rank_texts(body, caller)
-    answers: Mapping[str, tuple[type[TextOptions], Callable[[Any, Caller], Awaitable[Response]]]] = {
+    answers: Mapping[str, tuple[type[fields.TextOptions], Callable[[Any, Caller], Awaitable[Response]]]] = {
         "embed": (EmbedBody, embed_texts),
         "embed_sparse": (EmbedSparseBody, embed_sparse),
     }
@@ -348,5 +329,5 @@ async def root(
         narrowed = narrower.model_validate(given)
     except ValidationError as error:
         wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise invalid(RequestValidationError(wrong, body=given)) from None
+        raise fields.invalid(RequestValidationError(wrong, body=given)) from None
     return await answer(narrowed, caller)

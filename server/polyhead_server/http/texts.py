@@ -18,18 +18,9 @@ from polyhead_proto.outputs.scores import best_first, scores_of
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, tags_of
 from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed
+from polyhead_server.http import fields
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays
-from polyhead_server.http.fields import (
-    MOST_PAIRS,
-    PROMPTS,
-    Body,
-    EmbeddingOptions,
-    LabelParameters,
-    RankingOptions,
-    ScoringOptions,
-    VectorOptions,
-)
 from polyhead_server.http.models import cheapest, has, labels_of, named, output_of, scores_pairs
 from polyhead_server.inference.outputs import normalised, ranges_of
 from polyhead_server.inference.reply import InferReply, detached
@@ -52,7 +43,7 @@ async def embed(
     caller: Caller,
     field: str,
     inputs: Sequence[Any],
-    options: EmbeddingOptions,
+    options: fields.EmbeddingOptions,
     *,
     roles: Sequence[str] = DENSE,
     precision: VectorPrecision | None = None,
@@ -74,7 +65,7 @@ async def embed(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    wanted = options if isinstance(options, VectorOptions) else VectorOptions()
+    wanted = options if isinstance(options, fields.VectorOptions) else fields.VectorOptions()
     dimensions = wanted.dimensions
     model = named(caller, options, "embed" if roles == DENSE else "embed_sparse")
     signature = cheapest(caller.registry, model, roles)
@@ -107,7 +98,7 @@ async def embed(
     return model.name, arrays, tokens
 
 
-def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) -> str | None:
+def _prompt_of(caller: Caller, options: fields.EmbeddingOptions, signature: Signature) -> str | None:
     """Return the name of the prompt of a call, if there is one."""
     for field in ("input_type", "task"):
         kind: str | None = getattr(options, field)
@@ -116,7 +107,7 @@ def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) 
         if options.prompt_name is not None:
             raise InvalidRequestError(f"{field} must be left out beside prompt_name, which says the same")
         known = () if signature.manifest.tokenizer is None else signature.manifest.tokenizer.prompts
-        meant: Sequence[str] = (kind, *PROMPTS.get(kind, ()))
+        meant: Sequence[str] = (kind, *fields.PROMPTS.get(kind, ()))
         if found := next((name for name in meant if name in known), None):
             return found
         caller.ignored.append(field)
@@ -130,7 +121,7 @@ async def rank(
     caller: Caller,
     field: str,
     texts: Sequence[str],
-    options: RankingOptions,
+    options: fields.RankingOptions,
     score: str,
 ) -> tuple[str, list[dict[str, Any]], int]:
     """Rank texts by what they have to do with a query.
@@ -197,7 +188,7 @@ def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
     """Return how many pairs of tokens each text is to have as evidence; 0: none."""
     if not isinstance(asked, int) or isinstance(asked, bool):
         return DEFAULT_PAIRS if asked else 0
-    most = max(DEFAULT_PAIRS, MOST_PAIRS // texts)
+    most = max(DEFAULT_PAIRS, fields.MOST_PAIRS // texts)
     if asked > most:
         raise InvalidRequestError(
             f"return_evidence must be true, false or from 1 to {most} pairs for each of {texts} texts, "
@@ -263,8 +254,8 @@ async def label_texts(
     field: str,
     texts: Sequence[str | tuple[str, str]],
     *,
-    options: ScoringOptions,
-    parameters: LabelParameters,
+    options: fields.ScoringOptions,
+    parameters: fields.LabelParameters,
 ) -> tuple[list[list[dict[str, Any]]], int]:
     """Label texts, or pairs of texts.
 
@@ -311,8 +302,8 @@ async def label_tokens(
     field: str,
     texts: Sequence[str],
     *,
-    options: ScoringOptions,
-    parameters: LabelParameters,
+    options: fields.ScoringOptions,
+    parameters: fields.LabelParameters,
 ) -> Iterator[list[dict[str, Any]]]:
     """Label the tokens of texts; see `label_texts`. Yield what is found in each text."""
     what = f"{signature.name} classifies tokens"
@@ -341,7 +332,7 @@ async def label_tokens(
     return (entities(text, *each) for text, each in zip(texts, found, strict=True))
 
 
-def _check_left_out(given: Body, fields: Iterable[str], why: str) -> None:
-    for field in fields:
+def _check_left_out(given: fields.Body, left_out: Iterable[str], why: str) -> None:
+    for field in left_out:
         if getattr(given, field) is not None:
             raise InvalidRequestError(f"{field} must be left out: {why}")

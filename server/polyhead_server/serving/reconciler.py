@@ -98,8 +98,7 @@ class Reconciler:
             if not found:
                 raise UnknownModelError(f"model {quoted(name)} is no family of the repository")
             if name in self.versions.families:
-                self.versions.families[name].failures.clear()
-                self.versions.families[name].logged.clear()  # who asks again is told again
+                self.versions.families[name].failures.clear()  # who asks again is told again
             await self._update(name, found, patient=False)
             self.versions.check(name)
 

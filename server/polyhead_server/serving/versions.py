@@ -40,9 +40,7 @@ class Family:
     served: dict[int, list[Model]] = field(default_factory=dict)
     """The models of each version in service."""
     failures: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """By version: the state of files that are not tried again, and the reason."""
-    logged: dict[int, str] = field(default_factory=dict)
-    """By version: the reason that the log has told last, while the version is not served as its files are."""
+    """By version: the state of files that are not tried again, and the reason, which the log has told."""
     missing: set[int] = field(default_factory=set)
     """Versions in service that the last scan did not find."""
 
@@ -70,7 +68,7 @@ class ServedVersions:
         for one in found:
             if isinstance(one, Broken):
                 family = self.families.setdefault(one.family, Family(one.family))
-                self._report_failure(family, one.version, one.reason, [one.family])
+                self._report_failure(family, one, [one.family])
             else:
                 if self.policy == "all" or one.family not in seen:
                     self._declare(one)
@@ -103,7 +101,7 @@ class ServedVersions:
             LOGGER.info("%s version %d is not served any more", name, version)
         oldest = min(in_service, default=0)
         self._forget(family, {version for version in versions if version >= oldest})
-        family.logged = {version: reason for version, reason in family.logged.items() if version in versions}
+        family.failures = {version: why for version, why in family.failures.items() if version in versions}
         if not family.served and not found:
             del self.families[name]
 
@@ -153,12 +151,10 @@ class ServedVersions:
         number = found.version
         served = family.served.get(number)
         if isinstance(found, Broken):
-            family.failures[number] = ("", found.reason)
-            self._report_failure(family, number, found.reason, [family.name])
+            self._report_failure(family, found, [family.name])
             return served is not None
         if served and served[0].signature.manifest.digest == found.manifest.digest:
             family.failures.pop(number, None)
-            family.logged.pop(number, None)
             names = [model.signature.name for model in served]
             if any(self.registry.slot(name, str(number)).reason for name in names):
                 LOGGER.info("%s version %d has the files again that are served", family.name, number)
@@ -186,10 +182,7 @@ class ServedVersions:
             loaded.append(result)
             if at_once:
                 models.append(self._put_into_service(result))
-        family.failures.pop(number, None)
-        if failed:
-            state = "" if failed[0].may_pass else found.state  # the empty state is tried again
-            family.failures[number] = (state, failed[0].reason)
+        state = "" if failed and failed[0].may_pass else found.state  # the empty state is tried again
         # While a family serves, its versions are replaced with all of their graphs or not at all, but
         # for those that this device does not run: it would not run them at another look either.
         refused = all(isinstance(failure.error, DeviceError) for failure in failed)
@@ -197,17 +190,17 @@ class ServedVersions:
             for result in loaded:
                 await in_thread(result.close)
             names = [found.manifest.served_name(graph) for graph in found.manifest.graphs]
-            self._report_failure(family, number, failed[0].reason, names, failed[0].error)
+            self._report_failure(family, failed[0], names, state)
             return bool(old)
         if not at_once:  # all of them in one iteration of the event loop
             models = [self._put_into_service(result) for result in loaded]
         for name in {model.signature.name for model in old} - {model.signature.name for model in models}:
             self._retire(self.registry.forget(name, number))
         family.served.pop(number, None)  # what failed is not served as before
-        for failure in failed:
-            self._report_failure(family, number, failure.reason, [failure.name], failure.error)
+        for failure in reversed(failed):  # of which the first is remembered
+            self._report_failure(family, failure, [failure.name], state)
         if not failed:
-            family.logged.pop(number, None)
+            family.failures.pop(number, None)
         family.served[number] = models
         LOGGER.info("%s version %d is %s", family.name, number, "replaced" if old else "ready")
         return True
@@ -218,22 +211,27 @@ class ServedVersions:
         return model
 
     def _report_failure(
-        self,
-        family: Family,
-        version: int,
-        reason: str,
-        names: Sequence[str],
-        error: Exception | None = None,
+        self, family: Family, why: Failed | Broken, names: Sequence[str], state: str = ""
     ) -> None:
-        """Show in the index, and once in the log, why a version is not served as its files are now."""
+        """Show in the index, and once in the log, why a version is not served as its files are now.
+
+        Args:
+            family: The family.
+            why: The version, and the reason.
+            names: The models that it has in the index, unless it is served as before.
+            state: That of files that are not tried again; empty: they are.
+        """
+        version, reason = why.version, why.reason
+        error = why.error if isinstance(why, Failed) else None
         show = self.registry.fail
         shown = reason
         if served := family.served.get(version):
             show = self.registry.keep
             shown = f"the files have changed and cannot be served: {reason}; it is served as before"
             names = [model.signature.name for model in served]
-        if family.logged.get(version) != reason:
-            family.logged[version] = reason
+        _, told = family.failures.get(version, ("", ""))
+        family.failures[version] = state, reason
+        if told != reason:
             unforeseen = None if isinstance(error, RepositoryError | DeviceError) else error
             cause = "" if error is None or error.__cause__ is None else f" ({error.__cause__})"
             text = f"model {family.name} version {version} is not served: {reason}{cause}"
