@@ -21,7 +21,7 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler
+from polyhead_server.scheduling import Dispatch, Iterations, Planner, Scheduler
 from polyhead_server.scheduling.execution import EngineThreads
 from polyhead_server.serving.budget import Budget, Reservation
 from polyhead_server.serving.lifecycle import Lifecycle
@@ -152,10 +152,7 @@ class Runtime:
                 ),
             ),
             signature=signature,
-            limits=Limits(
-                max_queued_tokens=self.settings.max_queued_tokens,
-                max_wait_seconds=self.settings.max_wait_seconds,
-            ),
+            limits=self.settings,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             iterations=self._iterations if self.device.host_threads else None,
             observer=statistics,

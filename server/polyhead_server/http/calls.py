@@ -7,17 +7,17 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import LENGTHS, PROMPT_NAME, TEXT, TEXT_PAIR, TOKENS, TRUNCATE
+from polyhead_proto.names import INPUT_IDS, LENGTHS, PROMPT_NAME, TEXT, TEXT_PAIR, TOKENS, TRUNCATE
 from polyhead_server.errors import RequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.fields import TextOptions
@@ -30,6 +30,8 @@ from polyhead_server.settings import Settings
 
 Input = str | tuple[str, str] | list[int]
 """What a call gives: a text, a pair of texts, or token ids."""
+
+Options_co = TypeVar("Options_co", bound=TextOptions, covariant=True)
 
 Kept = Sequence[NDArray[Any]]
 """What a call keeps of the reply to a chunk: outputs (B, …), the lengths last."""
@@ -86,14 +88,25 @@ def write_array(items: Iterable[object]) -> Iterator[bytes]:
 # ---- Lists in chunks ---------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class TextCall(Generic[Options_co]):
+    """A call that asks something of a list of inputs."""
+
+    caller: Caller
+    options: Options_co
+    """What it says of them."""
+    field: str
+    """What it calls an input; with `[]`, one of many."""
+    inputs: Sequence[Any]
+    """B of them: texts, pairs of texts, or lists of token ids."""
+
+
 async def answer_list(
-    caller: Caller,
+    call: TextCall[TextOptions],
     signature: Signature,
     outputs: Iterable[str | None],
-    inputs: Sequence[Input],
-    called: Mapping[str, str],
     *,
-    options: TextOptions,
+    first_text: str = "",
     prompt: str | None = None,
     of_first: Values = MappingProxyType({}),
     keep: Callable[[InferReply], Kept] = keep_arrays,
@@ -104,12 +117,10 @@ async def answer_list(
     One that is too large is sent in halves, and so are all larger ones after it.
 
     Args:
-        caller: Has sent the list.
+        call: Has the list.
         signature: Of the graph that answers.
         outputs: Those to keep, beside the lengths.
-        inputs: B inputs.
-        called: What the caller calls the tensors that inputs become. Without `[]`, it is one for all of them.
-        options: Say whether texts are cut.
+        first_text: What the call calls the first text of each pair, if that is no part of the input.
         prompt: The name of the prompt before each text; None: the family's own.
         of_first: Parameters of the first output, unless they are None.
         keep: Returns what is kept of the reply to a chunk; may be called in any thread.
@@ -120,9 +131,12 @@ async def answer_list(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    settings = caller.service.settings
+    caller, inputs, settings = call.caller, call.inputs, call.caller.service.settings
+    called = dict.fromkeys((TEXT, TEXT_PAIR, INPUT_IDS), call.field) | (
+        {TEXT: first_text} if first_text else {}
+    )
     sizes = _sizes_of(inputs)
-    parameters = caller.parameters | {TRUNCATE: options.truncate, PROMPT_NAME: prompt}
+    parameters = caller.parameters | {TRUNCATE: call.options.truncate, PROMPT_NAME: prompt}
     message = pb.ModelInferRequest(model_name=signature.name, parameters=write_parameters(parameters))
     first, *others = *outputs, LENGTHS
     message.outputs.add(name=first, parameters=write_parameters(of_first))

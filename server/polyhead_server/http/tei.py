@@ -18,7 +18,7 @@ from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http import fields
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import write_array
+from polyhead_server.http.calls import TextCall, write_array
 from polyhead_server.http.cohere import RankBody, RankReply, rank_documents
 from polyhead_server.http.errors import TEI
 from polyhead_server.http.models import named, tags, task_of
@@ -63,14 +63,14 @@ class WordWeight(fields.Described):
 async def embed_texts(body: EmbedBody, caller: OfTexts) -> Response:
     """Embed texts, as Text Embeddings Inference does."""
     body.normalize = body.normalize is not False
-    _, (vectors,), _ = await embed(caller, "inputs", body.inputs, body)
+    _, (vectors,), _ = await embed(TextCall(caller, body, "inputs[]", body.inputs))
     return await caller.json(write_array(vectors), work_bytes=BYTES_PER_NUMBER * vectors.size)
 
 
 @tei_router.post("/embed_sparse", response_model=list[list[WordWeight]])
 async def embed_sparse(body: EmbedSparseBody, caller: OfTexts) -> Response:
     """Weigh words in texts, as Text Embeddings Inference does."""
-    _, (values, words), _ = await embed(caller, "inputs", body.inputs, body, roles=SPARSE)
+    _, (values, words), _ = await embed(TextCall(caller, body, "inputs[]", body.inputs), roles=SPARSE)
     content = write_array(map(_weights, values, words))
     return await caller.json(content, work_bytes=2 * BYTES_PER_NUMBER * values.size)
 
@@ -109,8 +109,9 @@ async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
     caller.ignored += body.ignored
     given = (body.parameters or fields.EmbeddingOptions()).model_dump(exclude_none=True)
     options = fields.VectorOptions.model_validate({"model": body.model, **given, "normalize": True})
-    _, (source,), _ = await embed(caller, "inputs.source_sentence", [body.inputs.source_sentence], options)
-    _, (others,), _ = await embed(caller, "inputs.sentences", body.inputs.sentences, options)
+    one, several = body.inputs.source_sentence, body.inputs.sentences
+    _, (source,), _ = await embed(TextCall(caller, options, "inputs.source_sentence[]", [one]))
+    _, (others,), _ = await embed(TextCall(caller, options, "inputs.sentences[]", several))
     return await caller.json([orjson.dumps(others @ source[0], option=orjson.OPT_SERIALIZE_NUMPY)])
 
 
@@ -139,7 +140,7 @@ class TextRank(fields.Described):
 
 
 async def _rank_texts(body: RerankBody, caller: Caller) -> Response:
-    _, ranks, _ = await rank(caller, "texts", body.texts, body, "score")
+    _, ranks, _ = await rank(TextCall(caller, body, "texts[]", body.texts), "score")
     if body.return_text:
         ranks = [one | {"text": body.texts[one["index"]]} for one in ranks]
     return await caller.json([orjson.dumps(ranks)])
@@ -230,7 +231,7 @@ async def predict(body: PredictBody, caller: OfTexts) -> Response:
             )
         texts = [row[0] for row in rows]
         field = "inputs" if is_alone else "inputs[]"
-        found = await label_tokens(caller, model, field, texts, options=body, parameters=parameters)
+        found = await label_tokens(TextCall(caller, body, field, texts), model, parameters)
         content = [orjson.dumps(next(found))] if is_alone else write_array(found)
         return await caller.json(content, work_bytes=sum(map(len, texts)))
     is_single = all(isinstance(each, str) for each in given)
@@ -243,7 +244,7 @@ async def predict(body: PredictBody, caller: OfTexts) -> Response:
         rows = [[row[0] for row in rows]]
     inputs: list[Any] = [row[0] if len(row) == 1 else tuple(row) for row in rows]
     field = "inputs" if is_single else "inputs[]"
-    labels, _ = await label_texts(caller, model, field, inputs, options=body, parameters=parameters)
+    labels, _ = await label_texts(TextCall(caller, body, field, inputs), model, parameters)
     alone = is_single and body.parameters is None
     content = [orjson.dumps(labels[0] if alone else labels, option=orjson.OPT_SERIALIZE_NUMPY)]
     return await caller.json(content)
@@ -253,9 +254,8 @@ async def _classify(body: ClassifyBody, caller: Caller) -> Response:
     model = named(caller, body, "classify")
     if tags(model):
         raise InvalidRequestError(f"model must classify texts, {model.name} classifies tokens: see /predict")
-    labels, tokens = await label_texts(
-        caller, model, "input[]", body.input, options=body, parameters=fields.LabelParameters()
-    )
+    call = TextCall(caller, body, "input[]", body.input)
+    labels, tokens = await label_texts(call, model, fields.LabelParameters())
     reply = {"object": "classify", "data": labels, "model": model.name, "usage": fields.usage_of(tokens)}
     return await caller.json([orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)])
 

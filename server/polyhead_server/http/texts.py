@@ -4,6 +4,7 @@ Shape letters: B texts, pairs or lists of token ids, C labels, T tokens, L layer
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from polyhead_proto.outputs.vectors import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http import fields
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays
+from polyhead_server.http.calls import Kept, TextCall, answer_list, joined, keep_arrays
 from polyhead_server.http.models import cheapest, has, labels_of, named, output_of, scores_pairs
 from polyhead_server.inference.outputs import normalised, ranges_of
 from polyhead_server.inference.reply import InferReply, detached
@@ -40,10 +41,7 @@ _WITH_EVIDENCE = (names.LOGITS, names.ATTENTION, names.VALUE_NORMS, names.SPANS)
 
 
 async def embed(
-    caller: Caller,
-    field: str,
-    inputs: Sequence[Any],
-    options: fields.EmbeddingOptions,
+    call: TextCall[fields.EmbeddingOptions],
     *,
     roles: Sequence[str] = DENSE,
     precision: VectorPrecision | None = None,
@@ -51,10 +49,7 @@ async def embed(
     """Embed texts, or lists of token ids.
 
     Args:
-        caller: Asks for it.
-        field: What the caller calls the inputs.
-        inputs: B texts, or B lists of token ids.
-        options: What else the caller says.
+        call: Has B texts, or B lists of token ids.
         roles: Of the outputs to return.
         precision: Of integers to return; None: numbers.
 
@@ -65,6 +60,7 @@ async def embed(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
+    caller, options = call.caller, call.options
     wanted = options if isinstance(options, fields.VectorOptions) else fields.VectorOptions()
     dimensions = wanted.dimensions
     model = named(caller, options, "embed" if roles == DENSE else "embed_sparse")
@@ -84,14 +80,12 @@ async def embed(
         ranges_of(signature.outputs[outputs[0]], precision, dimensions or width, "output_dtype")
         if wanted.normalize and not signature.outputs[outputs[0]].unit:
             raise InvalidRequestError("normalize must be left out with output_dtype")
-    if isinstance(inputs[0], str) and names.TEXT not in signature.inputs:
+    if isinstance(call.inputs[0], str) and names.TEXT not in signature.inputs:
+        field = call.field.removesuffix("[]")
         raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")
     prompt = _prompt_of(caller, options, signature)
-    called = dict.fromkeys((names.TEXT, names.INPUT_IDS), f"{field}[]")
     of_first = {names.DIMENSIONS: dimensions, names.PRECISION: precision}
-    answers = await answer_list(
-        caller, signature, outputs, inputs, called, options=options, prompt=prompt, of_first=of_first
-    )
+    answers = await answer_list(call, signature, outputs, prompt=prompt, of_first=of_first)
     arrays, tokens = joined(answers)
     if wanted.normalize and precision is None:
         arrays[0] = normalised(arrays[0])
@@ -117,20 +111,11 @@ def _prompt_of(caller: Caller, options: fields.EmbeddingOptions, signature: Sign
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-async def rank(
-    caller: Caller,
-    field: str,
-    texts: Sequence[str],
-    options: fields.RankingOptions,
-    score: str,
-) -> tuple[str, list[dict[str, Any]], int]:
+async def rank(call: TextCall[fields.RankingOptions], score: str) -> tuple[str, list[dict[str, Any]], int]:
     """Rank texts by what they have to do with a query.
 
     Args:
-        caller: Asks for it.
-        field: What the caller calls the texts.
-        texts: B texts.
-        options: The query, and what else the caller says.
+        call: Has B texts, and the query.
         score: What the reply calls a score.
 
     Returns:
@@ -141,6 +126,7 @@ async def rank(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
+    caller, options, texts = call.caller, call.options, call.inputs
     count = _pairs_of_evidence(options.return_evidence, len(texts))
     roles = _WITH_EVIDENCE if count else (names.LOGITS,)
     model = named(caller, options, "rerank")
@@ -166,12 +152,10 @@ async def rank(
         caller.ignored.append("max_tokens_per_doc")
     outputs = _outputs_of_evidence(signature) if count else [output_of(signature, names.LOGITS)]
     chunks = await answer_list(
-        caller,
+        replace(call, inputs=[(options.query, text) for text in texts]),
         signature,
         outputs,
-        [(options.query, text) for text in texts],
-        {names.TEXT: "query", names.TEXT_PAIR: f"{field}[]"},
-        options=options,
+        first_text="query",
         keep=partial(_keep_evidence, count) if count else keep_arrays,
         written_bytes=_PAIR_BYTES * count,
     )
@@ -249,23 +233,14 @@ def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]
 
 
 async def label_texts(
-    caller: Caller,
-    model: Signature,
-    field: str,
-    texts: Sequence[str | tuple[str, str]],
-    *,
-    options: fields.ScoringOptions,
-    parameters: fields.LabelParameters,
+    call: TextCall[fields.ScoringOptions], model: Signature, parameters: fields.LabelParameters
 ) -> tuple[list[list[dict[str, Any]]], int]:
     """Label texts, or pairs of texts.
 
     Args:
-        caller: Asks for it.
+        call: Has B texts, or pairs.
         model: A graph of the family.
-        field: What the caller calls an input; with `[]`, one of many.
-        texts: B texts, or pairs.
-        options: What else the caller says.
-        parameters: Likewise.
+        parameters: What else the caller says.
 
     Returns:
         The labels of each, the best first; and the number of tokens.
@@ -275,8 +250,8 @@ async def label_texts(
         EngineError: The engine failed.
     """
     _check_left_out(parameters, ("aggregation_strategy", "ignore_labels"), f"{model.name} classifies texts")
-    signature = cheapest(caller.registry, model, (names.LOGITS,))
-    has_pairs = not all(isinstance(each, str) for each in texts)
+    signature = cheapest(call.caller.registry, model, (names.LOGITS,))
+    has_pairs = not all(isinstance(each, str) for each in call.inputs)
     needed = {names.TEXT, names.TEXT_PAIR} if has_pairs else {names.TEXT}
     if not (needed <= signature.inputs.keys() and has(signature, (names.LOGITS,))):
         raise InvalidRequestError(
@@ -284,12 +259,10 @@ async def label_texts(
             f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
         )
     output = output_of(signature, names.LOGITS)
-    called = dict.fromkeys((names.TEXT, names.TEXT_PAIR), field)
-    answers = await answer_list(caller, signature, [output], texts, called, options=options)
-    (logits,), tokens = joined(answers)
+    (logits,), tokens = joined(await answer_list(call, signature, [output]))
     labels, function = labels_of(signature), parameters.function_to_apply
     activation = function or signature.outputs[output or ""].scores
-    scores = scores_of(logits, "identity" if options.raw_scores or function == "none" else activation)
+    scores = scores_of(logits, "identity" if call.options.raw_scores or function == "none" else activation)
     return [
         [{"label": labels[at], "score": of[at]} for at in best_first(row)[: parameters.top_k].tolist()]
         for row, of in zip(logits, scores, strict=True)
@@ -297,20 +270,14 @@ async def label_texts(
 
 
 async def label_tokens(
-    caller: Caller,
-    signature: Signature,
-    field: str,
-    texts: Sequence[str],
-    *,
-    options: fields.ScoringOptions,
-    parameters: fields.LabelParameters,
+    call: TextCall[fields.ScoringOptions], signature: Signature, parameters: fields.LabelParameters
 ) -> Iterator[list[dict[str, Any]]]:
     """Label the tokens of texts; see `label_texts`. Yield what is found in each text."""
     what = f"{signature.name} classifies tokens"
-    _check_left_out(options, ("raw_scores",), what)
+    _check_left_out(call.options, ("raw_scores",), what)
     _check_left_out(parameters, ("top_k", "function_to_apply"), what)
     outputs = [output_of(signature, role) for role in (names.LOGITS, names.SPANS)]
-    answers = await answer_list(caller, signature, outputs, texts, {names.TEXT: field}, options=options)
+    answers = await answer_list(call, signature, outputs)
     found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
     for logits, spans, lengths in answers:
         found += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
@@ -329,7 +296,7 @@ async def label_tokens(
             there.append({**entity, "score": each.score, **place})
         return there
 
-    return (entities(text, *each) for text, each in zip(texts, found, strict=True))
+    return (entities(text, *each) for text, each in zip(call.inputs, found, strict=True))
 
 
 def _check_left_out(given: fields.Body, left_out: Iterable[str], why: str) -> None:

@@ -1,4 +1,3 @@
-from .admission import Limits as Limits
 from .batch import Done as Done
 from .batch import Work as Work
 from .batch import measure as measure

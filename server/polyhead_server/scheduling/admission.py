@@ -11,6 +11,7 @@ from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import PRIORITIES, Done, Piece, Work
 from polyhead_server.scheduling.dispatch import TURN_SECONDS, Dispatch, Lanes
+from polyhead_server.settings import Settings
 
 SHORTEST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 5.0
@@ -41,7 +42,7 @@ class Entry:
     timer: asyncio.TimerHandle | None = None
 
 
-def place_of(level: int, yields: bool) -> int:
+def _place_of(level: int, yields: bool) -> int:
     """Return the level of the queue in which work of a priority's level waits."""
     return 2 * level + yields
 
@@ -67,14 +68,14 @@ class Queue:
             level: That of its work.
             yields: Whether it waits, too, for all of its priority that yields.
         """
-        return sum(self._seconds[: place_of(level, yields) + 1])
+        return sum(self._seconds[: _place_of(level, yields) + 1])
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Append entries to their levels, together."""
         with self._lock:
             for entry in entries:
                 self._number += 1
-                entry.number = self._number
+                entry.number, entry.place = self._number, _place_of(entry.work.level, entry.yields)
                 self._levels[entry.place][entry.number] = entry
                 self._count(entry, 1)
 
@@ -117,16 +118,6 @@ class Queue:
 
 
 # ---- Accepted or not ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a scheduler accepts."""
-
-    max_queued_tokens: int
-    """The most tokens that may wait. A request is always accepted if none waits."""
-    max_wait_seconds: float = 30.0
-    """The longest that work may wait before it starts."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -186,7 +177,8 @@ class Admission:
 
     name: str
     """The model's name, for messages."""
-    limits: Limits
+    limits: Settings
+    """`max_queued_tokens` and `max_wait_seconds`."""
     dispatch: Dispatch
     observer: Observer
     """Notified of every rejection."""

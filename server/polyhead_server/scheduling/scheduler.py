@@ -15,17 +15,16 @@ from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.admission import (
     Admission,
     Entry,
-    Limits,
     RunningBatch,
     broken,
     dropped,
     free_in,
-    place_of,
 )
 from polyhead_server.scheduling.batch import Done, Piece, Work, split_request
 from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
 from polyhead_server.scheduling.execution import EngineThreads, Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
+from polyhead_server.settings import Settings
 
 _OLDEST_EVERY = 8
 """Every eighth batch takes the oldest request of any priority, so that the lowest is not starved."""
@@ -56,8 +55,8 @@ class Scheduler:
     """Chooses the batches and where they run. Its lanes also run small work on the event loop."""
     signature: Signature
     """What it takes and gives, and its name for messages."""
-    limits: Limits
-    """What is accepted."""
+    limits: Settings
+    """What is accepted: `max_queued_tokens`, and `max_wait_seconds`."""
     observer: Observer
     """Notified of every run and every drop."""
     iterations: Iterations | None = None
@@ -160,7 +159,6 @@ class Scheduler:
             start_by=start_by,
             piece=piece,
             yields=yields,
-            place=place_of(work.level, yields),
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
         if piece is not None:

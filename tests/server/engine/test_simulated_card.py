@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ import pytest
 from tests.clock import SkippingLoop
 from tests.server.scheduling.conftest import Counter, Prices, graph_of
 
+from polyhead_server import Settings
 from polyhead_server.engine.devices import on_cuda
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.scheduling import (
     Dispatch,
     Lanes,
-    Limits,
     Planner,
     Scheduler,
     Size,
@@ -83,7 +84,7 @@ def scheduler_of(card: SimulatedCard) -> Scheduler:
     return Scheduler(
         Dispatch(lanes, wide=None, planner=Planner()),
         signature=graph_of({"x": "BT"}, {"x": "BT"}),
-        limits=Limits(max_queued_tokens=2**20),
+        limits=Settings(models=Path("models"), max_queued_tokens=2**20),
         observer=Counter(),
         threads=EngineThreads("card", lanes.count, initializer=card.warm_up),
     )

@@ -4,12 +4,14 @@ import asyncio
 import selectors
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from polyhead_server import Settings
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.observability.statistics import Drop, Execution
@@ -20,7 +22,6 @@ from polyhead_server.scheduling import (
     Dispatch,
     Iterations,
     Lanes,
-    Limits,
     Planner,
     Scheduler,
     Size,
@@ -234,7 +235,7 @@ class Bench:
                 planner=self.planner,
             ),
             signature=self.signature,
-            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
+            limits=Settings(models=Path("models"), max_queued_tokens=most, max_wait_seconds=wait),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
             threads=self.threads,

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.clock import SkippingLoop
 from tests.server.scheduling.conftest import Counter, Prices, graph_of
 
+from polyhead_server import Settings
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError
 from polyhead_server.scheduling import (
@@ -17,7 +19,6 @@ from polyhead_server.scheduling import (
     Dispatch,
     Iterations,
     Lanes,
-    Limits,
     Planner,
     Scheduler,
     Size,
@@ -87,7 +88,7 @@ def schedule(
     return Scheduler(
         Dispatch(Lanes(engine=engine, costs=costs, count=lanes), wide=None, planner=Planner()),
         signature=graph_of({"x": "BT"}, {"y": "BT"}),
-        limits=Limits(max_queued_tokens=limit),
+        limits=Settings(models=Path("models"), max_queued_tokens=limit),
         observer=Counter(),
         **more,
     )
