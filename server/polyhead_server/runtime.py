@@ -29,7 +29,6 @@ from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import ServedVersions
 from polyhead_server.settings import Settings
 
 _CLOSING_SECONDS = 1.0
@@ -74,15 +73,15 @@ class Runtime:
         self._iterations = Iterations()
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
-        versions = ServedVersions(
+        self._reconciler = Reconciler(
+            models=settings.models,
             registry=self.registry,
             policy=settings.versions,
-            load=loader.load,
+            loads=loader.load,
             build=self._build,
             retired=self._inference.on_retired,
-        )
-        self._reconciler = Reconciler(
-            models=settings.models, versions=versions, side_by_side=threads, families=families
+            side_by_side=threads,
+            only=families,
         )
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()

@@ -14,7 +14,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.grpc.access import TokenInterceptor, guard_of
 from polyhead_server.grpc.call import HEALTH
 from polyhead_server.grpc.service import InferenceService, NotOffered
-from polyhead_server.grpc.standard import Health, Reflection
+from polyhead_server.grpc.standard import health_handlers, reflection_handlers
 from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
@@ -88,8 +88,8 @@ class GrpcServer:
         inference = InferenceService(runtime, self.request_log).handlers()
         services = {
             SERVICE: inference,
-            HEALTH: Health(runtime).handlers(),
-            reflection.SERVICE_NAME: Reflection().handlers(),
+            HEALTH: health_handlers(runtime),
+            reflection.SERVICE_NAME: reflection_handlers(),
         }
         self._grpc = grpc.aio.server(
             handlers=[

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 
@@ -151,6 +152,10 @@ class Caller:
         if self.counts:
             seconds = asyncio.get_running_loop().time() - self.began
             self.registry.unattributed.failed(total_ns=int(seconds * 1e9), error=error)
+
+    async def document(self, value: object) -> Response:
+        """Return a reply of JSON that is not long."""
+        return await self.json([orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)])
 
     async def json(self, content: Iterable[bytes], *, work_bytes: int = 0) -> Response:
         """Return a reply.

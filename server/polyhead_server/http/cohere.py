@@ -3,7 +3,6 @@
 import uuid
 from typing import Annotated, Any, Literal
 
-import orjson
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -104,7 +103,7 @@ async def rank_documents(body: RankBody, caller: Caller, version: str = "2") -> 
     reply |= {"usage": usage_of(tokens)} | (
         {} if version == "2" or body.return_evidence else {"data": results}
     )
-    return await caller.json([orjson.dumps(reply)])
+    return await caller.document(reply)
 
 
 @cohere_router.post("/v1/rerank", response_model=RankReply)

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-import orjson
 from fastapi import Response
 
 from polyhead_proto import names
@@ -210,7 +209,7 @@ class FamilyInfo(Described):
 
 async def _list(caller: Caller, **own: str) -> Response:
     listed = [own | _listed(caller, name, tasks) for name, tasks in families(caller.registry).items()]
-    return await caller.json([orjson.dumps({"object": "list", "data": listed})])
+    return await caller.document({"object": "list", "data": listed})
 
 
 @models_router.get("/models", response_model=ListedModels)
@@ -230,7 +229,7 @@ async def retrieve_model(name: ModelName, caller: AnyCaller) -> Response:
     """Describe a model."""
     name = caller.registry.find(name).signature.name
     tasks = families(caller.registry).get(name, [])
-    return await caller.json([orjson.dumps({"owned_by": _OWNER} | _listed(caller, name, tasks))])
+    return await caller.document({"owned_by": _OWNER} | _listed(caller, name, tasks))
 
 
 def _listed(caller: Caller, name: str, tasks: Sequence[str]) -> dict[str, object]:
@@ -273,4 +272,4 @@ async def info(caller: Choosing) -> Response:
         "auto_truncate": settings.truncate,
         "version": version("polyhead"),
     }
-    return await caller.json([orjson.dumps(found)])
+    return await caller.document(found)

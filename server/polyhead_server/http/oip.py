@@ -122,7 +122,7 @@ async def _call(caller: Caller, procedure: str, field: str = "", **fields: Any) 
     rpc = RPCS[procedure]
     response = await caller.runtime.call(procedure, rpc.request(**fields).SerializeToString())
     found = json_form(rpc.response.DESCRIPTOR).write(rpc.response.FromString(response))
-    return await caller.json([orjson.dumps(found[field] if field else found)])
+    return await caller.document(found[field] if field else found)
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -112,7 +112,7 @@ async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
     one, several = body.inputs.source_sentence, body.inputs.sentences
     _, (source,), _ = await embed(TextCall(caller, options, "inputs.source_sentence[]", [one]))
     _, (others,), _ = await embed(TextCall(caller, options, "inputs.sentences[]", several))
-    return await caller.json([orjson.dumps(others @ source[0], option=orjson.OPT_SERIALIZE_NUMPY)])
+    return await caller.document(others @ source[0])
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ async def _rank_texts(body: RerankBody, caller: Caller) -> Response:
     _, ranks, _ = await rank(TextCall(caller, body, "texts[]", body.texts), "score")
     if body.return_text:
         ranks = [one | {"text": body.texts[one["index"]]} for one in ranks]
-    return await caller.json([orjson.dumps(ranks)])
+    return await caller.document(ranks)
 
 
 # ---- Labels ------------------------------------------------------------------------------------
@@ -219,10 +219,8 @@ class ClassifyReply(fields.Described):
 async def predict(body: PredictBody, caller: OfTexts) -> Response:
     """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
     model, parameters = named(caller, body, "classify"), body.parameters or fields.LabelParameters()
-    is_alone, given = (
-        isinstance(body.inputs, str),
-        [body.inputs] if isinstance(body.inputs, str) else body.inputs,
-    )
+    is_alone = isinstance(body.inputs, str)
+    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     rows = [[each] if isinstance(each, str) else each for each in given]
     if tags(model):
         if (pair := next((index for index, row in enumerate(rows) if len(row) == 2), None)) is not None:
@@ -246,8 +244,7 @@ async def predict(body: PredictBody, caller: OfTexts) -> Response:
     field = "inputs" if is_single else "inputs[]"
     labels, _ = await label_texts(TextCall(caller, body, field, inputs), model, parameters)
     alone = is_single and body.parameters is None
-    content = [orjson.dumps(labels[0] if alone else labels, option=orjson.OPT_SERIALIZE_NUMPY)]
-    return await caller.json(content)
+    return await caller.document(labels[0] if alone else labels)
 
 
 async def _classify(body: ClassifyBody, caller: Caller) -> Response:
@@ -257,7 +254,7 @@ async def _classify(body: ClassifyBody, caller: Caller) -> Response:
     call = TextCall(caller, body, "input[]", body.input)
     labels, tokens = await label_texts(call, model, fields.LabelParameters())
     reply = {"object": "classify", "data": labels, "model": model.name, "usage": fields.usage_of(tokens)}
-    return await caller.json([orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)])
+    return await caller.document(reply)
 
 
 # ---- Paths of two APIs -------------------------------------------------------------------------

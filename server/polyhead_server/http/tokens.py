@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 from fastapi import Response
 from pydantic import ConfigDict
 
@@ -93,7 +92,7 @@ async def decode(body: DecodeBody, caller: OfTexts) -> Response:
     check_total(1, total := sum(map(len, rows)), caller.service.settings.max_request_tokens)
     special = body.skip_special_tokens is False
     texts = await caller.service.run(_TOKEN_BYTES * total, tokeniser.text_of, rows, special)
-    return await caller.json([orjson.dumps(texts)])
+    return await caller.document(texts)
 
 
 def _tokeniser_of(caller: Caller, options: FamilyOptions) -> tuple[Tokeniser, Signature]:
