@@ -12,7 +12,7 @@ from polyhead_export.samples import sample_inputs
 from polyhead_proto.drift import deviation
 from polyhead_server.engine.device import CPU
 from polyhead_server.engine.devices import on_cpu, on_cuda
-from polyhead_server.engine.placement import placed, slow_on_cpu
+from polyhead_server.engine.session import placed, slow_on_cpu
 
 _LIMITS = {
     "fp32": ("every output", ("output", "pooled", "attention"), 1e-5),

@@ -31,16 +31,12 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
             return server.add_secure_port(address, credentials)
         return server.add_insecure_port(address)
     except RuntimeError as error:
-        raise StartError(f"cannot listen on {address}: {_why(host, port)}") from error
-
-
-def _why(host: str, port: int) -> str:
-    """Ask the system for the reason, which gRPC does not report."""
-    try:
-        listen(host, port).close()
-    except (OSError, ValueError) as error:
-        return explain(error)
-    return "gRPC could not bind it"
+        why = "gRPC could not bind it"
+        try:  # ask the system for the reason, which gRPC does not report
+            listen(host, port).close()
+        except (OSError, ValueError) as reason:
+            why = explain(reason)
+        raise StartError(f"cannot listen on {address}: {why}") from error
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:

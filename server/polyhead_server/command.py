@@ -1,5 +1,6 @@
 """`polyhead serve`: settings from flags, the environment and a file; then the server."""
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -82,7 +83,7 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
         if settings.workers > 1 or len(gpus) > 1:
             from polyhead_server.workers.supervisor import supervise
 
-            return supervise(settings, gpus)
+            return asyncio.run(supervise(settings, gpus))
         from polyhead_server.process import run
 
         return run(settings)

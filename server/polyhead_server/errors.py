@@ -81,6 +81,18 @@ class InvalidRequestError(RequestError):
     status = StatusCode.INVALID_ARGUMENT
 
 
+class UnauthenticatedError(RequestError):
+    """The call must carry a token."""
+
+    status = StatusCode.UNAUTHENTICATED
+
+
+class ForbiddenError(RequestError):
+    """The caller may not call this."""
+
+    status = StatusCode.PERMISSION_DENIED
+
+
 class UnknownModelError(RequestError):
     """The model or version is not served."""
 

@@ -58,6 +58,20 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
     """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
+
+    def supervisor_ended(lifeline: int) -> None:
+        loop.remove_reader(lifeline)
+        LOGGER.warning("the supervisor has ended")
+        stopped.set()
+
+    def stop(number: signal.Signals) -> None:
+        LOGGER.info("%s received", number.name)
+        # To stop a process and its group sends SIGTERM twice, and a worker also gets its supervisor's.
+        # Only another Ctrl-C ends a drain.
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        stopped.set()
+
     async with AsyncExitStack() as stack:
         replaces = worker is not None and worker.restarts > 0
         server = GrpcServer(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
@@ -66,7 +80,7 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             warn_if_exposed(settings)
         else:
             metrics.start(worker.number, worker.restarts)
-            loop.add_reader(worker.lifeline, _supervisor_ended, loop, worker.lifeline, stopped)
+            loop.add_reader(worker.lifeline, supervisor_ended, worker.lifeline)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.
             stack.callback(asyncio.ensure_future(worker.keep_reporting()).cancel)
@@ -82,7 +96,7 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             if worker is None:
                 announce(settings, http.port)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop, loop, stopped, number)
+            loop.add_signal_handler(number, stop, number)
         trimming = asyncio.ensure_future(keep_trim())
         stack.callback(trimming.cancel)
         await server.start()
@@ -153,18 +167,3 @@ async def _end(server: GrpcServer, http: HttpServer, drain_seconds: float) -> in
     finished = await server.drain(drain_seconds, http.stop)
     LOGGER.info("stopped")
     return 0 if finished else 1
-
-
-def _stop(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, number: signal.Signals) -> None:
-    LOGGER.info("%s received", number.name)
-    # To stop a process and its group sends SIGTERM twice, and a worker also gets its supervisor's.
-    # Only another Ctrl-C ends a drain.
-    loop.remove_signal_handler(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    stopped.set()
-
-
-def _supervisor_ended(loop: asyncio.AbstractEventLoop, lifeline: int, stopped: asyncio.Event) -> None:
-    loop.remove_reader(lifeline)
-    LOGGER.warning("the supervisor has ended")
-    stopped.set()

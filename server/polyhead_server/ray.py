@@ -32,7 +32,7 @@ from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.process import prepare
 from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.runtime import Runtime
-from polyhead_server.serving.catalogue import server_metadata
+from polyhead_server.serving.procedures import server_metadata
 from polyhead_server.settings import Settings
 
 _STREAM = "ModelStreamInfer"
@@ -202,9 +202,7 @@ class Ingress:
         identifier = request_id(context)
         answers: Sequence[ReplicaAnswer]
         if rejection := self._guard.rejection(RPCS[procedure].path, context.invocation_metadata()):
-            code, message = rejection
-            reply = ErrorReply(code=code, message=message, trailers=((REQUEST_ID, identifier),))
-            answers = [ReplicaAnswer(error=reply)]
+            answers = [ReplicaAnswer(error=logged_reply(rejection, identifier))]
         else:
             try:
                 # A replica has the same limit, and says more.

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from inspect import isawaitable
 from typing import TypeVar
 
 from polyhead_proto import RPCS
@@ -20,16 +21,14 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import Dispatch, Iterations, Limits, Planner, Scheduler, dynamic_axes_of
-from polyhead_server.scheduling.threads import EngineThreads
+from polyhead_server.scheduling import Dispatch, Iterations, Planner, Scheduler
+from polyhead_server.scheduling.execution import EngineThreads
 from polyhead_server.serving.budget import Budget, Reservation
-from polyhead_server.serving.catalogue import Gauges
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.loading import Loaded, Loader
 from polyhead_server.serving.procedures import Procedures
 from polyhead_server.serving.reconciler import Reconciler
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import ServedVersions
 from polyhead_server.settings import Settings
 
 _CLOSING_SECONDS = 1.0
@@ -67,23 +66,22 @@ class Runtime:
             memory_limit=settings.gpu_memory // settings.workers,
         )
         self.registry = Registry(self._changed)
-        self.lifecycle = Lifecycle(self.registry, self._changed)
         self.budget = Budget(settings.max_held_bytes, self.registry.unattributed)
-        self._gauges = Gauges(self.registry, self.budget, self.lifecycle)
+        self.lifecycle = Lifecycle(self.registry, self.budget, self._changed)
         threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
         self._iterations = Iterations()
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
-        versions = ServedVersions(
+        self._reconciler = Reconciler(
+            models=settings.models,
             registry=self.registry,
             policy=settings.versions,
-            load=loader.load,
+            loads=loader.load,
             build=self._build,
             retired=self._inference.on_retired,
-        )
-        self._reconciler = Reconciler(
-            models=settings.models, versions=versions, side_by_side=threads, families=families
+            side_by_side=threads,
+            only=families,
         )
         self._procedures = Procedures(self.registry, self.lifecycle, self._reconciler, settings)
         self._change = asyncio.Event()
@@ -108,7 +106,7 @@ class Runtime:
             return
         self._loop = asyncio.get_running_loop()
         found = await self._reconciler.look(may_be_empty=self.settings.repository_mode != "none")
-        self._gauges.sample()
+        self.lifecycle.sample()
         self._loading = asyncio.ensure_future(self._load(found))
         self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
 
@@ -152,12 +150,8 @@ class Runtime:
                     most_rows=lru_cache(maxsize=1024)(partial(self._most_rows, signature)),
                 ),
             ),
-            name=signature.name,
-            dynamic=dynamic_axes_of(signature),
-            limits=Limits(
-                max_queued_tokens=self.settings.max_queued_tokens,
-                max_wait_seconds=self.settings.max_wait_seconds,
-            ),
+            signature=signature,
+            limits=self.settings,
             # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
             iterations=self._iterations if self.device.host_threads else None,
             observer=statistics,
@@ -293,8 +287,8 @@ class Runtime:
             UnsupportedError: There is no such procedure.
             RequestError: The caller gets the reason.
         """
-        answer = self._procedures.find(procedure)
-        return (await answer(parse_small(RPCS[procedure].request, request))).SerializeToString()
+        answer = self._procedures.find(procedure)(parse_small(RPCS[procedure].request, request))
+        return (await answer if isawaitable(answer) else answer).SerializeToString()
 
     def deadline(self, deadline: float = math.inf) -> float:
         """Return when a request that arrives now must be answered: `deadline`, or our limit if earlier."""
@@ -328,7 +322,7 @@ class Runtime:
             await change.wait()
 
     def _changed(self) -> None:
-        self._gauges.changed()
+        self.lifecycle.show()
         change, self._change = self._change, asyncio.Event()
         change.set()
 
@@ -364,7 +358,7 @@ class Runtime:
         if self._closing is None:
             await self.drain(self.settings.drain_seconds)
         await asyncio.wait((self._stop_models(),), timeout=_CLOSING_SECONDS)
-        self._gauges.stop()
+        self.lifecycle.stop_sampling()
         self.registry.metrics.close()
         self._workers.shutdown(wait=False)
 

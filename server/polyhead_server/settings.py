@@ -16,7 +16,6 @@ from polyhead_server.engine.gpus import check_device
 from polyhead_server.remote import RemoteFolder, location
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_LARGEST_MESSAGE = 2**31 - 1
 _PORT = Number(gte=0, lte=65_535)
 # Bytes of text for each token of `max_request_tokens`: some 25 times what text needs.
 _TEXT_BYTES_PER_TOKEN = 128
@@ -78,10 +77,6 @@ def parse_grpc_option(text: str) -> tuple[str, int | str]:
     return name, int(value)
 
 
-def _convert_size(_type: object, tokens: Sequence[Token]) -> int:
-    return parse_size(tokens[0].value)
-
-
 def _convert_models(_type: object, tokens: Sequence[Token]) -> Path | RemoteFolder:
     return location(tokens[0].value)
 
@@ -123,10 +118,13 @@ _Positive = Parameter(validator=Number(gt=0))
 _Security = Parameter(group="Security")
 _Observability = Parameter(group="Observability")
 _Http = Parameter(group="HTTP")
-_Size = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=1))
-_SizeOrZero = Parameter(converter=_convert_size, show_default=format_size, validator=Number(gte=0))
-_MessageSize = Parameter(
-    converter=_convert_size, show_default=format_size, validator=Number(gte=1024, lte=_LARGEST_MESSAGE)
+_Size, _SizeOrZero, _MessageSize = (
+    Parameter(
+        converter=lambda _type, tokens: parse_size(tokens[0].value),
+        show_default=format_size,
+        validator=Number(gte=least, lte=most),
+    )
+    for least, most in ((1, None), (0, None), (1024, 2**31 - 1))
 )
 
 

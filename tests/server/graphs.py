@@ -8,7 +8,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository.manifest import Manifest, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, dynamic_axes_of, measure
+from polyhead_server.scheduling import Work, measure
 from polyhead_server.scheduling.batch import JointWork
 from polyhead_server.scheduling.execution import Result, execute
 
@@ -31,13 +31,12 @@ class OpenGraph:
         self.signature = signature_of(manifest, graph)
         file = models / family / "1" / manifest.graphs[graph].file
         self.engine = Engine(file, signature=self.signature, device=choose_device(device), threads=1)
-        self.dynamic = dynamic_axes_of(self.signature)
 
     def work(self, feeds: Mapping[str, Any]) -> Work:
         """A request for every output."""
-        size, real_tokens = measure(feeds, self.dynamic)
+        size, real_tokens = measure(feeds, self.signature)
         return Work(feeds=feeds, outputs=self.engine.outputs, size=size, real_tokens=real_tokens)
 
     def run(self, works: Sequence[Work]) -> Result:
         """Runs requests as one batch."""
-        return execute(self.engine, JointWork(works, self.dynamic))
+        return execute(self.engine, JointWork(works, self.signature))

@@ -76,7 +76,7 @@ def test_the_port_for_metrics_may_be_a_word(served: list[Settings], text: str, p
 def test_each_of_several_cards_has_workers(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
     seen: list[tuple[int, tuple[int, ...]]] = []
 
-    def supervise(settings: Settings, gpus: tuple[int, ...]) -> int:
+    async def supervise(settings: Settings, gpus: tuple[int, ...]) -> int:
         seen.append((settings.workers, gpus))
         return 0
 

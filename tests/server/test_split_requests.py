@@ -14,8 +14,8 @@ from tests.numerics import close
 from polyhead_export import export_family
 from polyhead_model.config import TokenVectors
 from polyhead_server.scheduling import Size
+from polyhead_server.scheduling.batch import Piece
 from polyhead_server.scheduling.dispatch import Dispatch
-from polyhead_server.scheduling.splitting import Piece
 
 pytestmark = pytest.mark.slow  # exports every kind of graph; the rule is tested in `scheduling`
 
@@ -76,7 +76,7 @@ def test_pieces_give_what_sequences_give_alone(
     together = server.infer(graph, feeds, outputs=names)
 
     assert [piece.work.size.rows for piece in pieces] == [3, 3, 2]
-    assert [piece.sizes[0] for piece in pieces] == [30, 16, 2]
+    assert [piece.sizes["T"] for piece in pieces] == [30, 16, 2]
     for row, length in enumerate(LENGTHS):
         one = {name: value[row : row + 1] for name, value in feeds.items()}
         alone = server.infer(graph, one | {"input_ids": one["input_ids"][:, :length]}, outputs=names)
@@ -99,7 +99,7 @@ def test_places_behind_the_end_of_a_piece(
 
     together = server.infer(graph, feeds)
 
-    assert [piece.sizes[0] for piece in pieces] == [30, 16, 2]
+    assert [piece.sizes["T"] for piece in pieces] == [30, 16, 2]
     for name in ("attention_rows",) if graph == "modern.rows" else ("stream", "head_outputs"):
         there = np.abs(together[name]).reshape(len(LENGTHS), -1).any(axis=1)
         assert there.tolist() == (LENGTHS == 30).tolist()

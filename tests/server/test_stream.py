@@ -143,7 +143,7 @@ def run_together(graph: "OpenStream", items: Sequence[Any]) -> Iterator[tuple[li
     """Run works of which all are wanted."""
     session = Lanes(engine=graph.engine, costs=CostModel({Size.full(1, 1): 1.0}))
     planner = Planner(packed=True)
-    return run_batch(session, [*items], dynamic=graph.dynamic, planner=planner, wanted=lambda some: some)
+    return run_batch(session, [*items], signature=graph.signature, planner=planner, wanted=lambda some: some)
 
 
 def test_requests_with_other_edits_share_a_batch(
@@ -166,7 +166,7 @@ def test_requests_with_other_edits_share_a_batch(
         for name, value in found.items():
             close(value, expected[name])
     bytes_asked = 4 * (sum(UNITS.values()) + 2 * UNITS["Edits"])
-    assert JointWork(works, graph.dynamic).asked_bytes() == bytes_asked
+    assert JointWork(works, graph.signature).asked_bytes() == bytes_asked
 
     # What one asks for is not made for any number of others.
     items = [SimpleNamespace(work=each) for each in works]

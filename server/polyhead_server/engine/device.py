@@ -1,8 +1,10 @@
-"""A device and its capabilities, which all others ask. `devices` chooses one."""
+"""A device: its capabilities, which all others ask, and runs of graphs on it. `devices` chooses one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias
+
+from numpy.typing import NDArray
 
 from polyhead_server.errors import DeviceError
 
@@ -91,3 +93,25 @@ def check_provider(session_providers: Sequence[str], device: Device) -> None:
         raise DeviceError(
             f"the session must run on {device.provider}, onnxruntime gave it {session_providers[0]}"
         )
+
+
+class EngineRun(Protocol):
+    """One run of a session."""
+
+    def __call__(
+        self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
+    ) -> list[NDArray[Any]]:
+        """Compute, and return arrays that no later run changes. The GIL is free meanwhile.
+
+        Args:
+            feeds: Every input by name.
+            outputs: The outputs to return.
+            shrink: Whether to return memory of earlier runs to the system afterwards.
+        """
+
+    def cancel(self) -> None:
+        """End the run at its next operator, or as soon as it begins: it raises. Any thread may call this."""
+
+
+EngineSession: TypeAlias = Callable[[], EngineRun]
+"""A graph that is loaded: returns a run that has not begun. Runs may go side by side."""

@@ -1,6 +1,6 @@
 """The device that models run on: which one it is, and how graphs are opened on it.
 
-Only this module, `device` and `placement` know onnxruntime's execution providers by name; all others ask a
+Only this module, `device` and `session` know onnxruntime's execution providers by name; all others ask a
 `Device`.
 
 A device that was asked for works, or the server does not start. onnxruntime itself falls back to the CPU with
@@ -25,10 +25,10 @@ from polyhead_server.engine.device import (
     OPENVINO,
     ComputePrecision,
     Device,
+    EngineSession,
     check_provider,
 )
 from polyhead_server.engine.gpus import count_gpus, named_gpus
-from polyhead_server.engine.protocols import EngineSession
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 _PROBE = parse_model(

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_server.engine.arena import Arena
-from polyhead_server.engine.device import Device
+from polyhead_server.engine.device import Device, EngineRun, EngineSession
 from polyhead_server.engine.devices import open_graph
 from polyhead_server.engine.failures import ask_device, translate
-from polyhead_server.engine.protocols import EngineRun, EngineSession
 from polyhead_server.errors import DeviceLostError, EngineError, RepositoryError, TooLargeError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.repository.signature import Signature

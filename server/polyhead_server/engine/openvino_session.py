@@ -41,15 +41,19 @@ class OpenVinoSession:
     def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
         core = _core()
         self._settings = _settings(precision, threads, lanes)
-        self._requests: _Requests | None = None
+        self.idle: list[Any] = []
+        """Requests that no run uses. Each holds the tensors of its last run."""
+        self._running = 0
+        self._shrinks = False
         self._lock = Lock()
         try:
             self._model = core.read_model(path)
-            compiled = self.requests().compiled
+            self.compiled: Any = core.compile_model(self._model, _CPU, self._settings)
+            """None after a run has failed, until the next."""
         except Exception as error:
             raise _refusal(path.name, error) from error
-        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        devices = compiled.get_property("EXECUTION_DEVICES")
+        used = self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        devices = self.compiled.get_property("EXECUTION_DEVICES")
         if (used, devices) != (_PRECISIONS[precision], [_CPU]):
             raise DeviceError(
                 f"{path.name} must be computed in {precision} on the CPU, OpenVINO does in {used} on "
@@ -60,47 +64,34 @@ class OpenVinoSession:
         """Return a run that has not begun."""
         return _OpenVinoRun(self)
 
-    def requests(self) -> "_Requests":
-        """Return where runs take requests from; compile the graph first, if it is new or a run has failed."""
+    def take(self) -> tuple[Any, Any]:
+        """Return the compiled graph, and a request of it for one run."""
         with self._lock:
-            if self._requests is None:
-                self._requests = _Requests(_core().compile_model(self._model, _CPU, self._settings))
-            return self._requests
-
-    def give_up(self, requests: "_Requests") -> None:
-        """Compile the graph anew for the next run, because one has failed and left it in disorder."""
-        with self._lock:
-            if self._requests is requests:
-                self._requests = None
-
-
-class _Requests:
-    """A compiled graph, and requests that no run uses. Each holds the tensors of its last run."""
-
-    def __init__(self, compiled: Any) -> None:
-        self.compiled = compiled
-        self.idle: list[Any] = []
-        self._running = 0
-        self._shrinks = False
-        self._lock = Lock()
-
-    def take(self) -> Any:
-        """Return a request for one run."""
-        with self._lock:
+            if self.compiled is None:
+                self.compiled = _core().compile_model(self._model, _CPU, self._settings)
+            request = self.idle.pop() if self.idle else self.compiled.create_infer_request()
             self._running += 1
-            return self.idle.pop() if self.idle else self.compiled.create_infer_request()
+            return self.compiled, request
 
-    def give_back(self, request: Any, *, shrink: bool) -> None:
+    def give_back(self, compiled: Any, request: Any, *, shrink: bool) -> None:
         """Take a request back, and return the memory of earlier runs if that is due and no other runs."""
         with self._lock:
             self._running -= 1
             self._shrinks |= shrink
-            if not shrink:
+            if not shrink and compiled is self.compiled:
                 self.idle.append(request)
-            if self._shrinks and not self._running:  # beside a run, OpenVINO refuses to
+            if self._shrinks and not self._running and self.compiled is not None:
+                # Beside a run, OpenVINO refuses to.
                 self.idle.clear()
                 self.compiled.release_memory()
                 self._shrinks = False
+
+    def give_up(self, compiled: Any) -> None:
+        """Have the next run compile the graph anew: one has failed, and left it in disorder."""
+        with self._lock:
+            self._running -= 1
+            if compiled is self.compiled:
+                self.compiled, self.idle = None, []
 
 
 class _OpenVinoRun:
@@ -113,24 +104,24 @@ class _OpenVinoRun:
     def __call__(
         self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
     ) -> list[NDArray[Any]]:
-        requests = self._session.requests()
+        compiled, request = self._session.take()
         try:
             with self._lock:
                 if self._cancelled:
                     raise EngineError("the run was cancelled")
-                self._request = request = requests.take()
+                self._request = request
                 # Only what was started this way can be cancelled.
                 request.start_async(dict(feeds), share_inputs=True)
             request.wait()
         except BaseException:
             # Some of its nodes hold shapes of this run now, others those of the run before.
-            self._session.give_up(requests)
+            self._session.give_up(compiled)
             raise
         # Copied: the next run writes where these are.
         values = [np.array(request.get_tensor(name).data) for name in outputs]
         with self._lock:
             self._request = None
-        requests.give_back(request, shrink=shrink)
+        self._session.give_back(compiled, request, shrink=shrink)
         return values
 
     def cancel(self) -> None:

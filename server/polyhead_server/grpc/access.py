@@ -7,12 +7,12 @@ secret, and learn no more than the state of a name that they know already.
 import hmac
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 
 from polyhead_proto import RPCS
-from polyhead_server.errors import StartError, shorten
+from polyhead_server.errors import ForbiddenError, RequestError, StartError, UnauthenticatedError, shorten
 from polyhead_server.grpc.call import HEALTH, INFERENCE, MethodHandler, rejecting
 from polyhead_server.grpc.tls import read_file
 from polyhead_server.observability.logs import LOGGER
@@ -28,8 +28,6 @@ MANAGEMENT = frozenset({RPCS["RepositoryModelLoad"].path, RPCS["RepositoryModelU
 _HEADER = "authorization"
 _SCHEME = "bearer "
 _SHORTEST_TOKEN = 16
-
-Rejection: TypeAlias = tuple[grpc.StatusCode, str]
 
 
 def read_tokens(flag: str, path: Path | None) -> tuple[bytes, ...]:
@@ -75,7 +73,7 @@ class Guard:
         """Return whether a call of a method, by its full name, needs a token."""
         return bool(self._management if method in MANAGEMENT else self._tokens) and method not in OPEN
 
-    def rejection(self, method: str, metadata: Any) -> Rejection | None:
+    def rejection(self, method: str, metadata: Any) -> RequestError | None:
         """Return why a call is rejected, or None if it is not.
 
         Args:
@@ -87,17 +85,14 @@ class Guard:
         manages = method in MANAGEMENT
         given = _bearer(metadata)
         if given is None:
-            return (
-                grpc.StatusCode.UNAUTHENTICATED,
+            return UnauthenticatedError(
                 "the call must carry `authorization: Bearer TOKEN` (metadata of gRPC, header of HTTP), "
-                "it carries none",
+                "it carries none"
             )
         if _is_one_of(given, self._management) or (not manages and _is_one_of(given, self._tokens)):
             return None
-        wrong = "the token does not open this procedure: it must be " + (
-            "one that the server has for management" if manages else "one that the server has"
-        )
-        return grpc.StatusCode.PERMISSION_DENIED, wrong
+        which = "one that the server has for management" if manages else "one that the server has"
+        return ForbiddenError(f"the token does not open this procedure: it must be {which}")
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
@@ -123,11 +118,10 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         rejection = self._guard.rejection(method, handler_call_details.invocation_metadata)
         if rejection is None or handler is None:
             return handler
-        code, message = rejection
         if method in INFERENCE:
-            self._statistics.rejected(code.name)
-        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), code.name, message)
-        return rejecting(code, message)
+            self._statistics.failed(total_ns=0, error=rejection)
+        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), rejection.status.name, rejection)
+        return rejecting(rejection.status, str(rejection))
 
 
 def guard_of(settings: Settings) -> Guard:

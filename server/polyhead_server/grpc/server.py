@@ -14,7 +14,7 @@ from polyhead_server.errors import StartError
 from polyhead_server.grpc.access import TokenInterceptor, guard_of
 from polyhead_server.grpc.call import HEALTH
 from polyhead_server.grpc.service import InferenceService, NotOffered
-from polyhead_server.grpc.standard import Health, Reflection
+from polyhead_server.grpc.standard import health_handlers, reflection_handlers
 from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
@@ -88,8 +88,8 @@ class GrpcServer:
         inference = InferenceService(runtime, self.request_log).handlers()
         services = {
             SERVICE: inference,
-            HEALTH: Health(runtime).handlers(),
-            reflection.SERVICE_NAME: Reflection().handlers(),
+            HEALTH: health_handlers(runtime),
+            reflection.SERVICE_NAME: reflection_handlers(),
         }
         self._grpc = grpc.aio.server(
             handlers=[
@@ -103,7 +103,6 @@ class GrpcServer:
         # inferences. In older releases this does nothing.
         self._grpc.add_registered_method_handlers(SERVICE, {"ModelInfer": inference["ModelInfer"]})
         self._listen_when_loaded = listen_when_loaded
-        self._serving: asyncio.Task[None] | None = None
         if not listen_when_loaded:
             self._bind()
 
@@ -117,16 +116,28 @@ class GrpcServer:
         if not self._listen_when_loaded:
             await self._grpc.start()
             LOGGER.info("listening on %s; loading models", format_address(self._host, self.port))
-        self._serving = asyncio.ensure_future(self._serve())
-        self._serving.add_done_callback(lambda task: task.cancelled() or task.exception())  # for `loaded`
 
     async def loaded(self) -> None:
-        """Wait until every model is loaded or has failed, and the server listens.
+        """Wait until every model is loaded or has failed, and listen if that has been put off.
 
         Raises:
             StartError: All models failed, or the port is taken, or the server was closed.
         """
-        await asyncio.shield(self._serving or self._serve())  # the runtime says if it is not started
+        await self.runtime.loaded()
+        if self._listen_when_loaded:
+            self._listen_when_loaded = False
+            self._bind()
+            await self._grpc.start()
+        models = [model.signature for model in self.runtime.registry.models()]
+        if not models:
+            LOGGER.warning("nothing to serve yet: %s", no_models(self.runtime.settings.models))
+        LOGGER.info(
+            "serving %s on %s with %s (%s)",
+            ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",
+            format_address(self._host, self.port),
+            self.runtime.device.provider,
+            self.runtime.device.reason,
+        )
 
     async def drain(self, seconds: float, *stops: Callable[[float], Awaitable[None]]) -> bool:
         """Reject new requests, finish the accepted ones, and stop. What is not done in time is rejected.
@@ -143,7 +154,8 @@ class GrpcServer:
         finished = await self.runtime.drain(seconds)
         await asyncio.sleep(max(0.0, min(_FAREWELL_SECONDS, deadline - loop.time())))
         # Large replies may be on their way to their readers; nothing says when the last of them is gone.
-        while self.runtime.budget.answering and loop.time() < deadline:  # noqa: ASYNC110
+        budget = self.runtime.budget
+        while budget.bytes > budget.arriving and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         # So may small ones. Unused streams are not waited for.
         await asyncio.gather(*(stop(_LAST_REPLIES_SECONDS) for stop in (self._grpc.stop, *stops)))
@@ -156,22 +168,6 @@ class GrpcServer:
 
     def _bind(self) -> None:
         self.port = bind(self._grpc, self._host, self.port, self._credentials)
-
-    async def _serve(self) -> None:
-        await self.runtime.loaded()
-        if self._listen_when_loaded:
-            self._bind()
-            await self._grpc.start()
-        models = [model.signature for model in self.runtime.registry.models()]
-        if not models:
-            LOGGER.warning("nothing to serve yet: %s", no_models(self.runtime.settings.models))
-        LOGGER.info(
-            "serving %s on %s with %s (%s)",
-            ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",
-            format_address(self._host, self.port),
-            self.runtime.device.provider,
-            self.runtime.device.reason,
-        )
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int | str]]:

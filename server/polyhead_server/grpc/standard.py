@@ -26,8 +26,8 @@ _STATUS = {
 }
 
 
-class Health:
-    """Answer health checks, with the messages of grpcio-health-checking.
+def health_handlers(runtime: Runtime) -> dict[str, MethodHandler]:
+    """Return the handlers of health checks by name, with the messages of grpcio-health-checking.
 
     Its servicer is not used: it keeps watchers until they are cut off, which would hold up the end of a
     drain, cannot forget a model that is unloaded, and has no List.
@@ -36,42 +36,37 @@ class Health:
         runtime: Knows what is ready.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def response(serving: bool | None) -> Any:
+        return health_pb2.HealthCheckResponse(status=_STATUS[serving])
 
-    def handlers(self) -> dict[str, MethodHandler]:
-        """Return the handler of each method, by its name."""
-        handlers: dict[str, MethodHandler] = {
-            "Check": unary(self._check),
-            "List": unary(self._list),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
-        }
-        # Releases of grpcio-health-checking before 1.85 have no List.
-        return {
-            name: handlers[name] for name in health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name
-        }
-
-    async def _check(self, payload: bytes) -> bytes:
+    async def check(payload: bytes) -> bytes:
         service = _service(payload)
-        serving = self._runtime.serving(_name(service))
+        serving = runtime.serving(_name(service))
         if serving is None:
             raise UnknownModelError(f"no service {quoted(service)} is known here")
-        return bytes(_response(serving).SerializeToString())
+        return bytes(response(serving).SerializeToString())
 
-    async def _list(self, payload: bytes) -> bytes:
+    async def list_all(payload: bytes) -> bytes:
         parse_small(health_pb2.HealthListRequest, payload)
-        services = ["", SERVICE, *self._runtime.registry.names()]
-        statuses = {service: _response(self._runtime.serving(_name(service))) for service in services}
+        services = ["", SERVICE, *runtime.registry.names()]
+        statuses = {service: response(runtime.serving(_name(service))) for service in services}
         return bytes(health_pb2.HealthListResponse(statuses=statuses).SerializeToString())
 
-    async def _watch(self, _requests: object, call: Call) -> None:
+    async def watch(_requests: object, call: Call) -> None:
         try:
-            name = _name(_service(await read(call)))
-            async with aclosing(self._runtime.watch(name)) as statuses:
+            async with aclosing(runtime.watch(_name(_service(await read(call))))) as statuses:
                 async for serving in statuses:
-                    await write(call, _response(serving).SerializeToString())
+                    await write(call, response(serving).SerializeToString())
         except Exception as error:
             await fail(call, error)
+
+    handlers: dict[str, MethodHandler] = {
+        "Check": unary(check),
+        "List": unary(list_all),
+        "Watch": grpc.stream_stream_rpc_method_handler(watch),
+    }
+    # Releases of grpcio-health-checking before 1.85 have no List.
+    return {name: handlers[name] for name in health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name}
 
 
 def _service(payload: bytes) -> str:
@@ -84,37 +79,25 @@ def _name(service: str) -> str:
     return "" if service == SERVICE else service
 
 
-def _response(serving: bool | None) -> Any:
-    return health_pb2.HealthCheckResponse(status=_STATUS[serving])
-
-
-class Reflection:
-    """Answer what services and messages there are, by grpcio's own servicer.
+def reflection_handlers() -> dict[str, MethodHandler]:
+    """Return what says, by grpcio's own servicer, which services and messages there are.
 
     It looks into one pool only, so this one holds every service. It is private, as that of the messages is.
     """
+    pool = descriptor_pool.DescriptorPool()
+    for file in (FILE, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+        pool.AddSerializedFile(file.serialized_pb)
+    servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME), pool=pool)
 
-    def __init__(self) -> None:
-        pool = descriptor_pool.DescriptorPool()
-        for file in (FILE, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-            pool.AddSerializedFile(file.serialized_pb)
-        self._servicer = reflection.aio.ReflectionServicer(
-            (SERVICE, HEALTH, reflection.SERVICE_NAME), pool=pool
-        )
+    async def parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield parse_small(reflection_pb2.ServerReflectionRequest, request)
 
-    def handlers(self) -> dict[str, MethodHandler]:
-        """Return the handler of the method, by its name."""
-        handler: MethodHandler = grpc.stream_stream_rpc_method_handler(self._answer)
-        return {"ServerReflectionInfo": handler}
-
-    async def _answer(self, requests: AsyncIterator[bytes], call: Call) -> None:
+    async def answer(requests: AsyncIterator[bytes], call: Call) -> None:
         try:
-            async for reply in self._servicer.ServerReflectionInfo(_parsed(requests), None):
+            async for reply in servicer.ServerReflectionInfo(parsed(requests), None):
                 await write(call, reply.SerializeToString())
         except Exception as error:
             await fail(call, error)
 
-
-async def _parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    async for request in requests:
-        yield parse_small(reflection_pb2.ServerReflectionRequest, request)
+    return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(answer)}

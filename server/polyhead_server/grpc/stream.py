@@ -71,21 +71,18 @@ class InferStream:
         The errors are gone then: they hold the arrays of replies, and a status waits behind what is not read.
         """
         status = None
+        draining = asyncio.ensure_future(self._runtime.lifecycle.draining.wait())
         try:
-            await self._answer_each()
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read(tasks))
+                draining.add_done_callback(lambda _: reading.cancel())
+                reading.add_done_callback(lambda _: draining.cancel())
+            if reading.cancelled():  # and every request accepted before is answered
+                raise DrainingError
         except* Exception as group:
             (error, *_) = group.exceptions
             status = error.status if isinstance(error, StreamEndedError) else self._status(error)
         return status
-
-    async def _answer_each(self) -> None:
-        draining = asyncio.ensure_future(self._runtime.lifecycle.draining.wait())
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self._read(tasks))
-            draining.add_done_callback(lambda _: reading.cancel())
-            reading.add_done_callback(lambda _: draining.cancel())
-        if reading.cancelled():  # and every request accepted before is answered
-            raise DrainingError
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to answer one request after the other."""

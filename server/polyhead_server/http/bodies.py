@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
-from fastapi import HTTPException, Response
+from fastapi import Response
 from fastapi.responses import StreamingResponse
 
 from polyhead_server.errors import ExpiredError, InvalidRequestError, TooLargeError, quoted
+from polyhead_server.http.errors import MediaTypeError
 from polyhead_server.serving.budget import Reservation
 from polyhead_server.settings import Settings
 
@@ -62,7 +63,7 @@ async def read_body(
         run: Decompresses much.
 
     Raises:
-        HTTPException: The content has an encoding that is not known.
+        MediaTypeError: The content has an encoding that is not known.
         InvalidRequestError: It is not encoded as it says.
         TooLargeError: It has too many bytes.
         UnavailableError: Too many bytes are held for all requests.
@@ -79,7 +80,7 @@ async def read_body(
             raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
 
     if encoding != "identity" and encoding not in _ENCODINGS:
-        raise HTTPException(415, f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
+        raise MediaTypeError(f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
     if size.isdecimal():
         check(int(size))
     body, more = bytearray(), True

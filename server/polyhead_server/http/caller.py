@@ -4,14 +4,15 @@ import asyncio
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request, Response
+import orjson
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from polyhead_proto.names import REQUEST_ID
@@ -19,7 +20,7 @@ from polyhead_server.address import is_loopback
 from polyhead_server.errors import ExpiredError, InvalidRequestError, quoted
 from polyhead_server.grpc.access import Guard, guard_of
 from polyhead_server.http.bodies import PIECE, SMALL, in_pieces, read_body, read_json
-from polyhead_server.http.errors import ErrorStyle, code_of, error_reply
+from polyhead_server.http.errors import ErrorStyle, MediaTypeError, error_reply
 from polyhead_server.http.fields import invalid
 from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
@@ -82,7 +83,7 @@ class Caller:
         self._metadata.append((REQUEST_ID, self.id))
         self.until_sent = ExitStack()
         """What is to end when the reply has been sent."""
-        self.parameters: dict[str, bool | str | int] = {}
+        self.parameters: dict[str, bool | float | str | None] = {}
         """Those of an inference that headers give."""
         self.model: str | None = None
         """The family that the query or a header names."""
@@ -119,10 +120,6 @@ class Caller:
 
     # ---- Its reply ---------------------------------------------------------------------------------
 
-    def given(self, parameters: Mapping[str, bool | str | None]) -> dict[str, bool | str | int]:
-        """Return the parameters of an inference that headers give, and those of these that are not None."""
-        return self.parameters | {name: value for name, value in parameters.items() if value is not None}
-
     async def infer(self, request: InferRequest, keep: Callable[[InferReply], T]) -> T:
         """Return what is kept of the reply to an inference request; see `Runtime.answer`.
 
@@ -152,11 +149,13 @@ class Caller:
 
     def count(self, error: BaseException) -> None:
         """Count an inference that the runtime did not have when an error ended it."""
-        if self.counts and isinstance(error, HTTPException):
-            self.registry.unattributed.rejected(code_of(error))
-        elif self.counts:
+        if self.counts:
             seconds = asyncio.get_running_loop().time() - self.began
             self.registry.unattributed.failed(total_ns=int(seconds * 1e9), error=error)
+
+    async def document(self, value: object) -> Response:
+        """Return a reply of JSON that is not long."""
+        return await self.json([orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)])
 
     async def json(self, content: Iterable[bytes], *, work_bytes: int = 0) -> Response:
         """Return a reply.
@@ -184,12 +183,11 @@ class Caller:
 
         Raises:
             RequestError: The caller gets the reason.
-            HTTPException: Likewise.
         """
         types = ("application/json", BINARY)  # which aiohttp says of a body that its user gives no type
         given = self.header("content-type").partition(";")[0].strip()
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
-            raise HTTPException(415, f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
+            raise MediaTypeError(f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
         self.held = self.until_sent.enter_context(self.runtime.budget.begin())
         body = await read_body(
             request.receive,

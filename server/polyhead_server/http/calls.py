@@ -7,18 +7,20 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import LENGTHS, TEXT, TEXT_PAIR, TOKENS
+from polyhead_proto.names import INPUT_IDS, LENGTHS, PROMPT_NAME, TEXT, TEXT_PAIR, TOKENS, TRUNCATE
 from polyhead_server.errors import RequestError, TooLargeError
 from polyhead_server.http.caller import Caller
+from polyhead_server.http.fields import TextOptions
 from polyhead_server.http.tensors import Values, pack, write_parameters
 from polyhead_server.inference.reply import InferReply, detach
 from polyhead_server.inference.wire import LARGE, InferRequest, make_request
@@ -29,21 +31,13 @@ from polyhead_server.settings import Settings
 Input = str | tuple[str, str] | list[int]
 """What a call gives: a text, a pair of texts, or token ids."""
 
+Options_co = TypeVar("Options_co", bound=TextOptions, covariant=True)
+
 Kept = Sequence[NDArray[Any]]
 """What a call keeps of the reply to a chunk: outputs (B, …), the lengths last."""
 
 
 # ---- Requests and replies ----------------------------------------------------------------------
-
-
-def message_of(
-    signature: Signature, outputs: Iterable[str | None], parameters: Values
-) -> pb.ModelInferRequest:
-    """Return a request for outputs and the lengths, without inputs."""
-    message = pb.ModelInferRequest(model_name=signature.name, parameters=write_parameters(parameters))
-    for name in (*outputs, LENGTHS):
-        message.outputs.add(name=name)
-    return message
 
 
 def _request_of(
@@ -94,13 +88,27 @@ def write_array(items: Iterable[object]) -> Iterator[bytes]:
 # ---- Lists in chunks ---------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class TextCall(Generic[Options_co]):
+    """A call that asks something of a list of inputs."""
+
+    caller: Caller
+    options: Options_co
+    """What it says of them."""
+    field: str
+    """What it calls an input; with `[]`, one of many."""
+    inputs: Sequence[Any]
+    """B of them: texts, pairs of texts, or lists of token ids."""
+
+
 async def answer_list(
-    caller: Caller,
+    call: TextCall[TextOptions],
     signature: Signature,
-    outputs: pb.ModelInferRequest,
-    inputs: Sequence[Input],
-    names: Mapping[str, str],
+    outputs: Iterable[str | None],
     *,
+    first_text: str = "",
+    prompt: str | None = None,
+    of_first: Values = MappingProxyType({}),
     keep: Callable[[InferReply], Kept] = keep_arrays,
     written_bytes: int = 0,
 ) -> list[Kept]:
@@ -109,11 +117,12 @@ async def answer_list(
     One that is too large is sent in halves, and so are all larger ones after it.
 
     Args:
-        caller: Has sent the list.
+        call: Has the list.
         signature: Of the graph that answers.
-        outputs: A request for its outputs.
-        inputs: B inputs.
-        names: What the caller calls the tensors that inputs become. Without `[]`, it is one for all of them.
+        outputs: Those to keep, beside the lengths.
+        first_text: What the call calls the first text of each pair, if that is no part of the input.
+        prompt: The name of the prompt before each text; None: the family's own.
+        of_first: Parameters of the first output, unless they are None.
         keep: Returns what is kept of the reply to a chunk; may be called in any thread.
         written_bytes: The most bytes that `keep` writes for an input in place of outputs, which takes long,
             and which no message limits; 0: it only copies.
@@ -122,8 +131,17 @@ async def answer_list(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    settings = caller.service.settings
+    caller, inputs, settings = call.caller, call.inputs, call.caller.service.settings
+    called = dict.fromkeys((TEXT, TEXT_PAIR, INPUT_IDS), call.field) | (
+        {TEXT: first_text} if first_text else {}
+    )
     sizes = _sizes_of(inputs)
+    parameters = caller.parameters | {TRUNCATE: call.options.truncate, PROMPT_NAME: prompt}
+    message = pb.ModelInferRequest(model_name=signature.name, parameters=write_parameters(parameters))
+    first, *others = *outputs, LENGTHS
+    message.outputs.add(name=first, parameters=write_parameters(of_first))
+    for name in others:
+        message.outputs.add(name=name)
 
     async def answer(chunk: range) -> Kept:
         before = caller.held.bytes
@@ -131,7 +149,7 @@ async def answer_list(
         part = inputs[chunk.start : chunk.stop]
         work = sum(sizes[at].text_bytes + sizes[at].tokens for at in chunk)
         made = await caller.service.run(
-            work, _request_of, signature, outputs, part, settings.max_request_tokens
+            work, _request_of, signature, message, part, settings.max_request_tokens
         )
         caller.held.add(made.size + len(chunk) * written_bytes)
         try:
@@ -152,7 +170,7 @@ async def answer_list(
             waiting.extendleft((chunk[middle:], chunk[:middle]))
             continue
         try:
-            with _located(names, chunk):
+            with _located(called, chunk):
                 answers.append(await answer(chunk))
         except TooLargeError:
             if len(chunk) == 1:
@@ -200,7 +218,7 @@ def _chunks(sizes: Sequence[_Size], settings: Settings) -> list[range]:
 
 
 @contextmanager
-def _located(names: Mapping[str, str], chunk: range) -> Iterator[None]:
+def _located(called: Mapping[str, str], chunk: range) -> Iterator[None]:
     """Make errors name inputs as the caller does, and by their positions in the list."""
     try:
         yield
@@ -208,7 +226,7 @@ def _located(names: Mapping[str, str], chunk: range) -> Iterator[None]:
         if (fault := error.fault) is not None:
             place = f"[{chunk.start + fault.index[0]}]" if fault.index else ""
             field, also = (
-                names.get(name, f"{name}[]").replace("[]", place) if name else ""
+                called.get(name, f"{name}[]").replace("[]", place) if name else ""
                 for name in (fault.field, fault.also)
             )
             error.rephrase(replace(fault, field=field, also=also, index=()))

@@ -3,15 +3,14 @@
 import uuid
 from typing import Annotated, Any, Literal
 
-import orjson
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.dialects import RankingOptions
+from polyhead_server.http.calls import TextCall
 from polyhead_server.http.errors import COHERE
-from polyhead_server.http.fields import MOST_INPUTS, Described, Usage, usage_of
+from polyhead_server.http.fields import MOST_INPUTS, Described, RankingOptions, Usage, usage_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
 from polyhead_server.http.texts import rank
 
@@ -96,7 +95,7 @@ async def rank_documents(body: RankBody, caller: Caller, version: str = "2") -> 
     if body.truncate is None:  # Cohere's clients cannot ask for it
         body.truncate = True
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
-    model, results, tokens = await rank(caller, "documents", texts, body, "relevance_score")
+    model, results, tokens = await rank(TextCall(caller, body, "documents[]", texts), "relevance_score")
     if body.return_documents:
         results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
     meta = {"api_version": {"version": version}, "tokens": {"input_tokens": tokens}}
@@ -104,7 +103,7 @@ async def rank_documents(body: RankBody, caller: Caller, version: str = "2") -> 
     reply |= {"usage": usage_of(tokens)} | (
         {} if version == "2" or body.return_evidence else {"data": results}
     )
-    return await caller.json([orjson.dumps(reply)])
+    return await caller.document(reply)
 
 
 @cohere_router.post("/v1/rerank", response_model=RankReply)

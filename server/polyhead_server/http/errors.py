@@ -7,16 +7,14 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
-from fastapi import HTTPException, Response
+from fastapi import Response
 from grpc import StatusCode
 from pydantic import BaseModel
 
 from polyhead_proto.faults import Fault
 from polyhead_proto.names import LIMIT, PUSHBACK
-from polyhead_server.errors import DrainingError, exhausted
+from polyhead_server.errors import DrainingError, InvalidRequestError, exhausted
 from polyhead_server.grpc.call import logged_reply
-from polyhead_server.observability.access_log import CURRENT
-from polyhead_server.observability.logs import LOGGER
 
 STATUS: Mapping[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,
@@ -32,8 +30,6 @@ STATUS: Mapping[StatusCode, int] = {
     StatusCode.DEADLINE_EXCEEDED: 504,
 }
 """The HTTP status of each gRPC status that the server gives."""
-
-_CODES: Mapping[int, str] = {status: code.name for code, status in STATUS.items()}
 
 INFERENCE_ERRORS = (400, 403, 404, 413, 415, 500, 503, 504)
 """The statuses of inferences that fail."""
@@ -119,22 +115,15 @@ COHERE = ErrorStyle(CohereError, lambda _status, message, _fault: {"message": me
 # ---- Replies -----------------------------------------------------------------------------------
 
 
-def code_of(error: HTTPException) -> str:
-    """Return the name of the gRPC status that stands for an error of HTTP's own."""
-    return _CODES.get(error.status_code, StatusCode.INVALID_ARGUMENT.name)
+class MediaTypeError(InvalidRequestError):
+    """The body is of a type, or encoded in a way, that is not known."""
 
 
 def error_reply(error: Exception, request_id: str, style: ErrorStyle) -> Response:
     """Return the reply that ends a request with an error; log it where it is the server's fault."""
-    if isinstance(error, HTTPException):
-        code = code_of(error)
-        if (record := CURRENT.get()) is not None:
-            record.code, record.message = code, error.detail
-        else:
-            LOGGER.debug("call rejected: %s: %s", code, error.detail, extra={"request_id": request_id})
-        return plain_reply(error.status_code, error.detail, style, error.headers)
     rejected = logged_reply(error, request_id)
     status = 503 if exhausted(error) else STATUS.get(rejected.code, 500)
+    status = 415 if isinstance(error, MediaTypeError) else status
     trailers = dict(rejected.trailers)
     headers = {}
     if isinstance(error, DrainingError):

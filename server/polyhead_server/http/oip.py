@@ -3,7 +3,9 @@
 What is not inference answers with what the procedures of gRPC answer, as JSON.
 """
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Annotated, Any
 
 import orjson
@@ -16,7 +18,6 @@ from polyhead_server.http.bodies import BYTES_PER_NUMBER, in_pieces
 from polyhead_server.http.caller import BINARY, JSON_BYTES, Caller
 from polyhead_server.http.errors import OPEN_INFERENCE
 from polyhead_server.http.fields import Body, Described
-from polyhead_server.http.messages import json_form
 from polyhead_server.http.routes import INFERENCE, AnyCaller, Inferring, make_router
 from polyhead_server.http.tensors import InferBody, InferenceReply, read_request, write_reply
 from polyhead_server.inference.reply import detach
@@ -51,6 +52,61 @@ class IndexBody(Body):
     """Whether to leave out what is not ready"""
 
 
+# ---- Messages as JSON, with the protocol's own field names, and numbers of 64 bits as numbers -------
+
+
+@dataclass(frozen=True)
+class JsonForm:
+    """How a message, or a part of one, is written in JSON."""
+
+    schema: dict[str, Any]
+    write: Callable[[Any], Any]
+    """Returns what JSON has for a value."""
+
+
+@cache
+def json_form(descriptor: Any) -> JsonForm:
+    """Return how messages that have a descriptor are written."""
+    forms = {field.name: _of_field(field) for field in descriptor.fields}
+    optional = {field.name for field in descriptor.fields if field.message_type and not field.is_repeated}
+
+    def write(message: Any) -> dict[str, Any]:
+        return {
+            name: form.write(getattr(message, name))
+            for name, form in forms.items()
+            if name not in optional or message.HasField(name)
+        }
+
+    schema = {
+        "type": "object",
+        "properties": {name: form.schema for name, form in forms.items()},
+        "required": [name for name in forms if name not in optional],
+    }
+    return JsonForm(schema, write)
+
+
+def _of_field(field: Any) -> JsonForm:
+    if field.message_type and field.message_type.GetOptions().map_entry:
+        of = _of_value(field.message_type.fields_by_name["value"])
+        schema = {"type": "object", "additionalProperties": of.schema}
+        return JsonForm(schema, lambda values: {key: of.write(value) for key, value in values.items()})
+    one = _of_value(field)
+    if not field.is_repeated:
+        return one
+    return JsonForm({"type": "array", "items": one.schema}, lambda values: [*map(one.write, values)])
+
+
+def _of_value(field: Any) -> JsonForm:
+    if field.message_type:
+        return json_form(field.message_type)
+    if field.enum_type:
+        numbers = field.enum_type.values_by_number
+        return JsonForm({"enum": list(field.enum_type.values_by_name)}, lambda number: numbers[number].name)
+    names = {field.CPPTYPE_BOOL: "boolean", field.CPPTYPE_STRING: "string"}
+    names |= dict.fromkeys((field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE), "number")
+    return JsonForm({"type": names.get(field.cpp_type, "integer")}, lambda value: value)
+
+
 # ---- The server --------------------------------------------------------------------------------
 
 
@@ -66,7 +122,7 @@ async def _call(caller: Caller, procedure: str, field: str = "", **fields: Any) 
     rpc = RPCS[procedure]
     response = await caller.runtime.call(procedure, rpc.request(**fields).SerializeToString())
     found = json_form(rpc.response.DESCRIPTOR).write(rpc.response.FromString(response))
-    return await caller.json([orjson.dumps(found[field] if field else found)])
+    return await caller.document(found[field] if field else found)
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -160,7 +216,7 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         """Infer: tensors in, tensors out."""
         path = {"model": of.name, "version": of.version}
         read = partial(
-            read_request, body, caller.binary, size=caller.body_bytes, given=caller.given({}), **path
+            read_request, body, caller.binary, size=caller.body_bytes, given=caller.parameters, **path
         )
         request, is_binary = await caller.service.run(caller.body_bytes, read)
         caller.binary = memoryview(b"")

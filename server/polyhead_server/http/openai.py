@@ -12,10 +12,9 @@ from pydantic import ConfigDict
 from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
-from polyhead_server.http.calls import write_array
-from polyhead_server.http.dialects import Means, VectorOptions
+from polyhead_server.http.calls import TextCall, write_array
 from polyhead_server.http.errors import OPENAI
-from polyhead_server.http.fields import Described, Inputs, Usage, usage_of
+from polyhead_server.http.fields import Described, Inputs, Means, Usage, VectorOptions, usage_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
 from polyhead_server.http.texts import embed
 
@@ -78,7 +77,9 @@ async def create_embeddings(body: EmbeddingsBody, caller: OfTexts) -> Response:
             f"encoding_format must be float with output_dtype {precision}, was base64: OpenAI's clients read "
             "FP32 from base64, and ask for it unless they are told otherwise"
         )
-    model, (vectors,), tokens = await embed(caller, "input", body.input, body, precision=precision)
+    model, (vectors,), tokens = await embed(
+        TextCall(caller, body, "input[]", body.input), precision=precision
+    )
     content = _write(model, vectors, tokens, in_base64)
     return await caller.json(content, work_bytes=BYTES_PER_NUMBER * vectors.size)
 

@@ -10,17 +10,17 @@ from contextlib import nullcontext
 from email.utils import formatdate
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.routing import APIRoute
 from pydantic import WithJsonSchema
 
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
-from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.errors import ForbiddenError, InvalidRequestError, quoted
 from polyhead_server.http.bodies import Receive, until_left
 from polyhead_server.http.caller import Caller, Service
-from polyhead_server.http.errors import INFERENCE_ERRORS, STATUS, ErrorStyle
+from polyhead_server.http.errors import INFERENCE_ERRORS, ErrorStyle
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import HTTP, PROTOCOL
 
@@ -104,22 +104,20 @@ def _check_may_call(caller: Caller, procedure: str) -> None:
     """Check who calls, before anything is read.
 
     Raises:
-        HTTPException: The caller may not.
+        RequestError: The caller may not.
     """
     service, host, origin = caller.service, caller.header("host"), caller.header("origin")
     if service.local_only and _LOCAL.fullmatch(host) is None:
-        raise HTTPException(
-            403,
+        raise ForbiddenError(
             f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
             "which a web page may have made (DNS rebinding), need --http with --token-file or --tls-cert",
         )
     if origin and origin not in service.settings.http_origin:
-        raise HTTPException(
-            403, f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
+        raise ForbiddenError(
+            f"pages of {quoted(origin)} may not call: the server must be started with --http-origin"
         )
     if procedure and (found := service.guard.rejection(RPCS[procedure].path, caller.invocation_metadata())):
-        code, message = found
-        raise HTTPException(STATUS[code], message)
+        raise found
 
 
 async def _caller(request: Request) -> Caller:

@@ -15,7 +15,7 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.settings import Settings
 
 if TYPE_CHECKING:  # the supervisor imports this module, and little else
-    from polyhead_server.http.connections import Connections
+    from polyhead_server.http.guard import Connections
     from polyhead_server.observability.access_log import RequestLog
     from polyhead_server.runtime import Runtime
 
@@ -90,7 +90,7 @@ class HttpServer:
         from polyhead_server.grpc.tls import tls_context
         from polyhead_server.http.app import create_application
         from polyhead_server.http.caller import Service
-        from polyhead_server.http.connections import Connections
+        from polyhead_server.http.guard import Connections
 
         service = Service(settings=self.settings, workers=self._workers, runtime=self.runtime, log=self.log)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -15,42 +15,15 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.errors import InvalidRequestError
+from polyhead_server.http import fields
 from polyhead_server.http.bodies import BYTES_PER_NUMBER
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import write_array
+from polyhead_server.http.calls import TextCall, write_array
 from polyhead_server.http.cohere import RankBody, RankReply, rank_documents
-from polyhead_server.http.dialects import (
-    IGNORED,
-    EmbeddingOptions,
-    FamilyOptions,
-    RankingOptions,
-    ScoringOptions,
-    TextOptions,
-    VectorOptions,
-)
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import (
-    MOST_INPUTS,
-    Body,
-    Described,
-    Given,
-    Inputs,
-    Texts,
-    Usage,
-    invalid,
-    usage_of,
-)
-from polyhead_server.http.labels import (
-    Label,
-    LabelledEntity,
-    LabelledToken,
-    LabelParameters,
-    label_texts,
-    label_tokens,
-)
+from polyhead_server.http.models import named, tags, task_of
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
-from polyhead_server.http.tasks import named, tags, task_of
-from polyhead_server.http.texts import SPARSE, embed, rank
+from polyhead_server.http.texts import SPARSE, embed, label_texts, label_tokens, rank
 
 tei_router = make_router(TEI, INFERENCE)
 _EXAMPLE: dict[str, Any] = {"inputs": ["A cat sat.", "The dog ran away."]}
@@ -62,23 +35,23 @@ _QUERY: dict[str, Any] = {
 # ---- Vectors -----------------------------------------------------------------------------------
 
 
-class EmbedSparseBody(EmbeddingOptions):
+class EmbedSparseBody(fields.EmbeddingOptions):
     """What to weigh words in."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    inputs: Inputs
+    inputs: fields.Inputs
     """A text, texts, token ids or lists of token ids"""
 
 
-class EmbedBody(VectorOptions, EmbedSparseBody):
+class EmbedBody(fields.VectorOptions, EmbedSparseBody):
     """What to embed."""
 
-    encoding_format: Annotated[Literal["float"] | None, IGNORED] = None
+    encoding_format: Annotated[Literal["float"] | None, fields.IGNORED] = None
     """Ignored: vectors are arrays of numbers"""
 
 
-class WordWeight(Described):
+class WordWeight(fields.Described):
     """A word, and its weight."""
 
     index: int
@@ -90,14 +63,14 @@ class WordWeight(Described):
 async def embed_texts(body: EmbedBody, caller: OfTexts) -> Response:
     """Embed texts, as Text Embeddings Inference does."""
     body.normalize = body.normalize is not False
-    _, (vectors,), _ = await embed(caller, "inputs", body.inputs, body)
+    _, (vectors,), _ = await embed(TextCall(caller, body, "inputs[]", body.inputs))
     return await caller.json(write_array(vectors), work_bytes=BYTES_PER_NUMBER * vectors.size)
 
 
 @tei_router.post("/embed_sparse", response_model=list[list[WordWeight]])
 async def embed_sparse(body: EmbedSparseBody, caller: OfTexts) -> Response:
     """Weigh words in texts, as Text Embeddings Inference does."""
-    _, (values, words), _ = await embed(caller, "inputs", body.inputs, body, roles=SPARSE)
+    _, (values, words), _ = await embed(TextCall(caller, body, "inputs[]", body.inputs), roles=SPARSE)
     content = write_array(map(_weights, values, words))
     return await caller.json(content, work_bytes=2 * BYTES_PER_NUMBER * values.size)
 
@@ -108,16 +81,16 @@ def _weights(values: NDArray[Any], words: NDArray[Any]) -> list[dict[str, object
     return [{"index": word, "value": value} for word, value in pairs]
 
 
-class ComparedTexts(Body):
+class ComparedTexts(fields.Body):
     """Texts that are compared."""
 
     source_sentence: str
     """The text that each of the others is compared with"""
-    sentences: Texts
+    sentences: fields.Texts
     """The others"""
 
 
-class SimilarityBody(FamilyOptions):
+class SimilarityBody(fields.FamilyOptions):
     """What to compare."""
 
     model_config = ConfigDict(
@@ -126,7 +99,7 @@ class SimilarityBody(FamilyOptions):
 
     inputs: ComparedTexts
     """A text, and those that it is compared with"""
-    parameters: EmbeddingOptions | None = None
+    parameters: fields.EmbeddingOptions | None = None
     """How they are embedded"""
 
 
@@ -134,28 +107,29 @@ class SimilarityBody(FamilyOptions):
 async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
     """Give the cosine of a text's vector and those of others, as Text Embeddings Inference does."""
     caller.ignored += body.ignored
-    given = (body.parameters or EmbeddingOptions()).model_dump(exclude_none=True)
-    options = VectorOptions.model_validate({"model": body.model, **given, "normalize": True})
-    _, (source,), _ = await embed(caller, "inputs.source_sentence", [body.inputs.source_sentence], options)
-    _, (others,), _ = await embed(caller, "inputs.sentences", body.inputs.sentences, options)
-    return await caller.json([orjson.dumps(others @ source[0], option=orjson.OPT_SERIALIZE_NUMPY)])
+    given = (body.parameters or fields.EmbeddingOptions()).model_dump(exclude_none=True)
+    options = fields.VectorOptions.model_validate({"model": body.model, **given, "normalize": True})
+    one, several = body.inputs.source_sentence, body.inputs.sentences
+    _, (source,), _ = await embed(TextCall(caller, options, "inputs.source_sentence[]", [one]))
+    _, (others,), _ = await embed(TextCall(caller, options, "inputs.sentences[]", several))
+    return await caller.document(others @ source[0])
 
 
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-class RerankBody(RankingOptions):
+class RerankBody(fields.RankingOptions):
     """What to rank."""
 
     model_config = ConfigDict(json_schema_extra={"example": _QUERY})
 
-    texts: Texts
+    texts: fields.Texts
     """The texts"""
     return_text: bool | None = None
     """Whether to return the texts"""
 
 
-class TextRank(Described):
+class TextRank(fields.Described):
     """A text's place among the others."""
 
     index: int
@@ -166,57 +140,87 @@ class TextRank(Described):
 
 
 async def _rank_texts(body: RerankBody, caller: Caller) -> Response:
-    _, ranks, _ = await rank(caller, "texts", body.texts, body, "score")
+    _, ranks, _ = await rank(TextCall(caller, body, "texts[]", body.texts), "score")
     if body.return_text:
         ranks = [one | {"text": body.texts[one["index"]]} for one in ranks]
-    return await caller.json([orjson.dumps(ranks)])
+    return await caller.document(ranks)
 
 
 # ---- Labels ------------------------------------------------------------------------------------
 
+
+class Label(fields.Described):
+    """A label of a text."""
+
+    label: str
+    score: float
+
+
+class LabelledText(fields.Described):
+    """A part of a text that has a label."""
+
+    score: float
+    word: str
+    start: int
+    """Its place in the text, in characters"""
+    end: int
+
+
+class LabelledEntity(LabelledText):
+    """What stands together under one label."""
+
+    entity_group: str
+
+
+class LabelledToken(LabelledText):
+    """A token's label."""
+
+    entity: str
+    index: int
+    """Which token it is, special ones included"""
+
+
 _Row = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2)]
-_Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
+_Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_length=fields.MOST_INPUTS)]
 _Labels = list[Label | LabelledEntity | LabelledToken]
 
 
-class PredictBody(ScoringOptions):
+class PredictBody(fields.ScoringOptions):
     """What to classify."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": "I like you."}})
 
     inputs: str | _Rows
     """A text, a pair of texts, or for each input a list with one text or two"""
-    parameters: LabelParameters | None = None
+    parameters: fields.LabelParameters | None = None
     """What Hugging Face's clients send. With it, the labels of a single text come in a list of one"""
 
 
-class ClassifyBody(ScoringOptions):
+class ClassifyBody(fields.ScoringOptions):
     """What to classify, as infinity's clients send it."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["I like you."]}})
 
-    input: str | Texts
+    input: fields.SomeTexts
     """A text, or texts"""
 
 
-class ClassifyReply(Described):
+class ClassifyReply(fields.Described):
     """The labels of texts."""
 
     object: Literal["classify"]
     data: list[list[Label]]
     """Of each, the best first"""
     model: str
-    usage: Usage
+    usage: fields.Usage
 
 
 @tei_router.post("/predict", response_model=_Labels | list[_Labels])
 async def predict(body: PredictBody, caller: OfTexts) -> Response:
     """Classify texts, as Text Embeddings Inference does, or tokens, as Hugging Face's inference API does."""
-    model, parameters = named(caller, body, "classify"), body.parameters or LabelParameters()
-    is_alone, given = (
-        isinstance(body.inputs, str),
-        [body.inputs] if isinstance(body.inputs, str) else body.inputs,
-    )
+    model, parameters = named(caller, body, "classify"), body.parameters or fields.LabelParameters()
+    is_alone = isinstance(body.inputs, str)
+    given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     rows = [[each] if isinstance(each, str) else each for each in given]
     if tags(model):
         if (pair := next((index for index, row in enumerate(rows) if len(row) == 2), None)) is not None:
@@ -225,7 +229,7 @@ async def predict(body: PredictBody, caller: OfTexts) -> Response:
             )
         texts = [row[0] for row in rows]
         field = "inputs" if is_alone else "inputs[]"
-        found = await label_tokens(caller, model, field, texts, options=body, parameters=parameters)
+        found = await label_tokens(TextCall(caller, body, field, texts), model, parameters)
         content = [orjson.dumps(next(found))] if is_alone else write_array(found)
         return await caller.json(content, work_bytes=sum(map(len, texts)))
     is_single = all(isinstance(each, str) for each in given)
@@ -238,22 +242,19 @@ async def predict(body: PredictBody, caller: OfTexts) -> Response:
         rows = [[row[0] for row in rows]]
     inputs: list[Any] = [row[0] if len(row) == 1 else tuple(row) for row in rows]
     field = "inputs" if is_single else "inputs[]"
-    labels, _ = await label_texts(caller, model, field, inputs, options=body, parameters=parameters)
+    labels, _ = await label_texts(TextCall(caller, body, field, inputs), model, parameters)
     alone = is_single and body.parameters is None
-    content = [orjson.dumps(labels[0] if alone else labels, option=orjson.OPT_SERIALIZE_NUMPY)]
-    return await caller.json(content)
+    return await caller.document(labels[0] if alone else labels)
 
 
 async def _classify(body: ClassifyBody, caller: Caller) -> Response:
     model = named(caller, body, "classify")
-    texts = [body.input] if isinstance(body.input, str) else body.input
     if tags(model):
         raise InvalidRequestError(f"model must classify texts, {model.name} classifies tokens: see /predict")
-    labels, tokens = await label_texts(
-        caller, model, "input[]", texts, options=body, parameters=LabelParameters()
-    )
-    reply = {"object": "classify", "data": labels, "model": model.name, "usage": usage_of(tokens)}
-    return await caller.json([orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)])
+    call = TextCall(caller, body, "input[]", body.input)
+    labels, tokens = await label_texts(call, model, fields.LabelParameters())
+    reply = {"object": "classify", "data": labels, "model": model.name, "usage": fields.usage_of(tokens)}
+    return await caller.document(reply)
 
 
 # ---- Paths of two APIs -------------------------------------------------------------------------
@@ -298,7 +299,7 @@ class AnyBody(PredictBody, EmbedBody):
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
-    inputs: Given | _Rows  # type: ignore[assignment] # what either base takes
+    inputs: fields.Given | _Rows  # type: ignore[assignment] # what either base takes
     """As /embed, /embed_sparse or /predict takes them"""
 
 
@@ -315,7 +316,7 @@ async def root(
     """Embed, weigh words in, classify or rerank texts: what the family is for."""
     if isinstance(body, RerankBody):
         return await _rank_texts(body, caller)
-    answers: Mapping[str, tuple[type[TextOptions], Callable[[Any, Caller], Awaitable[Response]]]] = {
+    answers: Mapping[str, tuple[type[fields.TextOptions], Callable[[Any, Caller], Awaitable[Response]]]] = {
         "embed": (EmbedBody, embed_texts),
         "embed_sparse": (EmbedSparseBody, embed_sparse),
     }
@@ -325,5 +326,5 @@ async def root(
         narrowed = narrower.model_validate(given)
     except ValidationError as error:
         wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise invalid(RequestValidationError(wrong, body=given)) from None
+        raise fields.invalid(RequestValidationError(wrong, body=given)) from None
     return await answer(narrowed, caller)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf
+from pydantic import ConfigDict, Field, InstanceOf, model_validator
 from pydantic_core import PydanticCustomError
 
 from polyhead_proto import messages as pb
@@ -42,8 +42,8 @@ _EXAMPLE: dict[str, Any] = {
     "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A cat sat on the mat."]}],
     "outputs": [{"name": "pooled"}],
 }
-Values = Mapping[str, bool | float | str]
-"""Parameters, as JSON has them."""
+Values = Mapping[str, bool | float | str | None]
+"""Parameters, as JSON has them; None is one that there is not."""
 
 IsBinary = Callable[[str], bool]
 """Whether an output is to be written in binary."""
@@ -54,17 +54,54 @@ IsBinary = Callable[[str], bool]
 Datatype = Annotated[str, Field(pattern=f"^({'|'.join((*DTYPES, 'BYTES'))})$")]
 
 
-def _check_few(given: Any) -> Any:
-    """Reject many parameters before each is looked at: pydantic does not end at the first that is wrong."""
-    if isinstance(given, dict) and len(given) > _MOST_PARAMETERS:
-        words = "Object should have at most {most} items after validation, not {count}"
-        raise PydanticCustomError("too_long", words, {"most": _MOST_PARAMETERS, "count": len(given)})
-    return given
-
-
 _IN_64_BITS = Field(ge=-_MOST, lt=_MOST)
 _Value = bool | str | Annotated[int, _IN_64_BITS] | Annotated[float, _IN_64_BITS]
-_Values = Annotated[dict[str, _Value], Field(max_length=_MOST_PARAMETERS), BeforeValidator(_check_few)]
+
+
+class GivenParameters(Body):
+    """Parameters, of which HTTP itself has a few."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"maxProperties": _MOST_PARAMETERS})
+    __pydantic_extra__: dict[str, _Value] = Field(init=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, value: Any) -> Any:
+        """Reject many before each is looked at: pydantic does not end at the first that is wrong."""
+        if isinstance(value, dict) and len(value) > _MOST_PARAMETERS:
+            words = "Object should have at most {most} items after validation, not {count}"
+            raise PydanticCustomError("too_long", words, {"most": _MOST_PARAMETERS, "count": len(value)})
+        return value
+
+    @property
+    def others(self) -> Values:
+        """Those that gRPC has, too."""
+        return self.model_extra or {}
+
+
+class InputBytes(GivenParameters):
+    """Parameters of an input."""
+
+    binary_data_size: Natural | None = None
+    """Its bytes after the JSON, in place of data"""
+
+
+class OutputBytes(GivenParameters):
+    """What part of an output to send, and how: heads, queries, dtype, and others."""
+
+    binary_data: bool | None = None
+    """Whether it follows the JSON, in bytes"""
+
+
+class OutputsBytes(GivenParameters):
+    """Priority, timeout and other parameters of a request."""
+
+    binary_data_output: bool = False
+    """Whether outputs follow the JSON, in bytes, that do not say it themselves"""
+
+
+_OF_INPUT, _OF_OUTPUT, _OF_REQUEST = InputBytes(), OutputBytes(), OutputsBytes()
+"""Where none are given."""
 
 
 class InferInput(Body):
@@ -78,8 +115,7 @@ class InferInput(Body):
     """The sizes of its axes"""
     data: InstanceOf[list[Any]] | None = None  # not copied, as it may be long; `pack` checks the elements
     """Its elements, flat or nested as the shape"""
-    parameters: _Values | None = None
-    """binary_data_size: its bytes after the JSON, in place of data"""
+    parameters: InputBytes | None = None
 
 
 class InferOutput(Body):
@@ -87,8 +123,7 @@ class InferOutput(Body):
 
     name: str
     """The output's name"""
-    parameters: _Values | None = None
-    """What part of it to send, and how: binary_data, heads, queries, dtype"""
+    parameters: OutputBytes | None = None
 
 
 class InferBody(Body):
@@ -100,8 +135,7 @@ class InferBody(Body):
     """The tensors that go in"""
     outputs: Annotated[list[InferOutput], Field(fail_fast=True, max_length=_MOST_TENSORS)] | None = None
     """The tensors to return; without, all"""
-    parameters: _Values | None = None
-    """binary_data_output, priority, timeout and others of the request"""
+    parameters: OutputsBytes | None = None
     id: Annotated[str, Field(max_length=1024)] | None = None
     """Returned in the reply: at most 1024 bytes of UTF-8"""
     model_name: str | None = None
@@ -141,80 +175,54 @@ def read_request(
     ):
         if given_one and given_one != of_path:
             raise InvalidRequestError(f"{field} must be that of the path, was {quoted(given_one)}")
-    parameters = {**given, **(body.parameters or {})}
+    its = body.parameters or _OF_REQUEST
     message = pb.ModelInferRequest(
         model_name=model,
         model_version=version or body.model_version or "",
         id=body.id or "",
-        parameters=write_parameters(parameters, but="binary_data_output"),
+        parameters=write_parameters({**given, **its.others}),
     )
     raw: list[bytes | memoryview] = []
     end = 0
     for one in body.inputs:
-        own = one.parameters or {}
-        message.inputs.add(
-            name=one.name,
-            datatype=one.datatype,
-            shape=one.shape,
-            parameters=write_parameters(own, but="binary_data_size"),
-        )
-        count = _binary_size(one, own)
+        of = one.parameters or _OF_INPUT
+        own, count = write_parameters(of.others), of.binary_data_size
+        message.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape, parameters=own)
+        if count is not None and one.data is not None:
+            raise InvalidRequestError(f"{one.name} must have data or binary_data_size, had both")
         if one.data is not None:
             raw.append(pack(one.name, one.datatype, one.shape, one.data))
             one.data.clear()  # others refer to the list, and its elements take ten times the bytes
-            continue
-        if count > len(binary) - end:
+        elif count is None:
+            # Which knows of tensors in shared memory, too.
+            read_input_parameters(own, f"input {quoted(one.name)}", text=True)
+            raise InvalidRequestError(
+                f"{one.name} (without parameter binary_data_size) must have the field data"
+            )
+        elif count > len(binary) - end:
             raise InvalidRequestError(
                 f"binary_data_size of {one.name} must be at most the {len(binary) - end} bytes that are "
                 f"left of the body, was {count}"
             )
-        raw.append(binary[end : end + count])
-        end += count
+        else:
+            raw.append(binary[end : end + count])
+            end += count
     if end != len(binary):
         raise InvalidRequestError(
             f"the body must end with the last binary input, {len(binary) - end} bytes follow"
         )
     in_binary: dict[str, bool] = {}
     for output in body.outputs or ():
-        own = output.parameters or {}
-        if "binary_data" in own:
-            in_binary[output.name] = _flag(own, "binary_data", f"output {quoted(output.name)}")
-        message.outputs.add(
-            name=output.name,
-            parameters=write_parameters(own, but="binary_data"),
-        )
-    others = _flag(parameters, "binary_data_output", "the request")
-    return make_request(message, raw, kept=size if end else 0), lambda output: in_binary.get(output, others)
+        wanted = output.parameters or _OF_OUTPUT
+        message.outputs.add(name=output.name, parameters=write_parameters(wanted.others))
+        if wanted.binary_data is not None:
+            in_binary[output.name] = wanted.binary_data
+    request = make_request(message, raw, kept=size if end else 0)
+    return request, lambda output: in_binary.get(output, its.binary_data_output)
 
 
-def _binary_size(described: InferInput, parameters: Mapping[str, Any]) -> int:
-    """Return how many bytes of an input follow the JSON: 0 where it has data in it."""
-    name, size = described.name, parameters.get("binary_data_size")
-    if size is None and described.data is None:
-        # Which knows of tensors in shared memory, too.
-        read_input_parameters(write_parameters(parameters), f"input {quoted(name)}", text=True)
-        raise InvalidRequestError(f"{name} (without parameter binary_data_size) must have the field data")
-    if size is None:
-        return 0
-    if type(size) is not int or size < 0:
-        raise InvalidRequestError(
-            f"parameter binary_data_size of {quoted(name)} must be a whole number of at least 0, "
-            f"was {shown(size)}"
-        )
-    if described.data is not None:
-        raise InvalidRequestError(f"{name} must have data or binary_data_size, had both")
-    return size
-
-
-def _flag(parameters: Mapping[str, object], name: str, whose: str) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise InvalidRequestError(f"parameter {name} of {whose} must be a boolean, was {shown(value)}")
-    return value
-
-
-def write_parameters(values: Values, *, but: str = "") -> dict[str, pb.InferParameter]:
-    """Return parameters as the gRPC messages have them, all but one."""
+def write_parameters(values: Values) -> dict[str, pb.InferParameter]:
+    """Return the parameters that there are, as the gRPC messages have them."""
     fields: Mapping[type, Any] = {
         bool: "bool_param",
         str: "string_param",
@@ -224,7 +232,7 @@ def write_parameters(values: Values, *, but: str = "") -> dict[str, pb.InferPara
     return {
         name: pb.InferParameter(**{str(fields[type(value)]): value})  # type: ignore[arg-type] # as its type
         for name, value in values.items()
-        if name != but
+        if value is not None
     }
 
 

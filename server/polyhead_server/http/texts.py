@@ -1,9 +1,10 @@
-"""What calls of other APIs do with texts: embed or rank them.
+"""What calls of other APIs do with texts: embed, rank or label them, or label their tokens.
 
-Shape letters: B texts, pairs or lists of token ids, T tokens of a pair, L layers, H heads.
+Shape letters: B texts, pairs or lists of token ids, C labels, T tokens, L layers, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,13 @@ from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, evidence_layers, evid
 from polyhead_proto.outputs.logits import best_first, scores_of
 from polyhead_proto.outputs.pooled import VectorPrecision, normalised
 from polyhead_proto.outputs.sparse import SPARSE_INDICES, SPARSE_VALUES
+from polyhead_proto.outputs.tagging import IGNORED_LABELS, tags_of
 from polyhead_proto.outputs.value_norms import VALUE_NORMS
 from polyhead_server.errors import InvalidRequestError, listed
+from polyhead_server.http import fields
 from polyhead_server.http.caller import Caller
-from polyhead_server.http.calls import Kept, answer_list, joined, keep_arrays, message_of
-from polyhead_server.http.dialects import PROMPTS, EmbeddingOptions, RankingOptions, VectorOptions
-from polyhead_server.http.fields import MOST_PAIRS
-from polyhead_server.http.tasks import cheapest, has, named, output_of, scores_pairs
+from polyhead_server.http.calls import Kept, TextCall, answer_list, joined, keep_arrays
+from polyhead_server.http.models import cheapest, has, labels_of, named, output_of, scores_pairs
 from polyhead_server.inference.outputs import ranges_of
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.repository.signature import Signature
@@ -42,10 +43,7 @@ _WITH_EVIDENCE = (names.LOGITS, names.ATTENTION, VALUE_NORMS.role, names.SPANS)
 
 
 async def embed(
-    caller: Caller,
-    field: str,
-    inputs: Sequence[Any],
-    options: EmbeddingOptions,
+    call: TextCall[fields.EmbeddingOptions],
     *,
     roles: Sequence[str] = DENSE,
     precision: VectorPrecision | None = None,
@@ -53,10 +51,7 @@ async def embed(
     """Embed texts, or lists of token ids.
 
     Args:
-        caller: Asks for it.
-        field: What the caller calls the inputs.
-        inputs: B texts, or B lists of token ids.
-        options: What else the caller says.
+        call: Has B texts, or B lists of token ids.
         roles: Of the outputs to return.
         precision: Of integers to return; None: numbers.
 
@@ -67,7 +62,8 @@ async def embed(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
-    wanted = options if isinstance(options, VectorOptions) else VectorOptions()
+    caller, options = call.caller, call.options
+    wanted = options if isinstance(options, fields.VectorOptions) else fields.VectorOptions()
     dimensions = wanted.dimensions
     model = named(caller, options, "embed" if roles == DENSE else "embed_sparse")
     signature = cheapest(caller.registry, model, roles)
@@ -87,23 +83,19 @@ async def embed(
         ranges_of(measured, precision, dimensions or width, "output_dtype")
         if wanted.normalize and not signature.outputs[outputs[0]].unit:
             raise InvalidRequestError("normalize must be left out with output_dtype")
-    if isinstance(inputs[0], str) and names.TEXT not in signature.inputs:
+    if isinstance(call.inputs[0], str) and names.TEXT not in signature.inputs:
+        field = call.field.removesuffix("[]")
         raise InvalidRequestError(f"{field} must be token ids: {signature.name} has no tokenizer")
     prompt = _prompt_of(caller, options, signature)
-    parameters = caller.given({names.TRUNCATE: options.truncate, names.PROMPT_NAME: prompt})
-    message = message_of(signature, outputs, parameters)
-    if dimensions is not None:
-        message.outputs[0].parameters[names.DIMENSIONS].int64_param = dimensions
-    if precision is not None:
-        message.outputs[0].parameters[names.PRECISION].string_param = precision
-    called = dict.fromkeys((names.TEXT, names.INPUT_IDS), f"{field}[]")
-    arrays, tokens = joined(await answer_list(caller, signature, message, inputs, called))
+    of_first = {names.DIMENSIONS: dimensions, names.PRECISION: precision}
+    answers = await answer_list(call, signature, outputs, prompt=prompt, of_first=of_first)
+    arrays, tokens = joined(answers)
     if wanted.normalize and precision is None:
         arrays[0] = normalised(arrays[0])
     return model.name, arrays, tokens
 
 
-def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) -> str | None:
+def _prompt_of(caller: Caller, options: fields.EmbeddingOptions, signature: Signature) -> str | None:
     """Return the name of the prompt of a call, if there is one."""
     for field in ("input_type", "task"):
         kind: str | None = getattr(options, field)
@@ -112,7 +104,7 @@ def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) 
         if options.prompt_name is not None:
             raise InvalidRequestError(f"{field} must be left out beside prompt_name, which says the same")
         known = () if signature.manifest.tokenizer is None else signature.manifest.tokenizer.prompts
-        meant: Sequence[str] = (kind, *PROMPTS.get(kind, ()))
+        meant: Sequence[str] = (kind, *fields.PROMPTS.get(kind, ()))
         if found := next((name for name in meant if name in known), None):
             return found
         caller.ignored.append(field)
@@ -122,20 +114,11 @@ def _prompt_of(caller: Caller, options: EmbeddingOptions, signature: Signature) 
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-async def rank(
-    caller: Caller,
-    field: str,
-    texts: Sequence[str],
-    options: RankingOptions,
-    score: str,
-) -> tuple[str, list[dict[str, Any]], int]:
+async def rank(call: TextCall[fields.RankingOptions], score: str) -> tuple[str, list[dict[str, Any]], int]:
     """Rank texts by what they have to do with a query.
 
     Args:
-        caller: Asks for it.
-        field: What the caller calls the texts.
-        texts: B texts.
-        options: The query, and what else the caller says.
+        call: Has B texts, and the query.
         score: What the reply calls a score.
 
     Returns:
@@ -146,6 +129,7 @@ async def rank(
         RequestError: The caller gets the reason.
         EngineError: The engine failed.
     """
+    caller, options, texts = call.caller, call.options, call.inputs
     count = _pairs_of_evidence(options.return_evidence, len(texts))
     roles = _WITH_EVIDENCE if count else (names.LOGITS,)
     model = named(caller, options, "rerank")
@@ -171,11 +155,10 @@ async def rank(
         caller.ignored.append("max_tokens_per_doc")
     outputs = _outputs_of_evidence(signature) if count else [output_of(signature, names.LOGITS)]
     chunks = await answer_list(
-        caller,
+        replace(call, inputs=[(options.query, text) for text in texts]),
         signature,
-        message_of(signature, outputs, caller.given({names.TRUNCATE: options.truncate})),
-        [(options.query, text) for text in texts],
-        {names.TEXT: "query", names.TEXT_PAIR: f"{field}[]"},
+        outputs,
+        first_text="query",
         keep=partial(_keep_evidence, count) if count else keep_arrays,
         written_bytes=_PAIR_BYTES * count,
     )
@@ -192,7 +175,7 @@ def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
     """Return how many pairs of tokens each text is to have as evidence; 0: none."""
     if not isinstance(asked, int) or isinstance(asked, bool):
         return DEFAULT_PAIRS if asked else 0
-    most = max(DEFAULT_PAIRS, MOST_PAIRS // texts)
+    most = max(DEFAULT_PAIRS, fields.MOST_PAIRS // texts)
     if asked > most:
         raise InvalidRequestError(
             f"return_evidence must be true, false or from 1 to {most} pairs for each of {texts} texts, "
@@ -247,3 +230,79 @@ def _keep_evidence(count: int, reply: InferReply) -> Kept:
 def _gathered(weights: NDArray[Any], norms: NDArray[Any]) -> NDArray[np.float32]:
     """Return the sum over heads of weights [H, T, T], weighted by the norms [H, T] of values: [T, T]."""
     return np.asarray(np.einsum("hqk,hk->qk", weights, norms, dtype=np.float32))
+
+
+# ---- Labels --------------------------------------------------------------------------------------
+
+
+async def label_texts(
+    call: TextCall[fields.ScoringOptions], model: Signature, parameters: fields.LabelParameters
+) -> tuple[list[list[dict[str, Any]]], int]:
+    """Label texts, or pairs of texts.
+
+    Args:
+        call: Has B texts, or pairs.
+        model: A graph of the family.
+        parameters: What else the caller says.
+
+    Returns:
+        The labels of each, the best first; and the number of tokens.
+
+    Raises:
+        RequestError: The caller gets the reason.
+        EngineError: The engine failed.
+    """
+    _check_left_out(parameters, ("aggregation_strategy", "ignore_labels"), f"{model.name} classifies texts")
+    signature = cheapest(call.caller.registry, model, (names.LOGITS,))
+    has_pairs = not all(isinstance(each, str) for each in call.inputs)
+    needed = {names.TEXT, names.TEXT_PAIR} if has_pairs else {names.TEXT}
+    if not (needed <= signature.inputs.keys() and has(signature, (names.LOGITS,))):
+        raise InvalidRequestError(
+            f"model must be a classifier that takes such inputs, {signature.name} "
+            f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
+        )
+    output = output_of(signature, names.LOGITS)
+    (logits,), tokens = joined(await answer_list(call, signature, [output]))
+    labels, function = labels_of(signature), parameters.function_to_apply
+    activation = function or signature.outputs[output or ""].scores
+    scores = scores_of(logits, "identity" if call.options.raw_scores or function == "none" else activation)
+    return [
+        [{"label": labels[at], "score": of[at]} for at in best_first(row)[: parameters.top_k].tolist()]
+        for row, of in zip(logits, scores, strict=True)
+    ], tokens
+
+
+async def label_tokens(
+    call: TextCall[fields.ScoringOptions], signature: Signature, parameters: fields.LabelParameters
+) -> Iterator[list[dict[str, Any]]]:
+    """Label the tokens of texts; see `label_texts`. Yield what is found in each text."""
+    what = f"{signature.name} classifies tokens"
+    _check_left_out(call.options, ("raw_scores",), what)
+    _check_left_out(parameters, ("top_k", "function_to_apply"), what)
+    outputs = [output_of(signature, role) for role in (names.LOGITS, names.SPANS)]
+    answers = await answer_list(call, signature, outputs)
+    found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
+    for logits, spans, lengths in answers:
+        found += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
+    labels, strategy = labels_of(signature), parameters.aggregation_strategy or "simple"
+    ignored = IGNORED_LABELS if parameters.ignore_labels is None else parameters.ignore_labels
+
+    def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
+        there = []
+        for each in tags_of(
+            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
+        ):
+            start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
+            token = {"entity": each.label, "index": each.first}
+            entity = token if strategy == "none" else {"entity_group": each.label}
+            place = {"word": text[start:end], "start": start, "end": end}
+            there.append({**entity, "score": each.score, **place})
+        return there
+
+    return (entities(text, *each) for text, each in zip(call.inputs, found, strict=True))
+
+
+def _check_left_out(given: fields.Body, left_out: Iterable[str], why: str) -> None:
+    for field in left_out:
+        if getattr(given, field) is not None:
+            raise InvalidRequestError(f"{field} must be left out: {why}")

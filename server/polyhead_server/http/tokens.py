@@ -1,20 +1,18 @@
 """Text Embeddings Inference's `/tokenize` and `/decode`."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-import orjson
 from fastapi import Response
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict
 
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import write_array
-from polyhead_server.http.dialects import FamilyOptions
 from polyhead_server.http.errors import TEI
-from polyhead_server.http.fields import MOST_INPUTS, Described, Texts, all_whole
+from polyhead_server.http.fields import Described, FamilyOptions, IdRows, Ids, SomeTexts
+from polyhead_server.http.models import named
 from polyhead_server.http.routes import INFERENCE, OfTexts, make_router
-from polyhead_server.http.tasks import named
 from polyhead_server.inference.templates import prompt_of
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import Tokeniser, check_total
@@ -23,20 +21,13 @@ tokens_router = make_router(TEI, INFERENCE)
 _TOKEN_BYTES = 32
 """What a character or a token costs, as bytes of other work."""
 
-_Ids = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**32)]],
-    Field(fail_fast=True, min_length=1),
-    BeforeValidator(all_whole),
-]
-_IdRows = Annotated[list[_Ids], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
-
 
 class TokenizeBody(FamilyOptions):
     """What to divide into tokens."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": "A cat sat."}})
 
-    inputs: str | Texts
+    inputs: SomeTexts
     """A text, or texts"""
     add_special_tokens: bool | None = None
     """Whether to add special tokens: true by default"""
@@ -49,7 +40,7 @@ class DecodeBody(FamilyOptions):
 
     model_config = ConfigDict(json_schema_extra={"example": {"ids": [5, 6, 7]}})
 
-    ids: _Ids | _IdRows
+    ids: Ids | IdRows
     """Token ids, or lists of them"""
     skip_special_tokens: bool | None = None
     """Whether to leave out special tokens: true by default"""
@@ -72,15 +63,13 @@ async def tokenize(body: TokenizeBody, caller: OfTexts) -> Response:
     """Divide texts into tokens, as Text Embeddings Inference does."""
     tokeniser, signature = _tokeniser_of(caller, body)
     prompt, _ = prompt_of(body.prompt_name, signature, is_text=True)
-    texts = [prompt + text for text in ([body.inputs] if isinstance(body.inputs, str) else body.inputs)]
-    if (size := sum(len(text.encode()) for text in texts)) > (
-        limit := caller.service.settings.max_text_bytes
-    ):
+    texts = [prompt + text for text in body.inputs]
+    settings, special = caller.service.settings, body.add_special_tokens is not False
+    if (size := sum(len(text.encode()) for text in texts)) > (limit := settings.max_text_bytes):
         raise TooLargeError(f"inputs must have at most {limit} bytes, had {size}")
-    most, special = caller.service.settings.max_request_tokens, body.add_special_tokens is not False
 
     def content() -> Iterator[list[dict[str, Any]]]:
-        encodings = tokeniser.divide("inputs", texts, special=special, most=most)
+        encodings = tokeniser.divide("inputs", texts, special=special, most=settings.max_request_tokens)
         for text, encoding in zip(texts, encodings, strict=True):
             yield [
                 {"id": number, "text": token, "special": True, "start": None, "stop": None}
@@ -103,7 +92,7 @@ async def decode(body: DecodeBody, caller: OfTexts) -> Response:
     check_total(1, total := sum(map(len, rows)), caller.service.settings.max_request_tokens)
     special = body.skip_special_tokens is False
     texts = await caller.service.run(_TOKEN_BYTES * total, tokeniser.text_of, rows, special)
-    return await caller.json([orjson.dumps(texts)])
+    return await caller.document(texts)
 
 
 def _tokeniser_of(caller: Caller, options: FamilyOptions) -> tuple[Tokeniser, Signature]:

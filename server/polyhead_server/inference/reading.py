@@ -118,7 +118,7 @@ def read(
         check_size(layout, request.request_id, most_bytes)
     work = None
     if layout.computed:
-        size, real_tokens = template.measured or measure(feeds, template.dynamic)
+        size, real_tokens = template.measured or measure(feeds, signature)
         work = Work(
             feeds=feeds,
             outputs=layout.computed,

@@ -25,7 +25,7 @@ from polyhead_server.inference.reply import ReplyLayout, layout_of_reply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.repository.manifest import ManifestForm
 from polyhead_server.repository.signature import Signature
-from polyhead_server.scheduling import DynamicAxes, Size, dynamic_axes_of, measure
+from polyhead_server.scheduling import Size, measure
 from polyhead_server.serving.registry import Model, Registry
 from polyhead_server.serving.tokeniser import PLAIN, check_total
 from polyhead_server.settings import Settings
@@ -49,7 +49,6 @@ class RequestTemplate:
     """What all requests with the same header ask for."""
 
     model: Model
-    dynamic: DynamicAxes
     parameters: RequestParameters
     prompt: str
     """What precedes each text."""
@@ -89,10 +88,9 @@ class RequestTemplate:
         fills = {name: feeds[name] for name in missing} if self.work_bytes <= _MOST_FILLED else {}
         for array in fills.values():
             array.flags.writeable = False
-        is_full = missing.issuperset(
-            name for name, _ in self.dynamic.lengths
-        )  # all are as long as they may be
-        measured = measure(feeds, self.dynamic) if is_full else None
+        signature = self.model.signature
+        is_full = missing.issuperset(spec.name for spec in signature.lengths)  # all are as long as may be
+        measured = measure(feeds, signature) if is_full else None
         return replace(self, layout=layout, fills=fills, measured=measured)
 
     @property
@@ -124,7 +122,6 @@ def make_template(
         work_bytes, work_factor = _TOKENISING * len(prompt), _TOKENISING
     return RequestTemplate(
         model=model,
-        dynamic=dynamic_axes_of(signature),
         parameters=parameters,
         prompt=prompt,
         form=form,

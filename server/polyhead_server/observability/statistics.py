@@ -109,11 +109,7 @@ class Statistics:
     def failed(self, *, total_ns: int, error: BaseException) -> None:
         """Count a request that was rejected, failed, cancelled or late."""
         self._failed_seconds.inc(total_ns / 1e9)
-        self.rejected(status_of(error).name)
-
-    def rejected(self, code: str) -> None:
-        """Count a request that was rejected unread, by its status."""
-        self._requests(PROTOCOL.get(), code).inc()
+        self._requests(PROTOCOL.get(), status_of(error).name).inc()
 
     def on_execution(self, execution: Execution) -> None:
         """Count a run of the engine."""

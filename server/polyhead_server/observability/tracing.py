@@ -95,15 +95,11 @@ def open_tracer() -> Tracer | None:
         LOGGER.warning("no traces: %s must be grpc, was %s", protocol, os.environ[protocol])
         return None
     try:
-        return Tracer(_exporter())
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+        return Tracer(OTLPSpanExporter())
     except ModuleNotFoundError:
         LOGGER.warning("no traces: %s needs the trace extra: pip install 'polyhead[trace]'", endpoint)
         return None
     except Exception as error:
         raise StartError(f"cannot send traces as the OTEL_* variables say: {error}") from error
-
-
-def _exporter() -> "SpanExporter":
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()

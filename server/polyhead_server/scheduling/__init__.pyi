@@ -1,6 +1,5 @@
-from .admission import Limits as Limits
-from .batch import DynamicAxes as DynamicAxes
-from .batch import dynamic_axes_of as dynamic_axes_of
+from .batch import Done as Done
+from .batch import Work as Work
 from .batch import measure as measure
 from .costs import CostModel as CostModel
 from .costs import Size as Size
@@ -9,5 +8,3 @@ from .dispatch import Lanes as Lanes
 from .dispatch import Planner as Planner
 from .inline import Iterations as Iterations
 from .scheduler import Scheduler as Scheduler
-from .work import Done as Done
-from .work import Work as Work

@@ -1,27 +1,123 @@
-"""Decide which work is accepted, and when rejected callers are to try again."""
+"""What waits for one engine: which requests are accepted, in which order they go, when others may return."""
 
+import asyncio
+import math
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.observability.statistics import Drop, Observer
+from polyhead_server.scheduling.batch import PRIORITIES, Done, Piece, Work
 from polyhead_server.scheduling.dispatch import TURN_SECONDS, Dispatch, Lanes
-from polyhead_server.scheduling.queue import Entry, Queue
-from polyhead_server.scheduling.work import PRIORITIES, Work
+from polyhead_server.settings import Settings
 
 SHORTEST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a scheduler accepts."""
+# ---- In order ----------------------------------------------------------------------------------
 
-    max_queued_tokens: int
-    """The most tokens that may wait. A request is always accepted if none waits."""
-    max_wait_seconds: float = 30.0
-    """The longest that work may wait before it starts."""
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Entry:
+    """One request in the scheduler, or a piece of one."""
+
+    work: Work
+    answer: asyncio.Future[Done]
+    arrived_ns: int
+    seconds: float
+    """What it adds to the engine's work, at least."""
+    start_by: float = math.inf
+    """The latest time to start, in the event loop's time."""
+    piece: Piece | None = None
+    """What it is of a larger request; None if it is one."""
+    yields: bool = False
+    """Whether others of its priority that come later go before it."""
+    place: int = 0
+    """The level of the queue in which it waits."""
+    number: int = 0
+    """In order of arrival; of small work, the event loop's iteration in which it came."""
+    timer: asyncio.TimerHandle | None = None
+
+
+def _place_of(level: int, yields: bool) -> int:
+    """Return the level of the queue in which work of a priority's level waits."""
+    return 2 * level + yields
+
+
+class Queue:
+    """Entries by priority, those that yield last, then by arrival. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(2 * PRIORITIES))
+        self._seconds = [0.0] * len(self._levels)
+        self._lock = Lock()
+        self._number = 0
+        self.tokens = 0
+        """N of all that wait."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels))
+
+    def seconds(self, level: int, *, yields: bool) -> float:
+        """Estimate how long the engine needs, at least, for all that goes before a new entry.
+
+        Args:
+            level: That of its work.
+            yields: Whether it waits, too, for all of its priority that yields.
+        """
+        return sum(self._seconds[: _place_of(level, yields) + 1])
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Append entries to their levels, together."""
+        with self._lock:
+            for entry in entries:
+                self._number += 1
+                entry.number, entry.place = self._number, _place_of(entry.work.level, entry.yields)
+                self._levels[entry.place][entry.number] = entry
+                self._count(entry, 1)
+
+    def remove(self, entry: Entry) -> bool:
+        """Remove an entry. Return False if it did not wait any more: another thread has removed it."""
+        with self._lock:
+            waits = self._levels[entry.place].pop(entry.number, None) is not None
+            if waits:
+                self._count(entry, -1)
+            return waits
+
+    def clear(self) -> list[Entry]:
+        """Remove and return all that waits."""
+        return [entry for level in self._levels for entry in list(level.values()) if self.remove(entry)]
+
+    def window(self, most: int, *, oldest_first: bool = False) -> list[Entry]:
+        """Return the entries that go next, without removing them; where any do not yield, only such.
+
+        Args:
+            most: How many to return.
+            oldest_first: Put the oldest of all first, whatever its priority.
+        """
+        with self._lock:
+            window: list[Entry] = []
+            if oldest_first and (oldest := [next(iter(level.values())) for level in self._levels if level]):
+                window = [min(oldest, key=lambda entry: entry.number)]
+            for level in self._levels:
+                for entry in level.values():
+                    if len(window) >= most or (window and entry.yields and not window[-1].yields):
+                        return window
+                    if not window or entry is not window[0]:
+                        window.append(entry)
+            return window
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        level = entry.place
+        self.tokens += sign * entry.work.size.tokens
+        # An empty level costs nothing, whatever rounding has left.
+        self._seconds[level] = self._seconds[level] + sign * entry.seconds if self._levels[level] else 0.0
+
+
+# ---- Accepted or not ----------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -75,21 +171,20 @@ class RetryAfter:
         return max(SHORTEST_RETRY_SECONDS, reserved - now)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class Admission:
     """Reject work for which there is no room, or that would start too late. Lives on the event loop."""
 
     name: str
     """The model's name, for messages."""
-    limits: Limits
+    limits: Settings
+    """`max_queued_tokens` and `max_wait_seconds`."""
     dispatch: Dispatch
-    queue: Queue
-    running: Collection[RunningBatch]
-    """The engine's threads change it."""
     observer: Observer
     """Notified of every rejection."""
-    clock: Callable[[], float]
-    """Returns the event loop's time."""
+    queue: Queue = field(default_factory=Queue)
+    running: set[RunningBatch] = field(default_factory=set)
+    """The engine's threads change it."""
     retry_after: RetryAfter = field(default_factory=RetryAfter)
 
     def check_room(self, work: Work, waiting: int) -> None:
@@ -119,7 +214,7 @@ class Admission:
             UnavailableError: It would wait too long; later, or on another server, it may not.
             ExpiredError: The deadline has passed, or leaves less time than the work alone takes.
         """
-        now = self.clock()
+        now = asyncio.get_running_loop().time()
         if work.deadline is not None and now >= work.deadline:
             self.observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
@@ -165,7 +260,7 @@ class Admission:
 
     def _retry_after_ms(self, work: Work) -> int:
         """Return a time to come back, from when half of the queue will be gone."""
-        now = self.clock()
+        now = asyncio.get_running_loop().time()
         waiting = self._until_free(work, now) + self.queue.seconds(PRIORITIES - 1, yields=True)
         seconds = self.retry_after.reserve(
             now,

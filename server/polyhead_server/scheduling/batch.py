@@ -1,8 +1,13 @@
-"""Join requests for one run of the engine, and split its outputs."""
+"""Requests for the engine: joined for one run, its outputs split again, or cut into pieces themselves.
 
+Attention is padded to the longest sequence of a run. So a piece has sequences of like length.
+"""
+
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,90 +17,84 @@ from polyhead_proto.tensors import TensorSpec
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.costs import Size
-from polyhead_server.scheduling.work import Work
+from polyhead_server.scheduling.dispatch import Dispatch
 
-Axes = tuple[tuple[int, int], ...]
-"""The axes of a tensor that vary, except B: (index of the axis, index of its letter)."""
-
-Sizes = tuple[int, ...]
-"""The sizes of the letters of dynamic axes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DynamicAxes:
-    """Which axes of a graph's inputs and outputs vary; axis 0 is always B."""
-
-    inputs: Mapping[str, Axes]
-    outputs: Mapping[str, Axes]
-    measures: tuple[tuple[str, int], ...] = ()
-    """For each letter, an input and its axis from which the letter's size is read."""
-    asked: tuple[tuple[int, int], ...] = ()
-    """The indices of the letters of what requests may ask of a sequence, and the bytes of one such thing."""
-    token_bytes: int = 1
-    """The bytes of a token's values, by which what is asked counts as tokens."""
-    lengths: tuple[tuple[str, int], ...] = ()
-    """The inputs with the lengths of sequences without padding, and the index of each one's letter."""
-    broadcasting: frozenset[str] = frozenset()
-    """The inputs that have size 1 on the axes that vary where a request left them out."""
-    packed: bool = False
-    """Whether layers compute the tokens that exist, and no padding."""
-    nonzero_in_padding: frozenset[str] = frozenset()
-    """The outputs that hold anything but zeros in padding."""
-
-    def sizes(self, works: Sequence[Work]) -> list[Sizes]:
-        """Return the sizes of each request's letters."""
-        if len(self.measures) == 1:
-            ((name, axis),) = self.measures
-            return [(work.feeds[name].shape[axis],) for work in works]
-        return [tuple([work.feeds[name].shape[axis] for name, axis in self.measures]) for work in works]
-
-    def asked_tokens(self, feeds: Arrays) -> int:
-        """Return how many tokens are as many bytes as what a request asks of each of its sequences."""
-        asked = 0
-        for letter, size in self.asked:
-            name, axis = self.measures[letter]
-            asked += size * feeds[name].shape[axis]
-        return asked // self.token_bytes
+PRIORITIES = 5
+"""Priorities go from 1, the highest, to this."""
+DEFAULT_PRIORITY = 3
+"""What 0, and anything above the last priority, stands for, as in Triton."""
 
 
-def dynamic_axes_of(signature: Signature) -> DynamicAxes:
-    """Return the dynamic axes of a served graph."""
-    letters = {letter: place for place, letter in enumerate(signature.letters)}
-    return DynamicAxes(
-        inputs={spec.name: _axes(spec, letters) for spec in signature.feeds},
-        outputs={spec.name: _axes(spec, letters) for spec in signature.results},
-        measures=tuple(signature.measures.values()),
-        asked=tuple((letters[letter], signature.asked_bytes(letter)) for letter in signature.optional),
-        token_bytes=signature.token_bytes,
-        lengths=tuple((spec.name, letters[str(spec.fill)]) for spec in signature.lengths),
-        broadcasting=frozenset(spec.name for spec in signature.feeds if spec.broadcasts),
-        packed=signature.packed,
-        nonzero_in_padding=frozenset(
-            spec.name for spec in signature.results if spec.dtype.kind != "f" and _axes(spec, letters)
-        ),
-    )
+@dataclass(kw_only=True, slots=True, eq=False)
+class Work:
+    """One request for the engine. Made once per request, and not frozen: that takes three times as long."""
+
+    feeds: Arrays
+    """Every input of the graph, (B, …)."""
+    outputs: Sequence[str]
+    size: Size
+    real_tokens: int
+    """Without padding."""
+    deadline: float | None = None
+    """When the caller stops waiting, in the event loop's time."""
+    timeout: float | None = None
+    """The longest that it may wait to start, in seconds. None is the server's limit."""
+    priority: int = 0
+    """1 is the highest; 0 is the default."""
+
+    @property
+    def level(self) -> int:
+        """The priority's index in the queue, from 0."""
+        priority = self.priority if 1 <= self.priority <= PRIORITIES else DEFAULT_PRIORITY
+        return priority - 1
 
 
-def _axes(spec: TensorSpec, letters: Mapping[str, int]) -> Axes:
-    return tuple((axis, letters[letter]) for axis, letter in enumerate(spec.axes) if letter in letters)
+@dataclass(kw_only=True, slots=True, eq=False)
+class Done:
+    """The engine's result for one `Work`."""
+
+    outputs: Arrays
+    """The requested outputs in the request's own shape; views on the batch's outputs if that was larger."""
+    queue_ns: int
+    compute_ns: int
+    """The whole batch's time."""
+    batch: int
+    """How many sequences ran together."""
 
 
-def measure(feeds: Arrays, dynamic: DynamicAxes) -> tuple[Size, int]:
+Sizes = Mapping[str, int]
+"""By letter, those of the axes that vary, but for B."""
+
+
+def sizes_of(feeds: Arrays, signature: Signature) -> Sizes:
+    """Return the sizes of the letters in a request."""
+    return {letter: feeds[name].shape[axis] for letter, (name, axis) in signature.measures.items()}
+
+
+def asked_tokens(feeds: Arrays, signature: Signature) -> int:
+    """Return how many tokens are as many bytes as what a request asks of each of its sequences."""
+    sizes = sizes_of(feeds, signature)
+    asked = sum([signature.asked_bytes(letter) * sizes[letter] for letter in signature.optional])
+    return asked // signature.token_bytes
+
+
+def measure(feeds: Arrays, signature: Signature) -> tuple[Size, int]:
     """Return the size of a request, what it asks counted as tokens, too, and its tokens without padding."""
-    asked = {letter for letter, _ in dynamic.asked}
-    rows = len(feeds[dynamic.measures[0][0]])
-    longest = max(
-        [feeds[name].shape[axis] for at, (name, axis) in enumerate(dynamic.measures) if at not in asked]
-    )
+    sizes, asked = sizes_of(feeds, signature), signature.optional
+    rows = len(feeds[signature.primary.name])
+    longest = max([size for letter, size in sizes.items() if letter not in asked])
     tokens = real = rows * longest
-    if dynamic.lengths:
-        lengths = [feeds[name].tolist() for name, _ in dynamic.lengths]
+    if signature.lengths:
+        lengths = [feeds[spec.name].tolist() for spec in signature.lengths]
         real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
-        if dynamic.packed:  # an empty sequence is computed as one token
+        if signature.packed:  # an empty sequence is computed as one token
             tokens = real + sum([each.count(0) for each in lengths])
     if asked:
-        tokens += rows * dynamic.asked_tokens(feeds)
+        tokens += rows * asked_tokens(feeds, signature)
     return Size(rows, longest, tokens), real
+
+
+# ---- Joined ------------------------------------------------------------------------------------
 
 
 class JointWork:
@@ -103,24 +102,24 @@ class JointWork:
 
     Args:
         works: At least one.
-        dynamic: Which axes vary.
+        signature: What the graph takes and gives.
     """
 
-    def __init__(self, works: Sequence[Work], dynamic: DynamicAxes) -> None:
+    def __init__(self, works: Sequence[Work], signature: Signature) -> None:
         self.works = works
         self.rows = sum([work.size.rows for work in works])
         """B of the run."""
-        self._dynamic = dynamic
+        self._signature = signature
 
     @cached_property
     def _sizes(self) -> list[Sizes]:
         """The sizes of the letters of each request."""
-        return self._dynamic.sizes(self.works)
+        return [sizes_of(work.feeds, self._signature) for work in self.works]
 
     @cached_property
     def _longest(self) -> Sizes:
         """The largest size of each letter."""
-        return tuple(map(max, zip(*self._sizes, strict=True)))
+        return {letter: max([of[letter] for of in self._sizes]) for letter in self._sizes[0]}
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -141,62 +140,172 @@ class JointWork:
         are_equal = sizes.count(sizes[0]) == len(sizes)
         feeds = {}
         for name in works[0].feeds:
-            parts = [work.feeds[name] for work in works]
-            broadcasts = name in self._dynamic.broadcasting
-            if (are_equal and not broadcasts) or len({part.shape[1:] for part in parts}) == 1:
+            parts, spec = [work.feeds[name] for work in works], self._signature.inputs[name]
+            if (are_equal and not spec.broadcasts) or len({part.shape[1:] for part in parts}) == 1:
                 # Where all left an input out, it stays small. A value that was given for a sequence of length
                 # 1 holds for its padding, too.
                 feeds[name] = np.concatenate(parts)
             else:
-                feeds[name] = self._pad(parts, self._dynamic.inputs[name])
+                feeds[name] = self._pad(parts, spec)
         return feeds
 
-    def _pad(self, parts: Sequence[NDArray[Any]], axes: Axes) -> NDArray[Any]:
+    def _pad(self, parts: Sequence[NDArray[Any]], spec: TensorSpec) -> NDArray[Any]:
         """Join inputs of different lengths, or some of which were left out and have size 1."""
-        shape = [self.rows, *parts[0].shape[1:]]
-        for axis, letter in axes:
-            shape[axis] = self._longest[letter]
-        whole, row = np.zeros(shape, parts[0].dtype), 0
+        whole, row = np.zeros(spec.at({**self._longest, "B": self.rows}), parts[0].dtype), 0
         for part, own in zip(parts, self._sizes, strict=True):
-            where = trim(axes, own)
-            whole[(slice(row, row := row + len(part)), *where[1:])] = part
+            spec.cut(whole[row : (row := row + len(part))], own)[:] = part
         return whole
 
     def split(self, outputs: Arrays) -> list[Arrays]:
         """Return the outputs of each request, in its own shape. They are views; nothing is copied."""
         if len(self.works) == 1:
             return [outputs]
-        axes = self._dynamic.outputs
+        specs = self._signature.outputs
         parts: list[Arrays] = []
         row = 0
         for work, own in zip(self.works, self._sizes, strict=True):
             rows = slice(row, row := row + work.size.rows)
             part = {name: outputs[name][rows] for name in work.outputs}
             if own != self._longest:
-                part = {name: array[trim(axes.get(name, ()), own)] for name, array in part.items()}
+                part = {name: specs[name].cut(array, own) for name, array in part.items()}
             parts.append(part)
         return parts
 
     def asked_bytes(self) -> int:
         """Return the bytes of what the requests ask of their sequences, padding included."""
-        return self.rows * sum([size * self._longest[letter] for letter, size in self._dynamic.asked])
+        signature = self._signature
+        asked = [signature.asked_bytes(letter) * self._longest[letter] for letter in signature.optional]
+        return self.rows * sum(asked)
 
     def computed_tokens(self) -> int:
         """Return how many tokens layers compute."""
-        works, dynamic = self.works, self._dynamic
-        if dynamic.packed:
+        works, signature = self.works, self._signature
+        if signature.packed:
             tokens = sum([work.size.tokens for work in works])
-            if dynamic.asked:
-                tokens -= sum([work.size.rows * dynamic.asked_tokens(work.feeds) for work in works])
+            if signature.optional:
+                tokens -= sum([work.size.rows * asked_tokens(work.feeds, signature) for work in works])
             return tokens
-        if len(dynamic.lengths) < 2:
+        if len(signature.lengths) < 2:
             return self.rows * max([work.size.longest for work in works])
-        return self.rows * sum([self._longest[letter] for _, letter in dynamic.lengths])
+        return self.rows * sum([self._longest[str(spec.fill)] for spec in signature.lengths])
 
 
-def trim(axes: Axes, sizes: Sequence[int]) -> tuple[slice, ...]:
-    """Return slices that cut the axes that vary."""
-    cuts = [slice(None)] * (axes[-1][0] + 1 if axes else 1)
-    for axis, letter in axes:
-        cuts[axis] = slice(sizes[letter])
-    return tuple(cuts)
+# ---- In pieces ---------------------------------------------------------------------------------
+
+
+class SplitReply:
+    """The reply to a request that runs in pieces. What may be called in an engine's thread says so.
+
+    Args:
+        work: The request.
+        signature: What the graph takes and gives.
+    """
+
+    def __init__(self, work: Work, signature: Signature) -> None:
+        self.answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self.answer.add_done_callback(lambda _: self._cancel())
+        self._specs = signature.outputs
+        self._rows = work.size.rows
+        self.sizes = sizes_of(work.feeds, signature)
+        """Those of the letters in the whole request."""
+        self._outputs: dict[str, NDArray[Any]] = {}
+        self._lock = Lock()
+        self._pieces: list[asyncio.Future[Done]] = []
+        self._done: list[Done] = []
+        self._dropped = False
+
+    def add(self, piece: "asyncio.Future[Done]") -> None:
+        """Wait for the answer to a piece, too. Add all before any can end."""
+        self._pieces.append(piece)
+        piece.add_done_callback(self._take)
+
+    def drops(self) -> bool:
+        """Return whether a piece that is dropped drops the request: the first, unless that has ended."""
+        first = not self._dropped
+        self._dropped = True
+        return first
+
+    def write(self, piece: "Piece", outputs: Arrays) -> None:
+        """Put the outputs of a piece where they belong. In an engine's thread."""
+        for name, array in outputs.items():
+            spec = self._specs[name]
+            shape = spec.at({**self.sizes, "B": self._rows})
+            with self._lock:
+                if (whole := self._outputs.get(name)) is None:  # zeros, as in all padding
+                    whole = self._outputs[name] = np.zeros(shape, array.dtype)
+            spec.cut(whole, piece.sizes)[piece.rows] = array
+
+    def _take(self, piece: "asyncio.Future[Done]") -> None:
+        error = None if piece.cancelled() else piece.exception()  # read also of those after the first
+        if self.answer.done():
+            return
+        if error:
+            self._dropped = True
+            self.answer.set_exception(error)
+            return
+        self._done.append(piece.result())
+        if len(self._done) == len(self._pieces):
+            begun = min(done.queue_ns for done in self._done)
+            self.answer.set_result(
+                Done(
+                    outputs=self._outputs,
+                    queue_ns=begun,
+                    compute_ns=max(done.queue_ns + done.compute_ns for done in self._done) - begun,
+                    batch=max(done.batch for done in self._done),
+                )
+            )
+
+    def _cancel(self) -> None:
+        for piece in self._pieces:
+            piece.cancel()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Piece:
+    """Some sequences of a request."""
+
+    reply: SplitReply
+    """Where their outputs belong."""
+    rows: Sequence[int]
+    """Which they are."""
+    work: Work
+    """They, as a request."""
+    sizes: Sizes
+    """The sizes of the letters in it."""
+
+
+def split_request(work: Work, signature: Signature, dispatch: Dispatch) -> list[Piece]:
+    """Cut a request into pieces, where that is sooner; else return none."""
+    if not signature.packed or work.size.rows == 1 or _has_marked_padding(work, signature):
+        return []
+    lengths = [np.maximum(1, work.feeds[spec.name]).tolist() for spec in signature.lengths]
+    asked = asked_tokens(work.feeds, signature) if signature.optional else 0
+    sequences = [Size(1, max(own), sum(own) + asked) for own in zip(*lengths, strict=True)]
+    order = sorted(range(len(sequences)), key=lambda row: -sequences[row].longest)
+    batches = dispatch.pieces([sequences[row] for row in order])
+    if len(batches) == 1:
+        return []
+    reply = SplitReply(work, signature)
+    return [_piece(reply, work, [order[place] for place in batch], signature) for batch in batches]
+
+
+def _has_marked_padding(work: Work, signature: Signature) -> bool:
+    """Return whether an output holds anything but zeros in padding, such as the numbers of top keys."""
+    specs = [signature.outputs[name] for name in work.outputs]
+    return any(
+        spec.dtype.kind != "f" and not signature.measures.keys().isdisjoint(spec.axes) for spec in specs
+    )
+
+
+def _piece(reply: SplitReply, work: Work, rows: list[int], signature: Signature) -> Piece:
+    """Take sequences of a request, without the padding that none of them needs."""
+    sizes = dict(reply.sizes)
+    for spec in signature.lengths:
+        sizes[str(spec.fill)] = max(1, int(work.feeds[spec.name][rows].max()))
+    feeds = {  # an input that was left out has size 1 there
+        name: np.ascontiguousarray(signature.inputs[name].cut(array[rows], sizes))
+        for name, array in work.feeds.items()
+    }
+    size, real = measure(feeds, signature)
+    own = replace(work, feeds=feeds, size=size, real_tokens=real)
+    return Piece(reply=reply, rows=rows, work=own, sizes=sizes)

@@ -17,12 +17,9 @@ from heapq import heapreplace
 from itertools import pairwise
 from math import inf
 from operator import mul
-from typing import TYPE_CHECKING
 
+from polyhead_server.engine.engine import Runner
 from polyhead_server.scheduling.costs import CostModel, Size
-
-if TYPE_CHECKING:
-    from polyhead_server.engine.engine import Runner
 
 WINDOW = 64
 """How many requests a batch is chosen from. Planning takes longer with more."""
@@ -41,7 +38,7 @@ never learned."""
 class Lanes:
     """A session, and how many of its runs go side by side."""
 
-    engine: "Runner"
+    engine: Runner
     costs: CostModel
     """What its runs cost, as they are."""
     count: int = 1
@@ -92,17 +89,20 @@ class Planner:
         if count == 1:
             yield [0]
         elif requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
-            rows = self._most_equal(requests[0], costs, at_once)
-            yield from _cut_evenly(count, max(-(-count // rows), min(lanes, count)))
+            size = requests[0]
+            most = min(self.max_tokens, costs.best_tokens(size)) / size.tokens
+            rows = max(1, int(min(most, self.most_rows(size.longest, at_once))))
+            batches = max(-(-count // rows), min(lanes, count))
+            ends = [count * number // batches for number in range(batches + 1)]
+            yield from (list(range(start, end)) for start, end in pairwise(ends))
         elif self.packed:
             yield from self._cut(requests, costs, at_once, lanes)
         else:
             order = sorted(range(count), key=lambda position: requests[position].longest)
-            ordered = [requests[position] for position in order]
-            batches = [
-                [order[place] for place in batch] for batch in self._cut(ordered, costs, at_once, lanes)
-            ]
-            yield from sorted(batches, key=lambda batch: 0 not in batch)
+            cut = self._cut([requests[position] for position in order], costs, at_once, lanes)
+            yield from sorted(
+                ([order[place] for place in batch] for batch in cut), key=lambda one: 0 not in one
+            )
 
     def _cut(
         self, requests: Sequence[Size], costs: CostModel, at_once: int, lanes: int
@@ -140,16 +140,6 @@ class Planner:
     def _size(self, rows: int, longest: int, tokens: int, places: int) -> Size:
         """Return the size of a run of requests whose own tokens and B·T add up to these."""
         return Size(rows, longest, tokens if self.packed else tokens + rows * longest - places)
-
-    def _most_equal(self, size: Size, costs: CostModel, at_once: int) -> int:
-        """Return how many sequences of this size may run together, and pay."""
-        most = min(self.max_tokens, costs.best_tokens(size)) / size.tokens
-        return max(1, int(min(most, self.most_rows(size.longest, at_once))))
-
-
-def _cut_evenly(count: int, batches: int) -> Iterator[list[int]]:
-    ends = [count * number // batches for number in range(batches + 1)]
-    return (list(range(start, end)) for start, end in pairwise(ends))
 
 
 class Dispatch:

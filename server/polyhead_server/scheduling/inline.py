@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from polyhead_server.observability.statistics import Drop, Observer
-from polyhead_server.scheduling.batch import DynamicAxes
-from polyhead_server.scheduling.dispatch import RECONSIDER, WINDOW, Lanes, Planner
+from polyhead_server.repository.signature import Signature
+from polyhead_server.scheduling.admission import Entry
+from polyhead_server.scheduling.batch import Done, Work
+from polyhead_server.scheduling.dispatch import RECONSIDER, WINDOW, Dispatch
 from polyhead_server.scheduling.execution import Result, answer_broken, run_batch
-from polyhead_server.scheduling.queue import Entry
-from polyhead_server.scheduling.work import Done, Work
 
 _SMALL_SECONDS = 0.0003
 """The cost below which work always runs on the event loop."""
@@ -76,19 +76,12 @@ class Iterations:
         else:
             loop.call_soon(self._run)
 
-    def _is_due(self) -> bool:
-        """Return whether to wait for more work no longer."""
-        self._quiet -= 1
-        return (
-            self._quiet <= 0
-            or self.seconds >= _ITERATION_SECONDS
-            or asyncio.get_running_loop().time() >= self._due
-        )
-
     def _run(self) -> None:
         """Let the models run in turn, for as long as an iteration may take by estimate and by the clock."""
-        if not self._is_due():
-            asyncio.get_running_loop().call_soon(self._run)
+        loop = asyncio.get_running_loop()
+        self._quiet -= 1
+        if self._quiet > 0 and self.seconds < _ITERATION_SECONDS and loop.time() < self._due:
+            loop.call_soon(self._run)  # there may be more
             return
         self._lone = self._lone + 1 if self._requests == 1 else 0
         self._requests = 0
@@ -107,20 +100,16 @@ class Iterations:
             self._quiet = 0  # what is left has waited
             self._line = deque(model for model in self._line if model.tokens)
             if self._line:
-                asyncio.get_running_loop().call_soon(self._run)
+                loop.call_soon(self._run)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class Inline:
     """The small work of one model."""
 
-    name: str
-    """The model's name, for messages."""
-    lanes: Lanes
-    """Run it; best with one thread each, as sharing such work takes longer than doing it."""
-    planner: Planner
-    """Cuts what came into batches."""
-    dynamic: DynamicAxes
+    signature: Signature
+    dispatch: Dispatch
+    """Its lanes run it; best with one thread each, as sharing such work takes longer than doing it."""
     iterations: Iterations
     """Those of the event loop, which all models share."""
     observer: Observer
@@ -135,12 +124,12 @@ class Inline:
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
-        seconds = self.lanes.costs.price(work.size)
+        seconds = self.dispatch.lanes.costs.price(work.size)
         if seconds < _SMALL_SECONDS:
             return True
         if self.iterations.seconds + seconds > _ITERATION_SECONDS:
             return False
-        if seconds < _ITERATION_SECONDS / self.lanes.count:
+        if seconds < _ITERATION_SECONDS / self.dispatch.lanes.count:
             return True
         self.passed_over += 1
         return self.passed_over % RECONSIDER == 0
@@ -156,7 +145,7 @@ class Inline:
             work=work,
             answer=future,
             arrived_ns=time.perf_counter_ns(),
-            seconds=self.lanes.costs.marginal(work.size),  # a run's fixed cost is shared
+            seconds=self.dispatch.lanes.costs.marginal(work.size),  # a run's fixed cost is shared
             number=self.iterations.number,
         )
         self.waiting.append(entry)
@@ -170,22 +159,22 @@ class Inline:
         try:
             self.deliver(self._wanted(entries), Drop.STOPPING)
         except Exception:  # a bug, here and below: the other callers must still get their answers
-            answer_broken(entries, self.name)
+            answer_broken(entries, self.signature.name)
 
     def run(self, seconds: float) -> None:
         """Run what fits into so many seconds, at least the first that waits."""
-        entries = self._take(seconds, WINDOW)
+        entries, planner = self._take(seconds, WINDOW), self.dispatch.planner
         try:
             wanted = self._wanted(entries)
             sizes = [entry.work.size for entry in wanted]
-            for positions in self.planner.cut(sizes, self.lanes.costs) if sizes else ():
+            for positions in planner.cut(sizes, self.dispatch.lanes.costs) if sizes else ():
                 batch = [wanted[position] for position in positions]
                 for some, result in run_batch(
-                    self.lanes, batch, dynamic=self.dynamic, planner=self.planner, wanted=self._wanted
+                    self.dispatch.lanes, batch, signature=self.signature, planner=planner, wanted=self._wanted
                 ):
                     self.deliver(some, result)
         except Exception:
-            answer_broken(entries, self.name)
+            answer_broken(entries, self.signature.name)
 
     def _take(self, seconds: float, most: int) -> list[Entry]:
         """Take the first requests, as many as fit into so many seconds, and at least one if any waits."""

@@ -11,16 +11,20 @@ from functools import partial
 from polyhead_server.errors import EngineError
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Drop, Observer
-from polyhead_server.scheduling import admission
-from polyhead_server.scheduling.admission import Admission, Limits, RunningBatch, free_in
-from polyhead_server.scheduling.batch import DynamicAxes
+from polyhead_server.repository.signature import Signature
+from polyhead_server.scheduling.admission import (
+    Admission,
+    Entry,
+    RunningBatch,
+    broken,
+    dropped,
+    free_in,
+)
+from polyhead_server.scheduling.batch import Done, Piece, Work, split_request
 from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
-from polyhead_server.scheduling.execution import Result, answer, answer_broken, run_batch
+from polyhead_server.scheduling.execution import EngineThreads, Result, answer, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
-from polyhead_server.scheduling.queue import Entry, Queue, place_of
-from polyhead_server.scheduling.splitting import Piece, split_request
-from polyhead_server.scheduling.threads import EngineThreads
-from polyhead_server.scheduling.work import Done, Work
+from polyhead_server.settings import Settings
 
 _OLDEST_EVERY = 8
 """Every eighth batch takes the oldest request of any priority, so that the lowest is not starved."""
@@ -49,12 +53,10 @@ class Scheduler:
 
     dispatch: Dispatch
     """Chooses the batches and where they run. Its lanes also run small work on the event loop."""
-    name: str
-    """The model's name, for messages."""
-    dynamic: DynamicAxes
-    """Which axes of its inputs and outputs vary."""
-    limits: Limits
-    """What is accepted."""
+    signature: Signature
+    """What it takes and gives, and its name for messages."""
+    limits: Settings
+    """What is accepted: `max_queued_tokens`, and `max_wait_seconds`."""
     observer: Observer
     """Notified of every run and every drop."""
     iterations: Iterations | None = None
@@ -66,33 +68,19 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue = Queue()
-        self._threads = self.threads or EngineThreads(f"engine-{self.name}", self.dispatch.lanes.count)
+        name = self.signature.name
+        self._threads = self.threads or EngineThreads(f"engine-{name}", self.dispatch.lanes.count)
         self._batches = 0
-        self._running: set[RunningBatch] = set()
         self._started = False
         self._closed = False
         self._broken = False
         self._ended = self._loop.create_future()
-        self._admission = Admission(
-            name=self.name,
-            limits=self.limits,
-            dispatch=self.dispatch,
-            queue=self._queue,
-            running=self._running,
-            observer=self.observer,
-            clock=self._loop.time,
-        )
+        self._admission = Admission(name, self.limits, self.dispatch, self.observer)
+        self._queue, self._running = self._admission.queue, self._admission.running
         self._inline: Inline | None = None
         if self.iterations is not None:
             self._inline = Inline(
-                name=self.name,
-                lanes=self.dispatch.lanes,
-                planner=self.dispatch.planner,
-                dynamic=self.dynamic,
-                iterations=self.iterations,
-                observer=self.observer,
-                deliver=self._deliver,
+                self.signature, self.dispatch, self.iterations, self.observer, self._deliver
             )
 
     # ---- On the event loop ---------------------------------------------------------------------
@@ -115,9 +103,9 @@ class Scheduler:
         """
         if self._closed:
             self.observer.on_drop(Drop.STOPPING)
-            raise admission.dropped(Drop.STOPPING)
+            raise dropped(Drop.STOPPING)
         if self._broken:
-            raise admission.broken(self.name)
+            raise broken(self.signature.name)
         self._admission.check_room(work, self.queued_tokens)
         if self._inline is not None and self._inline.takes(work):
             return self._inline.submit(work)
@@ -149,7 +137,7 @@ class Scheduler:
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
         self.start()
-        if pieces := split_request(work, self.dynamic, self.dispatch):
+        if pieces := split_request(work, self.signature, self.dispatch):
             # Once each lane could have begun, others go first; then only the deadline counts.
             turn = self.dispatch.lanes.count
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces[:turn]]
@@ -171,7 +159,6 @@ class Scheduler:
             start_by=start_by,
             piece=piece,
             yields=yields,
-            place=place_of(work.level, yields),
         )
         entry.answer.add_done_callback(lambda _: self._settle(entry))
         if piece is not None:
@@ -198,7 +185,7 @@ class Scheduler:
 
     def _drop(self, entry: Entry, reason: Drop) -> None:
         if not entry.answer.done():
-            entry.answer.set_exception(admission.dropped(reason))
+            entry.answer.set_exception(dropped(reason))
             self._count_drop(entry, reason)
 
     def _count_drop(self, entry: Entry, reason: Drop) -> None:
@@ -227,7 +214,7 @@ class Scheduler:
                 elif not entry.answer.done():
                     entry.answer.set_exception(result)
         except Exception:  # a bug: the other callers must still get their answers
-            answer_broken(entries, self.name)
+            answer_broken(entries, self.signature.name)
 
     def _drop_late(self, entry: Entry) -> None:
         self._drop(entry, Drop.EXPIRED if self._has_expired(entry) else Drop.TIMEOUT)
@@ -243,7 +230,7 @@ class Scheduler:
             left += batch.entries
         for entry in left:
             if not entry.answer.done():
-                entry.answer.set_exception(admission.broken(self.name))
+                entry.answer.set_exception(broken(self.signature.name))
         if not self._closed:
             self._broken = True
             self.on_broken()
@@ -288,7 +275,7 @@ class Scheduler:
             for some, result in run_batch(
                 batch.session,
                 batch.entries,
-                dynamic=self.dynamic,
+                signature=self.signature,
                 planner=self.dispatch.planner,
                 wanted=partial(self._wanted, batch),
             ):
@@ -298,8 +285,8 @@ class Scheduler:
                             entry.piece.reply.write(entry.piece, outputs)
                 self._send(batch, some, result)
         except Exception:  # a bug: the other callers must still get their answers
-            LOGGER.exception("a batch of %s failed outside its engine", self.name)
-            self._send(batch, batch.entries, admission.broken(self.name))
+            LOGGER.exception("a batch of %s failed outside its engine", self.signature.name)
+            self._send(batch, batch.entries, broken(self.signature.name))
 
     def ended(self) -> None:
         """Finish once no thread runs any more."""

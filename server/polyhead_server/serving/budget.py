@@ -101,11 +101,6 @@ class Budget:
         """Those among them of requests that are not complete, and may never be."""
         self.statistics = statistics
 
-    @property
-    def answering(self) -> int:
-        """The bytes of requests that are complete, and of their replies."""
-        return self.bytes - self.arriving
-
     def reserve(self, size: int) -> Reservation:
         """Reserve the bytes of a request that has arrived.
 

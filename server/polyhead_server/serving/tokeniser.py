@@ -151,7 +151,9 @@ class Tokeniser:
         """By the most tokens that they leave."""
         for form in (PLAIN, *forms):
             self._check_form(form, path.name)
-            if (most := self._most(form)) is None or (room := most - _prefix_tokens(form)) in self._cut:
+            if (most := self._most(form)) is None or (
+                room := most - (form.prefix_id is not None)
+            ) in self._cut:
                 continue
             tokenizer = _load(path)
             special = tokenizer.num_special_tokens_to_add(is_pair=pairs)
@@ -210,7 +212,7 @@ class Tokeniser:
         """
         if prompt:
             texts = [prompt + text for text in texts]
-        most, added = self._most(form), _prefix_tokens(form)
+        most, added = self._most(form), int(form.prefix_id is not None)
         cut = self._cut[most - added] if truncate and most is not None else None
         tokenizer = cut or self._whole
         if cut is None:
@@ -363,11 +365,6 @@ def padded(rows: Iterable[Any], whole: NDArray[Any]) -> NDArray[Any]:
     for place, row in zip(whole, rows, strict=True):
         place[: len(row)] = row
     return whole
-
-
-def _prefix_tokens(form: ManifestForm) -> int:
-    """Return how many tokens are put before a text."""
-    return 0 if form.prefix_id is None else 1
 
 
 def check_total(batch: int, tokens: int, max_total: int, letter: str = "T") -> None:

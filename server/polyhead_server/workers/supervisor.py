@@ -270,7 +270,7 @@ def add_files(folder: Path, worker: int) -> None:
             new.rename(file)
 
 
-def supervise(settings: Settings, gpus: Sequence[int] = ()) -> int:
+async def supervise(settings: Settings, gpus: Sequence[int] = ()) -> int:
     """Serve with several workers until SIGTERM or SIGINT, then drain. Another SIGINT ends them at once.
 
     Args:
@@ -283,10 +283,6 @@ def supervise(settings: Settings, gpus: Sequence[int] = ()) -> int:
     Raises:
         StartError: The server cannot start, or has nothing to serve.
     """
-    return asyncio.run(_supervise(settings, gpus))
-
-
-async def _supervise(settings: Settings, gpus: Sequence[int]) -> int:
     warn_if_exposed(settings)
     settings = replace(settings, workers=settings.workers * max(1, len(gpus)))
     if settings.repository_mode == "explicit":

@@ -19,7 +19,7 @@ from polyhead_server.engine.devices import (
     on_cpu,
     on_cuda,
 )
-from polyhead_server.engine.placement import placed
+from polyhead_server.engine.session import placed
 from polyhead_server.errors import DeviceError, RepositoryError
 
 MISSING = "missing libcublas.so.13"

@@ -54,7 +54,7 @@ def test_a_server_gives_what_a_server_on_onnxruntime_gives(repository: Path) -> 
 
 
 def test_it_takes_the_threads_and_lanes_that_it_is_given_and_computes_in_fp32(repository: Path) -> None:
-    compiled = opened(repository, threads=1, lanes=2).requests().compiled
+    compiled = opened(repository, threads=1, lanes=2).compiled
 
     def value(name: str) -> Any:
         return compiled.get_property(name)
@@ -88,12 +88,12 @@ def test_a_run_that_was_cancelled_before_it_begins_does_not(repository: Path, op
 def test_after_a_failed_run_the_graph_is_compiled_anew(repository: Path, open_graph: Open) -> None:
     _, signature = open_graph("tiny-masked", "fast")
     session, feeds = opened(repository, "tiny-masked"), ragged(signature, 2, 5, seed=0)
-    (expected,), first = session.prepare()(feeds, ["output"], shrink=False), session.requests()
+    (expected,), first = session.prepare()(feeds, ["output"], shrink=False), session.compiled
     with pytest.raises(RuntimeError):
         session.prepare()({**feeds, "mask": np.ones((2, 7, 7), np.bool_)}, ["output"], shrink=False)
     (value,) = session.prepare()(feeds, ["output"], shrink=False)
 
-    assert session.requests() is not first
+    assert session.compiled is not first
     close(value, expected)
 
 
@@ -110,7 +110,7 @@ def test_shrinking_waits_for_runs_beside_it(repository: Path, open_graph: Open) 
 
     for value in values:
         np.testing.assert_array_equal(value, expected)
-    assert not session.requests().idle
+    assert not session.idle
 
 
 def test_an_operator_that_openvino_lacks_is_named(tmp_path: Path) -> None:

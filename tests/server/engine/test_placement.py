@@ -22,7 +22,7 @@ from polyhead_export.kinds import KINDS
 from polyhead_model import Classifier, ContactHead, Dense, EncoderConfig, Splade, TokenVectors
 from polyhead_server.engine.device import CPU, CUDA
 from polyhead_server.engine.devices import on_cpu, on_cuda
-from polyhead_server.engine.placement import Node, shape_nodes, slow_on_cpu
+from polyhead_server.engine.session import Node, shape_nodes, slow_on_cpu
 
 RECORDED = {
     "model": {"Concat": 1, "Squeeze": 1},

@@ -10,26 +10,26 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.clock import SkippingLoop
-from tests.server.scheduling.conftest import Counter, Prices
+from tests.server.scheduling.conftest import Counter, Prices, graph_of
 
+from polyhead_server import Settings
 from polyhead_server.engine.devices import on_cuda
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.scheduling import (
     Dispatch,
-    DynamicAxes,
     Lanes,
-    Limits,
     Planner,
     Scheduler,
     Size,
     Work,
 )
-from polyhead_server.scheduling.threads import EngineThreads
+from polyhead_server.scheduling.execution import EngineThreads
 
 _CUDNN = 8
 _PLANNED = {"MultiHeadAttention", "Attention"}
@@ -83,9 +83,8 @@ def scheduler_of(card: SimulatedCard) -> Scheduler:
     lanes = Lanes(engine=card, costs=Prices(1e-3, token=1e-6), count=on_cuda("").default_lanes)
     return Scheduler(
         Dispatch(lanes, wide=None, planner=Planner()),
-        name="card",
-        dynamic=DynamicAxes(inputs={"x": ((1, 0),)}, outputs={"x": ((1, 0),)}, measures=(("x", 1),)),
-        limits=Limits(max_queued_tokens=2**20),
+        signature=graph_of({"x": "BT"}, {"x": "BT"}),
+        limits=Settings(models=Path("models"), max_queued_tokens=2**20),
         observer=Counter(),
         threads=EngineThreads("card", lanes.count, initializer=card.warm_up),
     )

@@ -76,7 +76,10 @@ def _still_answers(web: OverHttp) -> Any:
         (changed(data=[[0.5] * 16, [0.5] * 15]), "evenly"),
         (changed(data=[[0.5] * 16] * 2), "flat or have shape"),
         (changed(parameters={"binary_data_size": 4}), "both"),
-        (changed(parameters={"binary_data_size": -4}), "must be a whole number of at least 0, was -4"),
+        (
+            changed(parameters={"binary_data_size": -4}),
+            "binary_data_size must be greater than or equal to 0, was -4",
+        ),
         (changed(parameters={"nonsense": 4}), "nonsense"),
         (
             changed(data=None, parameters={"shared_memory_region": "a", "shared_memory_byte_size": 4}),

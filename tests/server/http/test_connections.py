@@ -24,7 +24,7 @@ from tests.servers import serving_metrics
 from tests.waiting import until
 
 from polyhead_server import Settings
-from polyhead_server.http import connections
+from polyhead_server.http import guard
 from polyhead_server.http import server as http_server
 from polyhead_server.http.guard import GuardedProtocol
 
@@ -168,7 +168,7 @@ def little_time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, *, stall_seconds: float, **more: Any) -> None:
             super().__init__(stall_seconds=1.0, **more)
 
-    monkeypatch.setattr(connections, "GuardedProtocol", Impatient)
+    monkeypatch.setattr(guard, "GuardedProtocol", Impatient)
 
 
 @pytest.mark.usefixtures("little_time_to_read")
@@ -234,7 +234,7 @@ def test_slow_clients_by_the_thousand_hold_up_no_others(
     serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 32)
-    monkeypatch.setattr("polyhead_server.http.connections._PROMPT_SECONDS", -1.0)  # all are late at once
+    monkeypatch.setattr("polyhead_server.http.guard._PROMPT_SECONDS", -1.0)  # all are late at once
     web = serve_over_http()
     x = np.ones((1, 1, 16), np.float32)
     ours = http.client.HTTPConnection("127.0.0.1", web.port, timeout=120)

@@ -156,7 +156,7 @@ def statuses(received: bytes) -> Iterator[int]:
 def impatient(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverHttp]:
     """A server that soon closes connections on which nothing happens."""
     monkeypatch.setattr("polyhead_server.http.guard.HEAD_SECONDS", 1.0)
-    monkeypatch.setattr("polyhead_server.http.connections._KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr("polyhead_server.http.guard._KEEP_ALIVE_SECONDS", 0.1)
     with over_http(repository, max_request_seconds=3.0, max_request_bytes=2**20) as web:
         yield web
 

@@ -22,7 +22,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Keeps the spans that a server would send to an endpoint, which the environment names."""
     one = InMemorySpanExporter()
-    monkeypatch.setattr(polyhead_server.observability.tracing, "_exporter", lambda: one)
+    monkeypatch.setattr("opentelemetry.exporter.otlp.proto.grpc.trace_exporter.OTLPSpanExporter", lambda: one)
     monkeypatch.setattr(polyhead_server.grpc.server, "_LAST_TRACES_SECONDS", 240.0)
     monkeypatch.setenv(ENDPOINT, "http://collector:4317")
     return one

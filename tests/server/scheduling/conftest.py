@@ -2,32 +2,65 @@
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from polyhead_proto.tensors import TensorSpec
+from polyhead_server import Settings
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import DeviceLostError, EngineError, TooLargeError
 from polyhead_server.observability.statistics import Drop, Execution
+from polyhead_server.repository.manifest import PACKED
+from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import (
     CostModel,
     Dispatch,
-    DynamicAxes,
     Iterations,
     Lanes,
-    Limits,
     Planner,
     Scheduler,
     Size,
     Work,
 )
-from polyhead_server.scheduling.admission import RunningBatch
+from polyhead_server.scheduling.admission import Entry, RunningBatch
 from polyhead_server.scheduling.batch import measure
-from polyhead_server.scheduling.queue import Entry
-from polyhead_server.scheduling.threads import BatchSource, EngineThreads
+from polyhead_server.scheduling.execution import BatchSource, EngineThreads
+
+
+def graph_of(
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    *,
+    lengths: Mapping[str, str] = MappingProxyType({}),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    packed: bool = False,
+) -> Signature:
+    """A graph with tensors of these axes, and inputs with the lengths along others of them."""
+
+    def spec(name: str, axes: str, **more: Any) -> TensorSpec:
+        return TensorSpec(name=name, datatype="FP32", axes=tuple(axes), **more).with_sizes(sizes)
+
+    feeds = [spec(name, axes) for name, axes in inputs.items()]
+    feeds += [spec(name, "B", fill=letter) for name, letter in lengths.items()]
+    results = [spec(name, axes) for name, axes in outputs.items()]
+    graph = SimpleNamespace(activations=PACKED if packed else None)
+    manifest: Any = SimpleNamespace(sizes=sizes, graphs={"fast": graph})
+    return Signature(
+        name="tiny",
+        version=1,
+        graph="fast",
+        manifest=manifest,
+        feeds=tuple(feeds),
+        results=tuple(results),
+        inputs={each.name: each for each in feeds},
+        outputs={each.name: each for each in results},
+    )
 
 
 class _Selector(selectors.SelectSelector):
@@ -191,12 +224,8 @@ class Bench:
         """Has the threads of all lanes, if there is a price for that."""
         self.counter = Counter()
         self.planner = Planner(packed=packed, most_rows=most_rows)
-        self.dynamic = DynamicAxes(
-            inputs={"x": ((1, 0),)},
-            outputs={"y": ((1, 0),)},
-            measures=(("x", 1),),
-            lengths=(("lengths", 0),) if packed else (),
-            packed=packed,
+        self.signature = graph_of(
+            {"x": "BT"}, {"y": "BT"}, lengths={"lengths": "T"} if packed else {}, packed=packed
         )
         self.threads = VirtualThreads(self._compute, lanes)
         self.scheduler = Scheduler(
@@ -205,9 +234,8 @@ class Bench:
                 wide=None if wide is None else Lanes(engine=self.wide, costs=wide),
                 planner=self.planner,
             ),
-            name="tiny",
-            dynamic=self.dynamic,
-            limits=Limits(max_queued_tokens=most, max_wait_seconds=wait),
+            signature=self.signature,
+            limits=Settings(models=Path("models"), max_queued_tokens=most, max_wait_seconds=wait),
             iterations=(iterations or Iterations()) if inline else None,
             observer=self.counter,
             threads=self.threads,
@@ -235,8 +263,8 @@ class Bench:
         """
         own = np.array([length] * batch if lengths is None else lengths)
         x = np.where(np.arange(own.max()) < own[:, None], number, 0)
-        feeds = {"x": x, "lengths": own} if self.dynamic.packed else {"x": x}
-        size, real = measure(feeds, self.dynamic)
+        feeds = {"x": x, "lengths": own} if self.signature.packed else {"x": x}
+        size, real = measure(feeds, self.signature)
         work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=real, **fields)
         try:
             return self.scheduler.submit(work)

@@ -13,7 +13,7 @@ from tests.server.scheduling.conftest import Bench, Prices
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.observability.statistics import Drop
 from polyhead_server.scheduling import Done
-from polyhead_server.scheduling.queue import Entry
+from polyhead_server.scheduling.admission import Entry
 
 LANE = Prices(0.01, token=0.001)
 WIDE = Prices(0.008, token=0.0006)
@@ -150,7 +150,7 @@ def check_answers(schedule: list[Caller], results: list[Done | BaseException], o
         match result:
             case Done():
                 assert not caller.guilty
-                lengths = caller.lengths if one.dynamic.packed else [caller.length] * caller.batch
+                lengths = caller.lengths if one.signature.packed else [caller.length] * caller.batch
                 exists = np.arange(caller.length) < np.array(lengths)[:, None]
                 assert (result.outputs["y"] == np.where(exists, 2 * number, 0)).all()
             case asyncio.CancelledError():

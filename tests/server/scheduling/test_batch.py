@@ -1,19 +1,21 @@
 """Requests are put together and taken apart again."""
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
+from tests.server.scheduling.conftest import graph_of
 
-from polyhead_server.scheduling import DynamicAxes, Size, Work
+from polyhead_server.scheduling import Size, Work
 from polyhead_server.scheduling.batch import JointWork, measure
 
-DYNAMIC = DynamicAxes(
-    inputs={"x": ((1, 0),), "mask": ((1, 0), (2, 0)), "lengths": ()},
-    outputs={"output": ((1, 0),), "attention.0": ((2, 0), (3, 0)), "pooled": ()},
-    measures=(("x", 1),),
-    lengths=(("lengths", 0),),
+with_lengths = partial(
+    graph_of,
+    {"x": "BTD", "mask": "BTT"},
+    {"output": "BTD", "attention.0": "BHTT", "pooled": "BD"},
+    lengths={"lengths": "T"},
+    sizes={"D": 3, "H": 5},
 )
-T, TT = ((1, 0),), ((2, 0), (3, 0))
+GRAPH = with_lengths()
 RANDOM = np.random.default_rng(0)
 
 
@@ -23,7 +25,7 @@ def work(batch: int, tokens: int, outputs: tuple[str, ...] = ("output",)) -> Wor
         "mask": np.ones((batch, tokens, tokens), np.bool_),
         "lengths": np.full(batch, tokens, np.int32),
     }
-    size, real_tokens = measure(feeds, DYNAMIC)
+    size, real_tokens = measure(feeds, GRAPH)
     return Work(feeds=feeds, outputs=outputs, size=size, real_tokens=real_tokens)
 
 
@@ -31,13 +33,13 @@ def test_one_request_is_passed_on_untouched() -> None:
     one = work(2, 3)
     outputs = {"output": np.zeros((2, 3, 3))}
 
-    assert JointWork([one], DYNAMIC).feeds() is one.feeds
-    assert JointWork([one], DYNAMIC).split(outputs)[0] is outputs
+    assert JointWork([one], GRAPH).feeds() is one.feeds
+    assert JointWork([one], GRAPH).split(outputs)[0] is outputs
 
 
 def test_shorter_ones_are_padded_with_zeros() -> None:
     works = [work(1, 2), work(2, 4), work(1, 1)]
-    feeds = JointWork(works, DYNAMIC).feeds()
+    feeds = JointWork(works, GRAPH).feeds()
 
     assert feeds["x"].shape == (4, 4, 3)
     assert feeds["mask"].shape == (4, 4, 4)
@@ -49,7 +51,7 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"][0].sum() == 4
     assert feeds["x"].dtype == np.float32
     assert feeds["mask"].dtype == np.bool_
-    assert JointWork(works, DYNAMIC).computed_tokens() == 16
+    assert JointWork(works, GRAPH).computed_tokens() == 16
     assert sum(one.real_tokens for one in works) == 11
 
 
@@ -59,13 +61,13 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
         work(2, 4, ("pooled",)),
         work(1, 1, ("attention.0", "pooled")),
     ]
-    assert JointWork(works, DYNAMIC).outputs == ["output", "attention.0", "pooled"]
+    assert JointWork(works, GRAPH).outputs == ["output", "attention.0", "pooled"]
     outputs = {
         "output": RANDOM.standard_normal((4, 4, 3)),
         "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),
         "pooled": RANDOM.standard_normal((4, 3)),
     }
-    first, second, third = JointWork(works, DYNAMIC).split(outputs)
+    first, second, third = JointWork(works, GRAPH).split(outputs)
 
     assert list(first) == ["output", "attention.0"]
     assert list(second) == ["pooled"]
@@ -80,17 +82,15 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
 def test_a_request_is_as_large_as_its_padding_unless_that_is_not_computed() -> None:
     feeds = {"x": np.zeros((3, 5, 2)), "lengths": np.array([5, 0, 2])}
 
-    assert measure(feeds, DYNAMIC) == (Size(3, 5, 15), 7)
+    assert measure(feeds, GRAPH) == (Size(3, 5, 15), 7)
     # An empty sequence is computed as one token.
-    assert measure(feeds, replace(DYNAMIC, packed=True)) == (Size(3, 5, 8), 7)
+    assert measure(feeds, with_lengths(packed=True)) == (Size(3, 5, 8), 7)
 
 
 def test_two_sequences_have_the_lengths_of_both() -> None:
-    dynamic = DynamicAxes(
-        inputs={"x": T, "memory": ((1, 1),)},
-        outputs={},
-        measures=(("x", 1), ("memory", 1)),
-        lengths=(("lengths", 0), ("memory_lengths", 1)),
+    lengths = {"lengths": "T", "memory_lengths": "S"}
+    padded, packed = (
+        graph_of({"x": "BT", "memory": "BS"}, {}, lengths=lengths, packed=packed) for packed in (False, True)
     )
     works = []
     for tokens, memory in ((3, 4), (2, 9)):
@@ -100,16 +100,14 @@ def test_two_sequences_have_the_lengths_of_both() -> None:
             "lengths": np.array([tokens, 1]),
             "memory_lengths": np.array([memory, 2]),
         }
-        assert measure(feeds, dynamic) == (Size.full(2, memory), tokens + memory + 3)
-        size, real_tokens = measure(feeds, packed := replace(dynamic, packed=True))
+        assert measure(feeds, padded) == (Size.full(2, memory), tokens + memory + 3)
+        size, real_tokens = measure(feeds, packed)
         assert size == Size(2, memory, tokens + memory + 3)
         works.append(Work(feeds=feeds, outputs=[], size=size, real_tokens=real_tokens))
 
-    assert JointWork(works, dynamic).computed_tokens() == 4 * (3 + 9)
+    assert JointWork(works, padded).computed_tokens() == 4 * (3 + 9)
     assert JointWork(works, packed).computed_tokens() == 10 + 14
 
 
 def test_without_lengths_all_tokens_count() -> None:
-    dynamic = DynamicAxes(inputs={"x": T}, outputs={}, measures=(("x", 1),))
-
-    assert measure({"x": np.zeros((2, 3))}, dynamic) == (Size(2, 3, 6), 6)
+    assert measure({"x": np.zeros((2, 3))}, graph_of({"x": "BT"}, {})) == (Size(2, 3, 6), 6)

@@ -108,7 +108,7 @@ def packed(repository: Path, int8_models: Path, device: str) -> list[RandomGraph
         (int8_models, "tokens", "fast"),
     ]
     graphs = [RandomGraph(*name, device) for name in names]
-    assert all(graph.dynamic.packed for graph in graphs)
+    assert all(graph.signature.packed for graph in graphs)
     return graphs
 
 

@@ -3,22 +3,22 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.clock import SkippingLoop
-from tests.server.scheduling.conftest import Counter, Prices
+from tests.server.scheduling.conftest import Counter, Prices, graph_of
 
+from polyhead_server import Settings
 from polyhead_server.engine.engine import Arrays
 from polyhead_server.errors import EngineError
 from polyhead_server.scheduling import (
     CostModel,
     Dispatch,
-    DynamicAxes,
     Iterations,
     Lanes,
-    Limits,
     Planner,
     Scheduler,
     Size,
@@ -36,7 +36,7 @@ class FakeEngine:
         self.stopped = threading.Event()
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        value = int(feeds["x"][0])
+        value = int(feeds["x"][0, 0])
         self.ran.append(value)
         self.started.release()
         while not self.gate.acquire(timeout=0.01):
@@ -63,7 +63,7 @@ class FakeEngine:
 def work(value: int = 1, *, tokens: int = 1, deadline: float | None = None) -> Work:
     size = Size.full(1, tokens)
     return Work(
-        feeds={"x": np.array([value])}, outputs=["y"], size=size, real_tokens=tokens, deadline=deadline
+        feeds={"x": np.array([[value]])}, outputs=["y"], size=size, real_tokens=tokens, deadline=deadline
     )
 
 
@@ -87,9 +87,8 @@ def schedule(
 ) -> Scheduler:
     return Scheduler(
         Dispatch(Lanes(engine=engine, costs=costs, count=lanes), wide=None, planner=Planner()),
-        name="tiny",
-        dynamic=DynamicAxes(inputs={}, outputs={}),
-        limits=Limits(max_queued_tokens=limit),
+        signature=graph_of({"x": "BT"}, {"y": "BT"}),
+        limits=Settings(models=Path("models"), max_queued_tokens=limit),
         observer=Counter(),
         **more,
     )
@@ -101,7 +100,7 @@ async def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
     done = await asyncio.gather(*(scheduler.submit(work(value)) for value in (1, 2, 3)))
     await scheduler.close()
 
-    assert [int(one.outputs["y"][0]) for one in done] == [2, 4, 6]
+    assert [int(one.outputs["y"][0, 0]) for one in done] == [2, 4, 6]
     assert engine.ran == [1, 2, 3]
     assert all(one.compute_ns > 0 and one.queue_ns > 0 for one in done)
 

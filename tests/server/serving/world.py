@@ -13,9 +13,8 @@ from polyhead_server.repository.scanning import VersionFolder
 from polyhead_server.repository.signature import signature_of
 from polyhead_server.scheduling import Lanes
 from polyhead_server.serving.loading import Failed, Loaded
-from polyhead_server.serving.reconciler import Reconciler
+from polyhead_server.serving.reconciler import Policy, Reconciler
 from polyhead_server.serving.registry import Model, Registry
-from polyhead_server.serving.versions import Policy, ServedVersions
 
 
 class FakeScheduler:
@@ -61,13 +60,11 @@ class World:
         self.begun = threading.Semaphore(0)
         self.reconciler = Reconciler(
             models=folder,
-            versions=ServedVersions(
-                registry=self.registry,
-                policy=policy,
-                load=self.load,
-                build=self.build,
-                retired=self.retired.append,
-            ),
+            registry=self.registry,
+            policy=policy,
+            loads=self.load,
+            build=self.build,
+            retired=self.retired.append,
             side_by_side=2,
         )
 

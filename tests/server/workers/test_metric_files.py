@@ -19,6 +19,7 @@ from polyhead_server.workers.supervisor import add_files, metric_files
 
 WORKER = """
 import os, sys
+from asyncio import CancelledError
 from prometheus_client import values
 values.ValueClass = values.MultiProcessValue(lambda: int(sys.argv[1]))
 from polyhead_server.observability import metrics
@@ -29,14 +30,14 @@ metrics.start(int(sys.argv[1]), int(sys.argv[2]))
 own = metrics.Metrics()
 statistics = Statistics("tiny", 1, metrics=own)
 for _ in range(1000):
-    statistics.rejected("CANCELLED")
+    statistics.failed(total_ns=0, error=CancelledError())
 own.model_ready.labels("tiny", 1).set(1)
 own.ready_workers.set(1)
 os.kill(os.getpid(), 9)
 """
 FORGET = """
 own = metrics.Metrics()
-Statistics("tiny", 1, metrics=own).rejected("CANCELLED")
+Statistics("tiny", 1, metrics=own).failed(total_ns=0, error=CancelledError())
 for version in (1, 2):
     own.model_ready.labels("tiny", version).set(1)
     own.model_info.labels("tiny", version, "CPUExecutionProvider").set(1)

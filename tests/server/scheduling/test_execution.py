@@ -3,7 +3,7 @@
 from threading import Event, Thread
 from typing import Any
 
-from polyhead_server.scheduling.threads import EngineThreads
+from polyhead_server.scheduling.execution import EngineThreads
 
 BATCH: Any = object()
 PATIENCE = 240
