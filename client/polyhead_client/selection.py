@@ -158,7 +158,7 @@ def _selected(
         dims[-2] = len(given[QUERIES])
     axis, count = output.axis(tensor, TOP), given.get(output.keyword)
     if axis is not None and count is not None and count is not True:
-        most = tensor.sizes.get(output.counted)
+        most = tensor.sizes.get(tensor.axes[axis])
         if most is not None and count > most:
             raise InvalidRequest(f"{output.keyword} must be between 1 and {most}, was {count}")
         dims[axis] = parameters[TOP] = count

@@ -22,6 +22,9 @@ LAYER_AXIS = re.compile("L|A")
 HEAD_AXIS = re.compile(r"H\d*")
 """The letters of an axis of heads: all of them, or those that pruning left in a layer, such as H5."""
 
+RANKED_AXIS = re.compile("Top|TopWords")
+"""The letters of an axis of the strongest, those first: callers may ask for the first few."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:

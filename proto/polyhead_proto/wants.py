@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from polyhead_proto.faults import InvalidRequest
 from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, PRECISION, QUERIES, TOP
-from polyhead_proto.tensors import TensorSpec
+from polyhead_proto.tensors import RANKED_AXIS, TensorSpec
 
 MOST_INDICES = 65_536
 """The indices that may be selected from an axis: more than any has, fewer than take long to read."""
@@ -208,8 +208,6 @@ class Output:
     """Whether it holds numbers from 0 to 1, which come as bytes if asked for: weights, probabilities."""
     vectors: bool = False
     """Whether it holds vectors that can be cut, and written with fewer bits."""
-    counted: str = ""
-    """The letter of an axis of which only the first few may be asked for."""
 
     def axis(self, tensor: TensorSpec, parameter: str) -> int | None:
         """Return the axis from which a parameter of an output selects; None: it does not apply."""
@@ -221,7 +219,7 @@ class Output:
         if parameter == QUERIES:
             return last - 1 if self.has_queries else None
         if parameter == TOP:
-            return tensor.axes.index(self.counted) if self.counted in tensor.axes else None
+            return tensor.axis_of(RANKED_AXIS)
         return last if self.vectors and parameter in {DIMENSIONS, PRECISION} else None
 
     def takes(self, tensor: TensorSpec, parameter: str, datatype: str | None = None) -> bool:

@@ -327,4 +327,4 @@ def test_a_graph_that_cannot_be_described_is_passed_by_with_one_line(
     assert set(server.infer("third.summary", {"x": x}).outputs) == {"norms", "total"}
     logged = [record.getMessage() for record in caplog.records if "strange" in record.getMessage()]
     assert len(logged) == 1
-    assert logged[0].startswith("third: graph strange is not served: outputs.0.datatype")
+    assert logged[0].startswith("third: graph strange is not served: outputs.0: Value error, datatype must")

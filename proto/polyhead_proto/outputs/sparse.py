@@ -17,7 +17,6 @@ SPARSE_INDICES = Output(
     field="sparse",
     part="indices",
     source=_SOURCE,
-    counted="TopWords",
 )
 """[B, TopWords]: token ids; -1 where there are fewer."""
 
@@ -28,7 +27,6 @@ SPARSE_VALUES = Output(
     field="sparse",
     part="values",
     source=_SOURCE,
-    counted="TopWords",
 )
 """Their weights."""
 

@@ -17,13 +17,10 @@ TOP_KEYS = Output(
     field="top",
     part="keys",
     options=OF_HEADS,
-    counted="Top",
 )
 """[B, L, H, T, Top]: positions; -1 where a query has fewer keys."""
 
-TOP_WEIGHTS = Output(
-    role="top_weights", keyword="top", read=check_count, field="top", part="weights", counted="Top"
-)
+TOP_WEIGHTS = Output(role="top_weights", keyword="top", read=check_count, field="top", part="weights")
 """Their weights."""
 
 

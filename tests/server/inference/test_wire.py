@@ -96,7 +96,11 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelInferRequest message"):
                 parse(pb.ModelInferRequest, split_infer(payload).header)
         else:
-            parts = split_infer(payload)
+            try:
+                parts = split_infer(payload)
+            except InvalidRequestError as error:  # proto3 has no groups
+                assert "wire type 3" in str(error.__cause__)
+                continue
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)
             assert parts.request_id == expected.id
             assert peek(parts)[1:] == (expected.model_name, expected.model_version)
