@@ -87,6 +87,15 @@ def test_an_id_is_bounded_in_bytes() -> None:
             make_request(pb.ModelInferRequest(id=text), [])
 
 
+def refusal_of(payload: bytes) -> str:
+    """Why a message is refused; empty if it is not."""
+    try:
+        split_infer(payload)
+    except InvalidRequestError as error:
+        return str(error.__cause__)
+    return ""
+
+
 @given(st.binary(max_size=200))
 def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
     for payload in (junk, PADDING + junk, junk + PADDING):
@@ -96,11 +105,10 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
             with pytest.raises(InvalidRequestError, match=r"must be a inference\.ModelInferRequest message"):
                 parse(pb.ModelInferRequest, split_infer(payload).header)
         else:
-            try:
-                parts = split_infer(payload)
-            except InvalidRequestError as error:  # proto3 has no groups
-                assert "wire type 3" in str(error.__cause__)
+            if why := refusal_of(payload):  # proto3 has no groups
+                assert "wire type 3" in why
                 continue
+            parts = split_infer(payload)
             assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)
             assert parts.request_id == expected.id
             assert peek(parts)[1:] == (expected.model_name, expected.model_version)
