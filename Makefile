@@ -53,7 +53,7 @@ suite: environments
 # A machine whose PyTorch sums in wide vectors must not hide that a tolerance is too narrow for others. These are the
 # tests of numbers that PyTorch computes; onnxruntime does not see the setting.
 NUMERICS = tests/model/insight tests/export/test_planted_mistakes.py $(foreach part, \
-	attention block cross_attention encoder masks packing properties pruning torch_modules,tests/model/test_$(part).py)
+	attention cross_attention encoder masks packing properties pruning torch_modules,tests/model/test_$(part).py)
 test-numerics: numerics-default numerics-avx2
 
 numerics-default: ALSO = tests/export/test_blocks.py tests/export/test_parity.py

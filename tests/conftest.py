@@ -7,8 +7,6 @@ import fcntl
 import gc
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,10 +20,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from tests.checkpoints import bert_template, write_checkpoint, write_splade
 from tests.clock import SkippingLoop
-from tests.encoders import seeded
+from tests.encoders import BERT, seeded
 from tests.exports import share_exports
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from polyhead_client.command import main
 from polyhead_export import TokenizerFile, export_family, from_checkpoint
 from polyhead_load.sweep.server import started_server
 from polyhead_model import Classifier, Encoder, EncoderConfig
@@ -47,23 +46,12 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-POLYHEAD = Path(sys.executable).with_name("polyhead")
-
 FAMILIES = {
     # Vectors in, full blocks.
     "tiny": EncoderConfig(d_model=16, heads=4, layers=2, feed_forward=32),
     # Token ids in, pooled, as a sentence encoder.
-    "tiny-tokens": EncoderConfig(
-        d_model=16,
-        heads=2,
-        layers=2,
-        feed_forward=32,
-        vocabulary=32,
-        positions=32,
-        types=2,
-        embedding_norm=True,
-        pooling="mean",
-        normalise=True,
+    "tiny-tokens": replace(
+        BERT, feed_forward=32, vocabulary=32, positions=32, pooling="mean", normalise=True
     ),
     # Vectors and a mask of the caller's, attention-only layers.
     "tiny-masked": EncoderConfig(d_model=16, heads=2, layers=2, mask_input=True),
@@ -244,6 +232,7 @@ def pytest_collection() -> Generator[None]:
     """Collect tests without garbage collection, which passes over all that they import again and again."""
     gc.disable()
     yield
+    gc.freeze()
     gc.enable()
 
 
@@ -401,11 +390,10 @@ def minilm_checkpoint() -> Path:
 @pytest.fixture(scope="session")
 def minilm_models(minilm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with what `polyhead export` makes of it, `minilm`."""
-    source = ["--checkpoint", str(minilm_checkpoint), "--name", "minilm"]
+    command = ["export", "--checkpoint", str(minilm_checkpoint), "--name", "minilm", "--graphs", "insight"]
 
     def export(folder: Path) -> None:
-        command = [str(POLYHEAD), "export", *source, "--models", str(folder)]
-        subprocess.run(command, check=True, capture_output=True)
+        assert main([*command, "--models", str(folder)]) == 0
 
     return made_once(tmp_path_factory, "minilm", export)
 

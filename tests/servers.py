@@ -180,8 +180,8 @@ class Callers:
     def __init__(
         self, address: str, call: Callable[[grpc.Channel], object], *, count: int, options: Any = ()
     ) -> None:
-        self.codes: list[grpc.StatusCode] = []
-        """The status that each has ended with."""
+        self.errors: list[Any] = []
+        """What each has ended with."""
         self._answered = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._run, args=(address, call, options)) for _ in range(count)
@@ -189,13 +189,18 @@ class Callers:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def codes(self) -> list[grpc.StatusCode]:
+        """Their status."""
+        return [error.code() for error in self.errors]
+
     def _run(self, address: str, call: Callable[[grpc.Channel], object], options: Any) -> None:
         with grpc.insecure_channel(address, options=options) as channel:
             while True:
                 try:
                     call(channel)
                 except grpc.RpcError as error:
-                    self.codes.append(error.code())
+                    self.errors.append(error)
                     return
                 self._answered.release()
 

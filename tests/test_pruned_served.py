@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.checkpoints import sentence_transformer, write_checkpoint
+from tests.exports import manifest_of
 from tests.numerics import close
 from tests.servers import quick_settings, serving
 
@@ -36,6 +37,12 @@ def prune(*arguments: object) -> None:
     app([str(argument) for argument in arguments], exit_on_error=False, result_action="return_value")
 
 
+def source_of(checkpoint: Path, models: Path) -> list[object]:
+    """Arguments: the encoder, texts, and where to."""
+    sentences = checkpoint / "texts.txt"
+    return ["--checkpoint", checkpoint / "sentence", "--sentences", sentences, "--models", models]
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint")
@@ -50,14 +57,7 @@ def models(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`pruned`, with all graphs."""
     folder = tmp_path_factory.mktemp("models")
     heads = ",".join(f"{layer}:{head}" for layer, head in sorted(REMOVED))
-    source = [
-        "--checkpoint",
-        checkpoint / "sentence",
-        "--sentences",
-        checkpoint / "texts.txt",
-        "--models",
-        folder,
-    ]
+    source = source_of(checkpoint, folder)
     prune(*source, "--name", "pruned", "--heads", heads, "--head-mask", "--graphs", "all")
     return folder
 
@@ -74,7 +74,7 @@ def encoder(checkpoint: Path) -> Encoder:
 
 
 def test_the_manifest_says_what_was_pruned(models: Path) -> None:
-    manifest = json.loads((models / "pruned" / "1" / "manifest.json").read_text())
+    manifest = manifest_of(models / "pruned" / "1")
 
     assert manifest["encoder"]["kept_heads"] == [[0, 2, 3], [1, 2]]
     assert manifest["encoder"]["heads"] == HEADS
@@ -191,14 +191,7 @@ def test_pictures_and_reports_leave_out_what_is_gone(
 def test_fractions_go_by_gradient_and_by_scores(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = [
-        "--checkpoint",
-        checkpoint / "sentence",
-        "--sentences",
-        checkpoint / "texts.txt",
-        "--models",
-        tmp_path,
-    ]
+    source = source_of(checkpoint, tmp_path)
     scores = {
         "heads": [
             {"layer": layer, "head": head, "drift": layer + head / 10}
@@ -210,7 +203,7 @@ def test_fractions_go_by_gradient_and_by_scores(
 
     prune(*source, "--name", "by-scores", "--fraction", "0.5", "--scores", tmp_path / "scores.json")
 
-    manifest = json.loads((tmp_path / "by-scores" / "1" / "manifest.json").read_text())
+    manifest = manifest_of(tmp_path / "by-scores" / "1")
     assert manifest["encoder"]["kept_heads"] == [[3], [1, 2, 3]]
     assert (manifest["pruning"]["by"], manifest["pruning"]["importance"][1]) == (
         "scores",
@@ -222,7 +215,7 @@ def test_fractions_go_by_gradient_and_by_scores(
 
     prune(*source, "--name", "by-gradient", "--fraction", "0.13", "--precision", "fp16")
 
-    manifest = json.loads((tmp_path / "by-gradient" / "1" / "manifest.json").read_text())
+    manifest = manifest_of(tmp_path / "by-gradient" / "1")
     pruning = manifest["pruning"]
     least = np.unravel_index(np.argmin(pruning["importance"]), (LAYERS, HEADS))
     assert [tuple(head) for head in pruning["removed"]] == [tuple(map(int, least))]
@@ -266,6 +259,20 @@ def test_what_cannot_be_pruned_is_refused(
     with pytest.raises(ExportError, match=message):
         prune("--checkpoint", "sentence", "--name", "x", "--models", tmp_path, *texts, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_kept_unless_it_was_pruned_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "encoder.json").write_text('{"d_model": 16, "heads": 4, "layers": 1}')
+    source = ("--encoder", tmp_path / "encoder.json", "--name", "small", "--models", tmp_path / "models")
+    prune(*source, "--heads", "0:1")
+
+    with pytest.raises(ExportError, match="--if-exists skip, replace or add"):
+        prune(*source, "--heads", "0:1")
+    with pytest.raises(ExportError, match="its encoder, weights, pruning differ"):
+        prune(*source, "--heads", "0:2", "--if-exists", "add")
+    prune(*source, "--heads", "0:2", "--if-exists", "skip")  # nothing
+
+    assert manifest_of(tmp_path / "models" / "small" / "1")["encoder"]["kept_heads"] == [[0, 2, 3]]
 
 
 def test_texts_are_for_encoders_with_a_tokenizer(checkpoint: Path, tmp_path: Path) -> None:

@@ -96,8 +96,3 @@ def test_pip_installs_what_there_is() -> None:
     (script,) = re.findall(r"\$\(python -c '(.*)'\)/model", README)
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert (Path(found.strip()) / "model" / "config.json").is_file()
-
-
-@pytest.mark.parametrize("target", re.findall(r"`?make ([a-z-]+)`?", README))
-def test_targets_exist(target: str) -> None:
-    assert f"\n{target}:" in (ROOT / "Makefile").read_text()

@@ -1,7 +1,6 @@
 """The main job from end to end: a trained encoder, real sentences, real processes, three other libraries."""
 
 import json
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.checkpoints import sentence_transformers
 from tests.interop.conftest import CLIENTS_PYTHON, TOKEN, call, needs_clients
 from tests.numerics import TRAINED, close
 from tests.server.http.conftest import over_http
@@ -16,11 +16,6 @@ from tests.server.http.conftest import over_http
 from polyhead_client import Client, InvalidRequest
 from polyhead_export import from_checkpoint
 from polyhead_export.calibration import calibrate
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from sentence_transformers import SentenceTransformer
-    from transformers import AutoModel, AutoTokenizer
 
 SENTENCES = [
     "The cat that I saw yesterday sat on the mat.",
@@ -39,7 +34,7 @@ def client(minilm_address: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def sentence_transformer(minilm_checkpoint: Path) -> Any:
-    return SentenceTransformer(str(minilm_checkpoint), device="cpu")
+    return sentence_transformers().SentenceTransformer(str(minilm_checkpoint), device="cpu")
 
 
 def test_embeddings_are_those_of_sentence_transformers(client: Client, sentence_transformer: Any) -> None:
@@ -71,7 +66,7 @@ def test_openai_s_package_gets_these_embeddings_too(
     minilm_models: Path, minilm_checkpoint: Path, sentence_transformer: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
-    ids = AutoTokenizer.from_pretrained(minilm_checkpoint)(SENTENCES)["input_ids"]
+    ids = sentence_transformer.tokenizer(SENTENCES)["input_ids"]
 
     with over_http(minilm_models, token_file=tmp_path / "tokens") as web:
         url, given = f"http://127.0.0.1:{web.port}/v1", json.dumps({"texts": SENTENCES, "ids": ids})
@@ -104,6 +99,8 @@ def test_truncated_text_gets_the_same_embedding(client: Client, sentence_transfo
 
 
 def test_outputs_and_attention_are_those_of_transformers(client: Client, minilm_checkpoint: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
     model = AutoModel.from_pretrained(minilm_checkpoint, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(minilm_checkpoint)
     batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")

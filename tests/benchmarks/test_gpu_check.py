@@ -1,27 +1,11 @@
 """The command as it is started, on the CPU with tiny encoders."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-ROOT = Path(__file__).parents[2]
-
-
-def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_check", *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from tests.benchmarks.test_programs import start
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -33,7 +17,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
-    done = check(tmp_path, "--parts", "speed")
+    done = start(tmp_path, "benchmarks.gpu_check", "--parts", "speed")
 
     assert done.returncode == 1
     said = " ".join(done.stdout.split())
@@ -43,7 +27,7 @@ def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
 
 
 def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
-    done = check(tmp_path, "--device", "cpu", "--tiny")
+    done = start(tmp_path, "benchmarks.gpu_check", "--device", "cpu", "--tiny")
 
     assert done.returncode == 0, done.stdout + done.stderr
     out = tmp_path / "build" / "bench"
@@ -75,7 +59,17 @@ def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
 def test_a_part_that_measures_nothing_has_failed(tmp_path: Path) -> None:
     (tmp_path / "models-gpu").write_text("not a folder")
     models = str(tmp_path / "models")
-    done = check(tmp_path, "--device", "cpu", "--tiny", "--parts", "families", "--models", models)
+    done = start(
+        tmp_path,
+        "benchmarks.gpu_check",
+        "--device",
+        "cpu",
+        "--tiny",
+        "--parts",
+        "families",
+        "--models",
+        models,
+    )
 
     assert done.returncode == 1
     assert "families did not: see" in " ".join(done.stdout.split())

@@ -11,37 +11,44 @@ from typing import Any
 import pytest
 
 from benchmarks.encoders import TINY_ENCODERS, TINY_TEXTS, export_missing
+from benchmarks.soak.requests import TINY_ENCODERS as SOAKED
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the programs run, with most of what they would export, each encoder exported once.
+    """Where the programs run, with what they would export, each encoder exported once.
 
-    They export the rest: texts in int8 and for the baseline, and what only the soak serves.
+    They export the rest, the graphs that compute padding.
     """
     folder = tmp_path_factory.mktemp("programs")
     build = folder / "build"
-    export_missing([*TINY_ENCODERS, TINY_TEXTS], build / "bench-models")
-    for encoder in TINY_ENCODERS:
-        copytree(build / "bench-models" / encoder.name, build / "baseline-models" / encoder.name)
-    of_texts = build / "bench-models-texts" / TINY_TEXTS.name / "fp32" / TINY_TEXTS.name
-    copytree(build / "bench-models" / TINY_TEXTS.name, of_texts)
+    models, of_texts = build / "bench-models", build / "bench-models-texts" / TINY_TEXTS.name
+    export_missing([*TINY_ENCODERS, TINY_TEXTS, SOAKED.abandoned, SOAKED.wide], models)
+    export_missing([TINY_TEXTS], of_texts / "int8", precision="int8")
+    for encoder in (*TINY_ENCODERS, TINY_TEXTS):
+        copytree(models / encoder.name, build / "baseline-models" / encoder.name)
+    copytree(models / TINY_TEXTS.name, of_texts / "fp32" / TINY_TEXTS.name)
     return folder
 
 
-def run(folder: Path, *arguments: str) -> None:
+def start(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program in a folder."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments, "--tiny"],
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=840,
         check=False,
     )
+
+
+def run(folder: Path, *arguments: str) -> None:
+    done = start(folder, *arguments, "--tiny")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -79,20 +86,22 @@ def test_bench(folder: Path) -> None:
         assert any(traffic in row for row in rows), traffic
 
 
-@pytest.mark.parametrize("part", ["peers", "natural", "engines", "int8"])
-def test_compare(folder: Path, part: str) -> None:
+def test_compare(folder: Path) -> None:
     """Whoever has no environment here takes no part."""
-    run(folder, "benchmarks.compare", "--parts", part)
+    parts = ("peers", "natural", "engines", "int8")
 
-    shown, facts = page(folder, part)
-    assert f"make compare PARTS={part}" in shown
-    assert facts["rankings" if part == "int8" else "comparisons"]
-    assert all(
-        sample["errors"] == 0
-        for each in facts.get("comparisons", [])
-        for samples in each["samples"].values()
-        for sample in samples
-    )
+    run(folder, "benchmarks.compare", "--parts", *parts)
+
+    for part in parts:
+        shown, facts = page(folder, part)
+        assert f"make compare PARTS={part}" in shown
+        assert facts["rankings" if part == "int8" else "comparisons"]
+        assert all(
+            sample["errors"] == 0
+            for each in facts.get("comparisons", [])
+            for samples in each["samples"].values()
+            for sample in samples
+        )
 
 
 def test_soak(folder: Path) -> None:

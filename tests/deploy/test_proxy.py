@@ -364,6 +364,7 @@ def test_32_hostile_connections_cost_the_server_nothing(served: Served, bomb: Bo
                 psutil.Process(served.server.process.pid),
                 connections=32,
                 bomb=bomb,
+                seconds=4,
             )
         assert outcome.failed == []
         assert outcome.honest_calls > 1

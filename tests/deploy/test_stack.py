@@ -25,7 +25,7 @@ import trustme
 from tests.deploy.compose_file import ROOT, services
 from tests.deploy.kubernetes_objects import KUBECTL, OWN, pod
 from tests.deploy.stack import Stack, can_be_had, run, volumes
-from tests.deploy.traffic import TEXTS, Persistent, UntilRefused
+from tests.deploy.traffic import TEXTS, Persistent, call_until_refused
 
 from benchmarks.hostile import LARGE, attack
 from polyhead_client import AccessDenied, AsyncClient, Client, PolyheadError
@@ -291,7 +291,8 @@ def test_a_stop_under_load_loses_no_accepted_request(stack: Stack, report: Repor
     debug = {"POLYHEAD_SERVE_LOG_LEVEL": "debug"}
     stack("up", "--detach", "--no-deps", "--force-recreate", "server", settings=debug)
     stack.until_healthy()
-    callers = UntilRefused(stack.address)
+    replies: list[int] = []
+    callers = call_until_refused(stack.address, replies)
     callers.wait_for_answers(20)
     started = time.monotonic()
     stack("stop", stopped)
@@ -304,13 +305,13 @@ def test_a_stop_under_load_loses_no_accepted_request(stack: Stack, report: Repor
     if stopped == "server":
         assert re.search(r"draining: \d+ requests to finish", log)
         assert log.rstrip().endswith("stopped")
-    assert len(re.findall(r" request \S+ teaching-h4 OK ", log)) == len(callers.replies)
+    assert len(re.findall(r" request \S+ teaching-h4 OK ", log)) == len(replies)
     # Refused by the server, by the proxy when that is gone, or not even connected; a lost one would
     # say that its connection ended.
-    assert len(callers.ended) == 4
-    for code, details in callers.ended:
-        assert code == "UNAVAILABLE"
-        assert re.search("draining|status: 503|failed to connect", details), details
+    assert len(callers.errors) == 4
+    for error in callers.errors:
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert re.search("draining|status: 503|failed to connect", error.details()), error.details()
     stack("up", "--detach", "--no-deps", "server", "proxy")
     stack.until_healthy()
     stack.until_healthy("proxy")

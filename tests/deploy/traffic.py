@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from tests.servers import Callers
 
 from polyhead_client import Client, PolyheadError
 from polyhead_proto import RPCS
@@ -60,49 +61,23 @@ class Persistent:
                 thread.join(180)
 
 
-class UntilRefused:
-    """Threads with a bare channel each, which call until a call fails: nothing hides a lost request.
+def call_until_refused(address: str, replies: list[int]) -> Callers:
+    """Callers with a bare channel each: nothing hides a lost request.
 
     Args:
         address: The server's.
-        count: How many there are.
+        replies: Gets the size of every answer.
     """
+    # Large enough that some are always under way.
+    x = np.random.default_rng(0).standard_normal((4, 512, 256), dtype=np.float32)
+    request = pb.ModelInferRequest(
+        model_name="teaching-h4",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
+        raw_input_contents=[x.tobytes()],
+    ).SerializeToString()
 
-    def __init__(self, address: str, count: int = 4) -> None:
-        self.ended: list[tuple[str, str]] = []
-        """Status and details with which each has ended."""
-        self.replies: list[int] = []
-        """The size of every answer."""
-        self._answered = threading.Semaphore(0)
-        # Large enough that some are always under way.
-        x = np.random.default_rng(0).standard_normal((4, 512, 256), dtype=np.float32)
-        self._request = pb.ModelInferRequest(
-            model_name="teaching-h4",
-            inputs=[{"name": "x", "datatype": "FP32", "shape": x.shape}],
-            raw_input_contents=[x.tobytes()],
-        ).SerializeToString()
-        self._threads = [threading.Thread(target=self._run, args=(address,)) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+    def call(channel: grpc.Channel) -> None:
+        method: Any = channel.unary_unary(RPCS["ModelInfer"].path)
+        replies.append(len(method(request, timeout=60)))
 
-    def _run(self, address: str) -> None:
-        with grpc.insecure_channel(address, [("grpc.enable_retries", 0)]) as channel:
-            method: Any = channel.unary_unary(RPCS["ModelInfer"].path)
-            while True:
-                try:
-                    self.replies.append(len(method(self._request, timeout=60)))
-                except grpc.RpcError as error:
-                    self.ended.append((error.code().name, error.details() or ""))
-                    return
-                self._answered.release()
-
-    def wait_for_answers(self, count: int) -> None:
-        """Returns after so many more answers."""
-        for _ in range(count):
-            assert self._answered.acquire(timeout=120)
-
-    def wait_until_ended(self) -> None:
-        """Returns when every one of them has failed."""
-        for thread in self._threads:
-            thread.join(180)
-            assert not thread.is_alive()
+    return Callers(address, call, count=4, options=[("grpc.enable_retries", 0)])

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -87,20 +86,6 @@ def test_graphs_share_weights_stored_once(repository: Path, name: str) -> None:
     content = (version / "weights.bin").read_bytes()
     stored = [content[offset : offset + length] for offset, length in places.get("model.onnx", set())]
     assert len(set(stored)) == len(stored)
-
-
-@pytest.mark.parametrize("name", ["tiny", "tiny-tokens"])
-def test_fast_graph_is_fused_and_attention_graph_explicit(repository: Path, name: str) -> None:
-    manifest = manifest_of(repository / name / "1")
-    layers = manifest["encoder"]["layers"]
-    fast, explicit = (
-        Counter(node.op_type for node in onnx.load(file, load_external_data=False).graph.node)
-        for file in (repository / name / "1" / graph for graph in GRAPHS)
-    )
-
-    assert (fast["MultiHeadAttention"], fast["Softmax"]) == (layers, 0)
-    assert (explicit["MultiHeadAttention"], explicit["Softmax"]) == (0, layers)
-    assert manifest["graphs"]["fast"]["operators"] == fast
 
 
 def test_padding_may_hold_anything(repository: Path) -> None:

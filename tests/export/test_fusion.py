@@ -1,5 +1,6 @@
 """Fused graphs compute what the encoder does, and are made of the operators that they should be."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from tests.encoders import draw_norms_and_biases, seeded
+from tests.encoders import BERT, draw_norms_and_biases, seeded
 from tests.exports import session_of
 
 from polyhead_export import ExportError, IncompleteExportError, Precision, export_family
@@ -40,16 +41,8 @@ VARIANTS = {
         d_model=20, heads=3, layers=2, head_width=8, feed_forward=12, bias=False
     ),
     "attention only, fused before": EncoderConfig(d_model=12, heads=2, layers=3, fused=True),
-    "max-pooled tokens, ReLU": EncoderConfig(
-        d_model=16,
-        heads=1,
-        layers=1,
-        feed_forward=16,
-        activation="relu",
-        vocabulary=11,
-        types=2,
-        embedding_norm=True,
-        pooling="max",
+    "max-pooled tokens, ReLU": replace(
+        BERT, heads=1, layers=1, activation="relu", positions=None, pooling="max"
     ),
     "a mask of the caller's": EncoderConfig(d_model=12, heads=4, layers=2, feed_forward=16, mask_input=True),
 }

@@ -1,17 +1,19 @@
 """Which graphs a family has, and which layers they show."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from tests.encoders import SMALL, seeded
-from tests.exports import manifest_of, session_of
+from tests.encoders import MODERN, SMALL, seeded
+from tests.exports import REPLACED, manifest_of, session_of
 from tests.exports import run as run_session
 from tests.numerics import close
 
 from polyhead_export import ExportError, export_family
+from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS, kinds_of
 from polyhead_export.kinds.rows import RowsGraph
 from polyhead_export.samples import sample_inputs
@@ -92,7 +94,7 @@ def test_rows_are_rows_of_the_attention_graph(folders: dict[str, Path]) -> None:
 @pytest.mark.slow
 def test_rows_in_16_bits(tmp_path: Path) -> None:
     """The export itself compares them with PyTorch. Only the layer that is asked for has weights."""
-    encoder = Encoder(dataclasses.replace(CONFIG, head_mask_input=True))
+    encoder = Encoder(replace(CONFIG, head_mask_input=True))
     options: dict[str, Any] = {"graphs": ["rows"], "attention_layers": [1], "precision": "fp16"}
     exported: Any = export_family(encoder, "half", tmp_path, **options)
 
@@ -124,6 +126,18 @@ def test_what_a_family_cannot_have_is_refused(tmp_path: Path, options: Any, mess
         export_family(Encoder(CONFIG), "small", tmp_path, **options)
 
     assert not any(tmp_path.iterdir())
+
+
+def test_graphs_are_those_of_an_exporter_that_tests_have_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, kind = seeded(replace(MODERN, head_mask_input=True)), KINDS["rows"]()
+    ours = build_graph(encoder, kind, pack=True)
+    assert REPLACED
+    for owner, name, original in REPLACED:
+        monkeypatch.setattr(owner, name, original)
+
+    theirs = build_graph(encoder, kind, pack=True)
+
+    assert ir.to_proto(ours) == ir.to_proto(theirs)
 
 
 def test_what_another_version_of_torch_records_is_decomposed(

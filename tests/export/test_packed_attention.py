@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from tests.encoders import draw_norms_and_biases, seeded
+from tests.encoders import BERT, draw_norms_and_biases, seeded
 from tests.exports import manifest_of, session_of
 
 from polyhead_export import ParityError, export_family
@@ -28,17 +28,7 @@ from polyhead_export.signature import GraphKind, outputs_of, packs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
 
-CONFIG = EncoderConfig(
-    d_model=32,
-    heads=4,
-    layers=2,
-    feed_forward=48,
-    vocabulary=50,
-    positions=40,
-    types=2,
-    embedding_norm=True,
-    pooling="mean",
-)
+CONFIG = replace(BERT, d_model=32, heads=4, feed_forward=48, vocabulary=50, positions=40, pooling="mean")
 VECTORS = EncoderConfig(d_model=32, heads=2, layers=2, feed_forward=48)
 VARIANTS = {
     "token ids": CONFIG,

@@ -1,6 +1,7 @@
 """What the comparison with PyTorch makes of mistakes, each planted into a graph that it accepts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
-from tests.encoders import draw_heads_that_prefer_some_keys, seeded
+from tests.encoders import BERT, draw_heads_that_prefer_some_keys, seeded
 from torch import Tensor
 
 from polyhead_export.comparison import check_parity
@@ -20,21 +21,14 @@ from polyhead_export.kinds.sparse import SparseGraph
 from polyhead_export.parity import Reference
 from polyhead_export.signature import GraphKind
 from polyhead_export.weights import names_of, share_weights
-from polyhead_model import Encoder, EncoderConfig, Splade
+from polyhead_model import Encoder, Splade
 
 Weights = NDArray[np.float32]
 Plant = Callable[[ir.Model], None]
 
 HEADS, WIDTH = 4, 16
-CONFIG = EncoderConfig(
-    d_model=HEADS * WIDTH,
-    heads=HEADS,
-    layers=2,
-    feed_forward=128,
-    vocabulary=50,
-    positions=128,
-    pooling="mean",
-    splade=Splade(),
+CONFIG = replace(
+    BERT, d_model=HEADS * WIDTH, heads=HEADS, types=0, embedding_norm=False, pooling="mean", splade=Splade()
 )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
-from tests.encoders import seeded
+from tests.encoders import BERT, seeded
 from tests.exports import manifest_of
 
 from polyhead_export import ParityError, export_family
@@ -23,15 +24,12 @@ from polyhead_model.config import Classifier, Dense
 
 CONFIGS = {
     # Separate projections, GELU, token ids, a table that is large enough; everything is served.
-    "tokens": EncoderConfig(
-        d_model=16,
-        heads=2,
+    "tokens": replace(
+        BERT,
         layers=1,
         feed_forward=48,
         vocabulary=LARGE_TABLE // 64,
         positions=64,
-        types=2,
-        embedding_norm=True,
         pooling="mean",
         normalise=True,
         head_mask_input=True,

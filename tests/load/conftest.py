@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from polyhead_load import LoadPlan
 
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
-OTHER_CLIENT = Path(__file__).with_name("other_client.py")
 
 Fake = Callable[..., "FakeServer"]
 Generate = Callable[[LoadPlan], "Generated"]

@@ -1,19 +1,14 @@
 """The generator, against servers whose service times are known."""
 
-import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import pytest
-from numpy.typing import NDArray
-from tests.load.conftest import OTHER_CLIENT, Fake, FakeServer, Generate, Generated, Generator, plan_for
+from tests.load.conftest import Fake, Generate, Generated, Generator, plan_for
 
 from polyhead_load import LoadPlan
 from polyhead_load.records import GeneratorRun
@@ -24,8 +19,6 @@ from polyhead_load.sweep.spec import Gates
 Begin = Callable[[LoadPlan], Generator]
 
 OK, DEADLINE_EXCEEDED, UNAVAILABLE, SHED, MALFORMED = 0, 4, 14, -1, -3
-
-_TURNS = 20
 
 
 def test_an_open_loop_sends_what_the_seed_says(fake: Fake, generate: Generate) -> None:
@@ -69,50 +62,6 @@ def test_a_closed_loop_sends_when_it_is_answered(fake: Fake, generate: Generate)
     # In the order in which they were sent, no more than three are ever under way.
     assert (seen["sent"][3:] >= np.minimum.accumulate(seen["done"][::-1])[::-1][:-3]).all()
     assert len(seen["sent"]) > 3
-
-
-@pytest.mark.parametrize(
-    ("model", "how"), [("known-20", {"users": 1}), ("identity", {"mode": "open", "rate": 60.0})]
-)
-def test_a_known_service_time_is_measured_within_a_millisecond(
-    fake: Fake, generate: Generate, model: str, how: dict[str, Any]
-) -> None:
-    """What a latency has on top of the service time is what another client has on top of it.
-
-    That is the way there and back, the floor: on a busy machine it is longer, for both. So they take turns,
-    as often as it takes until each had a quiet moment; a generator that adds something adds it to each call.
-    """
-    server = fake()
-    least = 0.019 if model == "known-20" else 0.0
-    ours: list[float] = []
-    theirs: list[float] = []
-    for _ in range(_TURNS):
-        latency, served = _other_client(server, model, pause=1 / how.get("rate", np.inf))
-        theirs.append(_beside(latency, served, least))
-        seen = generate(plan_for(server, model, **how))
-        ours.append(_beside(seen.latency, seen["compute_ns"] / 1e9, least))
-        if abs(min(ours) - min(theirs)) < 1e-3:
-            return
-    raise AssertionError(f"on top of the service time were {ours} seconds, with another client {theirs}")
-
-
-def _beside(latency: NDArray[np.float64], served: NDArray[np.float64], least: float) -> float:
-    """What the quick calls took on top of their service time, of those that were served for so long."""
-    assert (latency > served).all()
-    long = served >= least
-    return float(np.quantile((latency - served)[long], 0.1)) if long.sum() > 10 else np.inf
-
-
-def _other_client(server: FakeServer, model: str, *, pause: float) -> NDArray[np.float64]:
-    """Latencies and service times; before each call it waits a while."""
-    done = subprocess.run(
-        [sys.executable, OTHER_CLIENT, server.address, model, "60", str(pause)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    return np.array(json.loads(done.stdout)).T
 
 
 def test_fast_calls_are_recorded_as_fast_beside_slow_ones(fake: Fake, generate: Generate) -> None:

@@ -1,7 +1,6 @@
 """Only the command line of locust decides where a server's secrets go."""
 
 import json
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.load.conftest import Fake
-from tests.load.test_locust import Locust, locust
+from tests.load.test_locust import Locust, Page, locust
 
 from polyhead_load.sweep.server import free_port
 
@@ -46,14 +45,8 @@ def start(locust: Locust, host: str) -> Callable[..., Post]:
             except urllib.error.HTTPError as error:
                 return error.code, error.read().decode()
 
-        give_up = time.monotonic() + 240
-        while True:
-            try:
-                post("/stats/requests")
-                return post
-            except OSError:  # it does not listen yet
-                assert time.monotonic() < give_up
-                time.sleep(0.1)
+        Page(port).until("/stats/requests", bool)
+        return post
 
     return started
 

@@ -56,14 +56,6 @@ def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> N
             torch.testing.assert_close(own[row, :, :length], other[row, :, :length], rtol=0, atol=TOLERANCE)
 
 
-def test_trained_encoder_is_transformers_own(minilm_checkpoint: Path) -> None:
-    import transformers
-
-    model = transformers.BertModel.from_pretrained(minilm_checkpoint, attn_implementation="eager")
-
-    compare(minilm_checkpoint, model, types=True)
-
-
 def test_sentence_embeddings_are_sentence_transformers_own(minilm_checkpoint: Path) -> None:
     checkpoint = load_checkpoint(minilm_checkpoint)
     assert checkpoint.tokenizer == minilm_checkpoint / "tokenizer.json"

@@ -46,14 +46,6 @@ def sentence(bert: Path) -> Path:
     return bert
 
 
-def test_real_folder(minilm_checkpoint: Path) -> None:
-    info = read_checkpoint_info(minilm_checkpoint)
-
-    assert (info.model_type, info.max_tokens, info.encoder.positions) == ("bert", 256, 512)
-    assert (info.encoder.d_model, info.encoder.heads, info.encoder.layers) == (384, 12, 6)
-    assert (info.encoder.pooling, info.encoder.normalise) == ("mean", True)
-
-
 CARD = """---
 tags:
 - sentence-transformers

@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from tests.encoders import draw_all, seeded
+from tests.encoders import BERT, draw_all, seeded
 from tests.pages import block
 from torch import Tensor
 
@@ -23,17 +24,8 @@ ENCODERS: Mapping[str, EncoderConfig] = {
     "fused": EncoderConfig(
         d_model=12, heads=3, layers=2, feed_forward=16, fused=True, norm="pre", final_norm=True
     ),
-    "token ids": EncoderConfig(
-        d_model=12,
-        heads=3,
-        layers=2,
-        feed_forward=16,
-        vocabulary=20,
-        positions=16,
-        pooling="mean",
-        normalise=True,
-        relative_buckets=8,
-        relative_distance=16,
+    "token ids": replace(
+        BERT, d_model=12, heads=3, pooling="mean", normalise=True, relative_buckets=8, relative_distance=16
     ),
     "rotated": EncoderConfig(
         d_model=12, heads=3, layers=2, rotary_base=100.0, local_window=2, global_every=2

@@ -1,48 +1,25 @@
-"""Engines in processes of their own: what they compute is what is served, and whole rounds are measured."""
+"""Engines in processes of their own: one that ends is named, and whole rounds are measured."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from tests.checkpoints import bert_tokenizer
 
 from benchmarks.encoders import TINY_ENCODERS, export_missing
 from benchmarks.engines.kinds import EngineModel
 from benchmarks.engines.plans import BatchPlan, Sequences
-from benchmarks.engines.processes import EngineWorker, WorkerError, engine_worker
+from benchmarks.engines.processes import WorkerError, engine_worker
 from benchmarks.engines.worker import measure_calls, measure_lanes
 from benchmarks.graph import open_graph
-from polyhead_client import Client
-from polyhead_load.sweep.server import started_server
-
-
-@contextmanager
-def worker(graph: Path, folder: Path) -> Iterator[EngineWorker]:
-    bert_tokenizer().save(str(folder / "tokenizer.json"))
-    model = EngineModel(kind="onnxruntime", path=str(graph), tokenizer=str(folder / "tokenizer.json"))
-    with engine_worker("it", model, folder) as started:
-        yield started
-
-
-def test_samples_in_process_are_of_what_is_served(repository: Path, tmp_path: Path) -> None:
-    ids = [[3, 9, 31, 7], [5, 2], [1, 4, 8]]
-    with worker(repository / "tiny-tokens" / "1" / "model.onnx", tmp_path) as engine:
-        vectors = engine.embed(ids, BatchPlan(batch=2, by_length=True, lanes=2))
-        sample = engine.measure(ids, BatchPlan(batch=2), per_call=3, seconds=0.01)
-
-    with started_server(repository, ["--http-port", "off"]) as server, Client(server.address) as client:
-        served = client.encode([np.array(each) for each in ids], model="tiny-tokens").pooled
-
-    assert served is not None
-    np.testing.assert_allclose(vectors, served, atol=1e-5)
-    assert sample.rate > 0
 
 
 def test_a_process_that_ends_is_named_with_its_log(tmp_path: Path) -> None:
-    with worker(tmp_path / "missing.onnx", tmp_path) as engine:
+    bert_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    model = EngineModel(
+        kind="onnxruntime", path=str(tmp_path / "missing.onnx"), tokenizer=str(tmp_path / "tokenizer.json")
+    )
+    with engine_worker("it", model, tmp_path) as engine:
         with pytest.raises(WorkerError, match=r"it has ended; see .*\.log"):
             engine.embed([[1]], BatchPlan(batch=1))
         assert "missing.onnx" in engine.log.read_text()
