@@ -70,7 +70,8 @@ class Runtime:
         self.lifecycle = Lifecycle(self.registry, self.budget, self._changed)
         threads = settings.threads or available_cpus()
         self._workers = ThreadPoolExecutor(threads + 1, thread_name_prefix="messages")
-        self._iterations = Iterations()
+        # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
+        self._iterations = Iterations(enabled=self.device.host_threads)
         self._inference = Inference(self.registry, settings, self._workers)
         loader = Loader(device=self.device, threads=threads, lanes=settings.lanes, lost=self._lose_device)
         self._reconciler = Reconciler(
@@ -152,8 +153,7 @@ class Runtime:
             ),
             signature=signature,
             limits=self.settings,
-            # On a GPU the smallest run waits for the largest, and would block the event loop meanwhile.
-            iterations=self._iterations if self.device.host_threads else None,
+            iterations=self._iterations,
             observer=statistics,
             threads=EngineThreads(f"engine-{signature.name}", loaded.lanes.count, loaded.initializer),
             on_broken=lambda: self.registry.fail(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from polyhead_server.engine.gpus import check_device
@@ -77,10 +77,6 @@ def parse_grpc_option(text: str) -> tuple[str, int | str]:
     return name, int(value)
 
 
-def _convert_models(_type: object, tokens: Sequence[Token]) -> Path | RemoteFolder:
-    return location(tokens[0].value)
-
-
 def _check_origins(_type: object, origins: Sequence[str]) -> None:
     for origin in origins:
         if _ORIGIN.fullmatch(origin) is None:
@@ -134,7 +130,8 @@ class Settings:
     """Configure one server. B is the number of sequences in a batch, T the number of tokens in each."""
 
     models: Annotated[
-        Path | RemoteFolder, Parameter(converter=_convert_models, accepts_keys=False, n_tokens=1)
+        Path | RemoteFolder,
+        Parameter(converter=lambda _type, tokens: location(tokens[0].value), accepts_keys=False, n_tokens=1),
     ]
     """Folder of the model repository, as `polyhead export` writes it, or its URL: s3://bucket/models."""
 

@@ -204,12 +204,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._head_timer.cancel()
                 self._head_timer = None
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._end_if_late)
-
-    def _end_if_late(self) -> None:
-        self._head_timer = None
-        if not self._answering:
-            self.transport.abort()
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     # ---- The reader of a reply ---------------------------------------------------------------------
 

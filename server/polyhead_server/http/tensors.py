@@ -79,28 +79,28 @@ class GivenParameters(Body):
         return self.model_extra or {}
 
 
-class InputBytes(GivenParameters):
+class InferInputParameters(GivenParameters):
     """Parameters of an input."""
 
     binary_data_size: Natural | None = None
     """Its bytes after the JSON, in place of data"""
 
 
-class OutputBytes(GivenParameters):
+class InferOutputParameters(GivenParameters):
     """What part of an output to send, and how: heads, queries, dtype, and others."""
 
     binary_data: bool | None = None
     """Whether it follows the JSON, in bytes"""
 
 
-class OutputsBytes(GivenParameters):
+class InferRequestParameters(GivenParameters):
     """Priority, timeout and other parameters of a request."""
 
     binary_data_output: bool = False
     """Whether outputs follow the JSON, in bytes, that do not say it themselves"""
 
 
-_OF_INPUT, _OF_OUTPUT, _OF_REQUEST = InputBytes(), OutputBytes(), OutputsBytes()
+_OF_INPUT, _OF_OUTPUT, _OF_REQUEST = InferInputParameters(), InferOutputParameters(), InferRequestParameters()
 """Where none are given."""
 
 
@@ -115,7 +115,7 @@ class InferInput(Body):
     """The sizes of its axes"""
     data: InstanceOf[list[Any]] | None = None  # not copied, as it may be long; `pack` checks the elements
     """Its elements, flat or nested as the shape"""
-    parameters: InputBytes | None = None
+    parameters: InferInputParameters | None = None
 
 
 class InferOutput(Body):
@@ -123,7 +123,7 @@ class InferOutput(Body):
 
     name: str
     """The output's name"""
-    parameters: OutputBytes | None = None
+    parameters: InferOutputParameters | None = None
 
 
 class InferBody(Body):
@@ -135,7 +135,7 @@ class InferBody(Body):
     """The tensors that go in"""
     outputs: Annotated[list[InferOutput], Field(fail_fast=True, max_length=_MOST_TENSORS)] | None = None
     """The tensors to return; without, all"""
-    parameters: OutputsBytes | None = None
+    parameters: InferRequestParameters | None = None
     id: Annotated[str, Field(max_length=1024)] | None = None
     """Returned in the reply: at most 1024 bytes of UTF-8"""
     model_name: str | None = None

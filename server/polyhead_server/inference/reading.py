@@ -25,7 +25,8 @@ from polyhead_server.inference.values import check_values, read_inputs
 from polyhead_server.inference.wire import InferRequest, parse
 from polyhead_server.scheduling import Work, measure
 from polyhead_server.serving.registry import Model
-from polyhead_server.serving.tokeniser import OF_NO_TEXT, Tokenised
+from polyhead_server.serving.tokeniser import Tokenised
+from polyhead_server.serving.words import OF_NO_TEXT
 from polyhead_server.settings import Settings
 
 

@@ -36,7 +36,7 @@ def configure(level: str, log_format: str = "text", *, worker: int | None = None
     # A descriptor of our own: if standard error is closed, its number may become another file's.
     closed = sys.stderr is None
     handler = _LogHandler(os.open(os.devnull, os.O_WRONLY) if closed else os.dup(sys.stderr.fileno()))
-    handler.setFormatter(_json(worker) if log_format == "json" else _text(worker))
+    handler.setFormatter(_formatter(log_format, worker))
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False
     LOGGER.setLevel(level.upper())
@@ -100,23 +100,20 @@ class _LogHandler(logging.Handler):
             self._lines.task_done()
 
 
-def _text(worker: int | None) -> logging.Formatter:
+def _formatter(log_format: str, worker: int | None) -> logging.Formatter:
+    if log_format == "json":
+        return _JsonFormatter(
+            "%(levelname)s %(message)s",
+            rename_fields={"levelname": "level", "exc_info": "exception"},
+            static_fields={} if worker is None else {"worker": worker},
+            timestamp="time",
+        )
     who = "" if worker is None else f"[{worker}] "
     formatter = logging.Formatter(
         f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
     return formatter
-
-
-def _json(worker: int | None) -> logging.Formatter:
-    who: dict[str, Any] = {} if worker is None else {"worker": worker}
-    return _JsonFormatter(
-        "%(levelname)s %(message)s",
-        rename_fields={"levelname": "level", "exc_info": "exception"},
-        static_fields=who,
-        timestamp="time",
-    )
 
 
 class _JsonFormatter(JsonFormatter):

@@ -41,9 +41,13 @@ class Iterations:
     due, the first in the line runs what fits into an iteration, but something in any case, and the next ones
     as long as their work fits into what is left. Each that has run goes behind the others, or leaves without
     more work.
+
+    Args:
+        enabled: Whether small work runs there at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
         self.seconds = 0.0
         """What all work that waits takes, by estimate."""
         self.number = 0
@@ -124,6 +128,8 @@ class Inline:
 
     def takes(self, work: Work) -> bool:
         """Return whether work is small, or small enough where lanes are few and there is room for it."""
+        if not self.iterations.enabled:
+            return False
         seconds = self.dispatch.lanes.costs.price(work.size)
         if seconds < _SMALL_SECONDS:
             return True

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from polyhead_server.errors import EngineError
@@ -59,8 +59,8 @@ class Scheduler:
     """What is accepted: `max_queued_tokens`, and `max_wait_seconds`."""
     observer: Observer
     """Notified of every run and every drop."""
-    iterations: Iterations | None = None
-    """Those of the event loop, on which small work runs. None leaves all work to the threads."""
+    iterations: Iterations = field(default_factory=lambda: Iterations(enabled=False))
+    """Those of the event loop, on which small work runs. By default all work is left to the threads."""
     threads: EngineThreads | None = None
     """Take batches and run them; replaced in tests."""
     on_broken: Callable[[], None] = lambda: None
@@ -77,11 +77,7 @@ class Scheduler:
         self._ended = self._loop.create_future()
         self._admission = Admission(name, self.limits, self.dispatch, self.observer)
         self._queue, self._running = self._admission.queue, self._admission.running
-        self._inline: Inline | None = None
-        if self.iterations is not None:
-            self._inline = Inline(
-                self.signature, self.dispatch, self.iterations, self.observer, self._deliver
-            )
+        self._inline = Inline(self.signature, self.dispatch, self.iterations, self.observer, self._deliver)
 
     # ---- On the event loop ---------------------------------------------------------------------
 
@@ -107,7 +103,7 @@ class Scheduler:
         if self._broken:
             raise broken(self.signature.name)
         self._admission.check_room(work, self.queued_tokens)
-        if self._inline is not None and self._inline.takes(work):
+        if self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
 
@@ -115,8 +111,7 @@ class Scheduler:
         """Reject new work and what waits, end the runs in progress, and answer every caller."""
         self._closed = True
         self._deliver(self._queue.clear(), Drop.STOPPING)
-        if self._inline is not None:
-            self._inline.close()
+        self._inline.close()
         for session in (self.dispatch.lanes, self.dispatch.wide):
             if session is not None:
                 session.engine.stop()
@@ -127,12 +122,12 @@ class Scheduler:
     @property
     def queued_tokens(self) -> int:
         """Tokens that wait."""
-        return self._queue.tokens + (self._inline.tokens if self._inline is not None else 0)
+        return self._queue.tokens + self._inline.tokens
 
     @property
     def queued_requests(self) -> int:
         """Requests, and pieces of larger ones, that wait."""
-        return len(self._queue) + (len(self._inline.waiting) if self._inline is not None else 0)
+        return len(self._queue) + len(self._inline.waiting)
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)

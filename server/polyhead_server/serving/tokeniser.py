@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens.
 
 import json
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryE
 from polyhead_server.repository.manifest import Manifest, ManifestForm
 from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion, steps_of
 from polyhead_server.serving.long_texts import LongTexts, Truncated
+from polyhead_server.serving.words import OF_NO_TEXT, Words
 
 _MAX_CHARACTERS_PER_TOKEN = 256
 """A text with longer tokens on average is rejected without being tokenised, unless it is to be truncated."""
@@ -35,10 +36,6 @@ _SHORTEN = "shorten it or set the parameter truncate to true"
 
 PLAIN = ManifestForm()
 """Of texts to which nothing is done."""
-
-
-OF_NO_TEXT = -1
-"""What `Words.spans` has for tokens that the tokeniser has added, for those of a prompt, and for padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,60 +52,6 @@ class Tokenised:
     """B lists, each of its text's own length; empty where they were not asked for."""
     spans: NDArray[np.int32] | None
     """(B, T, 3), see `Words.spans`; None where they were not asked for."""
-
-
-class Words:
-    """The words of a tokeniser: which tokens are pieces of one, and where they are in texts.
-
-    They are those of transformers' pipeline for token classification.
-
-    One that marks the pieces that continue a word, as WordPiece does (`##s`), knows words. Of others, words
-    are what spaces separate, no other white space, and an unknown token begins one.
-
-    Args:
-        tokenizer: The tokeniser.
-        model: Its model's part of `tokenizer.json`.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, model: Mapping[str, Any]) -> None:
-        self._are_marked = bool(model.get("continuing_subword_prefix"))
-        unknown = model.get("unk_token")
-        self._unknown = model.get("unk_id") if unknown is None else tokenizer.token_to_id(unknown)
-
-    def spans(
-        self, given: str | tuple[str, str], encoding: Encoding | Truncated, prompt: int
-    ) -> NDArray[np.int32]:
-        """Locate tokens.
-
-        Args:
-            given: The text, or the two of a pair.
-            encoding: What the tokeniser has made of it.
-            prompt: How many characters of it, or of the first text, are those of a prompt.
-
-        Returns:
-            (T, 3): of each token where it starts and ends in its text, the prompt left out, in characters,
-            and the number of its word, from 0 on; `OF_NO_TEXT` where it is in none.
-        """
-        texts = (given,) if isinstance(given, str) else given
-        words = encoding.word_ids if self._are_marked else None
-        found = np.full((len(encoding), 3), OF_NO_TEXT, np.int32)
-        word, last = OF_NO_TEXT, -1
-        sequences, specials = encoding.sequence_ids, encoding.special_tokens_mask
-        for at, (token, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
-            sequence = sequences[at] or 0
-            before = prompt if sequence == 0 else 0
-            if specials[at] or (before and end <= before):
-                continue
-            if last < 0 or sequences[last] != sequences[at]:
-                word += 1
-            elif words is not None:
-                word += words[at] != words[last]
-            else:
-                around = texts[sequence][max(start - 1, 0) : start + 1]
-                word += start == 0 or token == self._unknown or " " in around
-            found[at] = max(start - before, 0), end - before, word
-            last = at
-        return found
 
 
 class Tokeniser:

@@ -236,7 +236,7 @@ class Bench:
             ),
             signature=self.signature,
             limits=Settings(models=Path("models"), max_queued_tokens=most, max_wait_seconds=wait),
-            iterations=(iterations or Iterations()) if inline else None,
+            iterations=iterations or Iterations(enabled=inline),
             observer=self.counter,
             threads=self.threads,
         )

@@ -108,7 +108,7 @@ async def test_work_is_run_in_order_and_timed(engine: FakeEngine) -> None:
 @pytest.mark.parametrize("inline", [True, False])
 async def test_prices_are_learned_from_every_run(engine: FakeEngine, inline: bool) -> None:
     costs = CostModel({Size.full(1, 1): 1e-4})
-    scheduler = schedule(engine, costs=costs, iterations=Iterations() if inline else None)
+    scheduler = schedule(engine, costs=costs, iterations=Iterations(enabled=inline))
     engine.let(1)
     await scheduler.submit(work(1))
     first = costs.price(Size.full(1, 1))
