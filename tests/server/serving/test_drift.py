@@ -249,6 +249,19 @@ def test_a_version_is_loaded_before_it_is_measured(
             one.close()
 
 
+def test_int8_in_bf16_claims_nothing(bf16: Device, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which operator changes is not known, and what it changes is not always met."""
+    monkeypatch.setattr(loading, "drift_on", lambda *_: {})
+    (version,) = [one for one in scan_family(repository / "tiny") if isinstance(one, VersionFolder)]
+    in_8_bits = replace(version, manifest=version.manifest.model_copy(update={"precision": "int8"}))
+
+    for one, claims in ((version, True), (in_8_bits, False)):
+        for loaded in loading.Loader(device=bf16, threads=1).load(one):
+            assert isinstance(loaded, loading.Loaded)
+            assert bool(loaded.same_bits) == claims
+            loaded.close()
+
+
 @pytest.mark.usefixtures("bf16", "repository")
 def test_metadata_shows_it(serve: Any) -> None:
     server = serve(device="openvino", compute_precision="bf16")
