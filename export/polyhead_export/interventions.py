@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polyhead_model import EncoderConfig
 from polyhead_model.packing import TokenLayout, take_rows
+from polyhead_model.sums import sum_last
 
 NOTHING, ADD, REPLACE, PROJECT_OUT = range(4)
 """The modes of an edit of x by a vector v: x, x + v, v, and x - (x·v) v."""
@@ -135,7 +136,7 @@ class _Edits:
             The vectors in the shape of `edited`, […, W].
         """
         x, v = take_rows(rows, sources), self._vectors.to(rows.dtype)
-        along = (x.float() * v.float()).sum(-1, keepdim=True).to(x.dtype)
+        along = sum_last(x.float() * v.float()).to(x.dtype)
         modes = self._modes[..., None]
         changed = torch.where(v == 0, x, x + v)
         changed = torch.where(modes == PROJECT_OUT, x - along * v, changed)

@@ -45,7 +45,7 @@ _ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
+def pool(output: Tensor, valid: Tensor | None, pooling: Pooling, longest: int | None = None) -> Tensor:
     """Pool each sequence into one vector, ignoring padding.
 
     Args:
@@ -53,6 +53,7 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
         valid: Boolean [B, T], True = token, tokens first; None = no padding.
         pooling: The mean of the tokens (also with token t weighted by t + 1, or times the square root of
             their number), their maximum, or the first or the last token's vector.
+        longest: The most tokens of a sequence; None = any number.
 
     Returns:
         [B, D]; zeros where a sequence has no tokens.
@@ -70,7 +71,7 @@ def pool(output: Tensor, valid: Tensor | None, pooling: Pooling) -> Tensor:
     if pooling == "weighted_mean":
         weights = weights * torch.arange(1, output.shape[1] + 1, device=output.device, dtype=output.dtype)
         count = count * (count + 1) / 2
-    total = sum_tokens(output, weights)
+    total = sum_tokens(output, weights, longest)
     return total / (count.to(output.dtype).sqrt() if pooling == "mean_sqrt_len" else count)
 
 
@@ -134,6 +135,7 @@ class Pooler(nn.Module):
     ) -> None:
         super().__init__()
         self.pooling = pooling
+        self.longest = encoder.positions
         widths = [encoder.d_model, *(layer.width for layer in dense)]
         self.dense = nn.ModuleList(map(partial(DenseLayer, encoder), widths, dense))
         self.normalise = normalise
@@ -152,7 +154,7 @@ class Pooler(nn.Module):
             [B, P], or [N, P] without pooling. A sequence without tokens, and padding, give what the dense
             layers make of zeros.
         """
-        x = output if self.pooling is None else pool(output, valid, self.pooling)
+        x = output if self.pooling is None else pool(output, valid, self.pooling, self.longest)
         for layer in self.dense:
             x = layer(x)
         x = F.normalize(x, dim=-1) if self.normalise else x

@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_VECTOR = 16
+"""The most numbers of fp32 in a vector of a processor."""
+
 Rotation = tuple[Tensor, Tensor]
 """The cosines and the sines [T, K] of each position's angles, for each column: columns i and i + K/2 have
 the same angle, and the first half has the opposite of the sine."""
@@ -31,9 +34,12 @@ def rotation_of(frequencies: Sequence[float], tokens: int, *, device: torch.devi
 
     The frequencies should have no more digits than fp32, which they are computed with.
     """
+    width = len(frequencies)
+    # Onnxruntime rounds the sine of an array's last elements, which fill no vector, otherwise: so all do.
+    frequencies = (*frequencies, *[0.0] * (-width % _VECTOR))
     positions = torch.arange(tokens, device=device).float()
     angles = positions[:, None] * torch.tensor(frequencies, dtype=torch.float32, device=device)
-    cosines, sines = angles.cos(), angles.sin()
+    cosines, sines = angles.cos()[:, :width], angles.sin()[:, :width]
     return torch.cat((cosines, cosines), 1), torch.cat((-sines, sines), 1)
 
 

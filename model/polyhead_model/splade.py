@@ -26,6 +26,7 @@ class SpladeHead(nn.Module):
     def __init__(self, encoder: EncoderConfig, config: Splade) -> None:
         super().__init__()
         self.config = config
+        self.longest = encoder.positions
         self.activation = activation_of(encoder.activation)
         self.linear = nn.Linear(encoder.d_model, encoder.d_model)
         self.norm = norm_of(encoder, encoder.d_model)
@@ -55,7 +56,8 @@ class SpladeHead(nn.Module):
             logits = layout.pad(logits.reshape(*packed.shape[:2], -1))  # [B, T, D words]
             logits = torch.where(valid[..., None], logits, 0.0)
             if self.config.pooling == "sum":
-                weights.append(sum_tokens(self._of_logits(logits), valid.to(logits.dtype)))
+                of_tokens = self._of_logits(logits)
+                weights.append(sum_tokens(of_tokens, valid.to(logits.dtype), self.longest))
             else:  # of what grows with the logits
                 weights.append(self._of_logits(logits.amax(1)))
         return torch.cat(weights, dim=1)

@@ -15,7 +15,7 @@ from polyhead_export.forward_pass import ForwardPass
 from polyhead_export.precision import Precision
 from polyhead_export.signature import GraphKind, bias_maps
 from polyhead_model import EncoderConfig
-from polyhead_model.sums import sum_keys
+from polyhead_model.sums import sum_last
 from polyhead_proto.tensors import TensorSpec
 
 
@@ -53,9 +53,9 @@ class ContactsGraph(GraphKind):
             factors = torch.tensor([[head.weights[number] for number in numbers]])
             maps = torch.where(pairs[:, None], run.weights[layer], 0)
             maps = maps + maps.transpose(-1, -2)
-            rows = sum_keys(maps)
+            rows = sum_last(maps)
             # A map of nothing has nothing in common either.
-            total = sum_keys(rows.expand(-1, -1, -1, 2).transpose(-1, -2))[:, :, :1]
+            total = sum_last(rows.expand(-1, -1, -1, 2).transpose(-1, -2))[:, :, :1]
             total = total.clamp(min=torch.finfo(torch.float32).tiny)
             corrected = maps - rows * rows.transpose(-1, -2) / total
             logits = logits + (factors @ corrected.flatten(2)).reshape(logits.shape)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from polyhead_model.sums import sum_keys
+from polyhead_model.sums import sum_last
 
 
 def rolled_out(means: Sequence[Tensor]) -> Tensor:
@@ -22,7 +22,7 @@ def rolled_out(means: Sequence[Tensor]) -> Tensor:
     """
     position = torch.arange(means[0].shape[1], device=means[0].device)
     identity = (position[:, None] == position).float()  # not `eye`, which CUDA has no kernel of
-    first, *others = ((mean + identity) / (sum_keys(mean) + 1) for mean in means)
+    first, *others = ((mean + identity) / (sum_last(mean) + 1) for mean in means)
     for each in others:
         first = each @ first
     return first

@@ -59,6 +59,9 @@ class Device:
     a GPU has its fast kernels."""
     batch_tokens: int = 16_384
     """The most tokens of a batch of several requests, unless the server is told otherwise."""
+    unsteady: frozenset[str] = frozenset()
+    """Operators whose kernels compute the last numbers of an array, which fill no vector of the processor, by
+    another function, so that a number depends on where it lies."""
     slow_fusions: frozenset[str] = frozenset()
     """Onnxruntime's fusions whose kernels are slower here than the operators that they replace."""
 

@@ -53,6 +53,8 @@ def on_cpu(reason: str) -> Device:
         precisions=frozenset({"fp32", "int8"}),
         host_threads=True,
         least_size=2,
+        # Sines, too, but for rows of whole vectors, which the export makes of them.
+        unsteady=frozenset({"Elu", "Log", "Mish", "Softplus"}),
         slow_fusions=frozenset({"SkipLayerNormFusion"}),
     )
 

@@ -289,7 +289,7 @@ class TextOptions(FamilyOptions):
     truncate: bool | Literal["END", "NONE"] | None = None
     """Whether to cut texts that are too long; without, they are rejected. END: yes, on the right; NONE: no"""
     truncation: Annotated[bool | None, Means("truncate")] = None
-    """Voyage's truncate"""
+    """Voyage's truncate, on the side where the family cuts"""
     truncation_direction: _Right | None = None
     """On which side texts are cut: rejected where the family cuts on the left"""
 

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+from polyhead_server.engine.dataflow import outputs_after
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import check_precision
 from polyhead_server.engine.engine import Engine, Runner
@@ -145,7 +146,7 @@ class Loader:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
             prior = self._measure(engines[0], signature)
-            same = self._same_bits(engines, signature)
+            same = self._same_bits(path, engines, signature)
         except Exception as error:
             for engine in engines:
                 engine.close()
@@ -168,13 +169,20 @@ class Loader:
             initializer=engines[0].warm_up if not device.host_threads else lambda: None,
         )
 
-    def _same_bits(self, engines: Sequence[Engine], signature: Signature) -> tuple[str, ...]:
-        """Return the outputs that keep their bits on this machine, and log the others."""
+    def _same_bits(self, path: Path, engines: Sequence[Engine], signature: Signature) -> tuple[str, ...]:
+        """Return the outputs that keep their bits on this machine, and log the others.
+
+        What rarely changes may not be met: the rest follows from the graph.
+        """
         if not self.device.host_threads:  # a GPU's kernels differ with the number of rows
             return ()
         with self._slots:
             try:
                 same = same_bits(engines, signature)
+                moved = outputs_after(path, self.device.unsteady)
+                if signature.manifest.precision == "int8" and self.device.compute_precision != "fp32":
+                    moved = frozenset(same)  # by an operator that is not known
+                same = tuple(name for name in same if name not in moved)
             except Exception as error:
                 LOGGER.warning("%s: what keeps its bits was not measured: %s", signature.name, error)
                 return ()
