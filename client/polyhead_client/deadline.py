@@ -35,6 +35,11 @@ class Deadline:
         """Return the seconds that are left; None means no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
+    def left(self) -> float | None:
+        """Return the timeout of an operation that must end by then, above 0 even if that has passed."""
+        remaining = self.remaining()
+        return None if remaining is None else max(remaining, 1e-6)
+
     def clip(self, seconds: float) -> float:
         """Return `seconds`, or the seconds that are left if those are fewer."""
         remaining = self.remaining()

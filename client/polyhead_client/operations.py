@@ -8,15 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import EllipsisType
 from typing import Any, NoReturn, TypeAlias, Unpack
 
 from numpy.typing import NDArray
 
 from polyhead_client import request
-from polyhead_client.arguments import check_name, check_prompt_name, check_timeout, check_version
+from polyhead_client.arguments import check_name, check_prompt_name, check_version
 from polyhead_client.asked import Asked, presence_of
-from polyhead_client.calls import Call, Gather, NextMessage, Operation, Sleep, Stream, call
+from polyhead_client.calls import Call, Gather, NextMessage, Operation, Stream
 from polyhead_client.coalescing import Coalescer, Start
 from polyhead_client.deadline import Deadline
 from polyhead_client.encoding import Encoding, Wanted
@@ -29,46 +28,36 @@ from polyhead_client.errors import (
     Unavailable,
 )
 from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
-from polyhead_client.model_cache import ModelCache, key_of
-from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo
+from polyhead_client.model_cache import key_of
 from polyhead_client.padding import InputForm
 from polyhead_client.parts import Assembly
 from polyhead_client.places import AskedPlaces, read_interventions
 from polyhead_client.reply import layout_of, read, read_message
-from polyhead_client.request import EncodeTemplate
+from polyhead_client.request import EncodeTemplate, check_inputs, input_of
 from polyhead_client.requested import RequestedOutputs
 from polyhead_client.results import Results
 from polyhead_client.selection import select
+from polyhead_client.server_operations import ServerOperations, Timeout
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
 from polyhead_proto import RPCS
-from polyhead_proto import messages as pb
 from polyhead_proto.names import (
     HEAD_MASK,
     HEAD_MIX,
-    INPUT_IDS,
-    MASK,
-    MEMORY_MASK,
     QUERY,
     QUERY_VECTORS,
     ROWS,
     TEXT,
     Property,
-    X,
 )
-from polyhead_proto.tensors import TensorSpec
 from polyhead_proto.wants import check_flag
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
 
-Timeout: TypeAlias = float | EllipsisType | None
-"""Seconds; None means no limit, ... the client's default."""
-
 # Replies from this size on come faster in parts.
 _LARGE_REPLY_BYTES = 4 * 2**20
 _MOST_ATTEMPTS = 4
 """The attempts to fetch a reply in parts that breaks off; as many as gRPC makes of a call."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
 def refuse_copy(_client: object) -> NoReturn:
@@ -80,20 +69,18 @@ def refuse_copy(_client: object) -> NoReturn:
     raise TypeError("a client holds a connection, and cannot be pickled or copied: make one where it is used")
 
 
-class Operations:
-    """The operations of one client."""
+class Operations(ServerOperations):
+    """Those of one client, `encode` among them."""
 
     def __init__(self, target: str, timeout: float | None, start: Start | None = None) -> None:
         """Prepare the operations.
 
         Args:
-            target: The server's address, for messages.
-            timeout: The default timeout of an operation in seconds; None means no limit.
+            target: See `ServerOperations`.
+            timeout: See there.
             start: Starts the operations that send joined requests; None means that no calls are joined.
         """
-        self._target = target
-        self._timeout = check_timeout(timeout)
-        self._models = ModelCache(target)
+        super().__init__(target, timeout)
         self._coalescer = None if start is None else Coalescer(_request, start)
 
     def close(self) -> None:
@@ -194,15 +181,15 @@ class Operations:
                 truncate=truncate,
             )
             self._models.remember(key, template)
-        _check_inputs(template.info, batch)
+        check_inputs(template.info, batch)
         info, requested = template.info, template.requested
         if requested.rows and requested.queries is not None:
             batch = batch.with_fields(rows_field(requested.queries, batch))
         for field, value in ((HEAD_MIX, wanted.get("head_mix")), (HEAD_MASK, head_mask)):
             if value is not None:
-                batch = batch.with_fields(per_head(_input(info, field), value, batch))
+                batch = batch.with_fields(per_head(input_of(info, field), value, batch))
         if (query_vectors := wanted.get("query_vectors")) is not None:
-            batch = batch.with_fields(query_field(_input(info, QUERY_VECTORS), query_vectors, batch))
+            batch = batch.with_fields(query_field(input_of(info, QUERY_VECTORS), query_vectors, batch))
         if asked_of is not None:
             counts = batch.lengths
             if counts is None and asked_of.edits_every_token:
@@ -253,7 +240,7 @@ class Operations:
             info = yield from self._models.with_outputs(info, asked, version, deadline)
         elif not asked.given.get("output", True):
             info = yield from self._models.of_sequences(info, version, deadline)
-        _check_inputs(info, batch)
+        check_inputs(info, batch)
         return EncodeTemplate(
             info=info,
             requested=select(info, asked),
@@ -261,117 +248,6 @@ class Operations:
             truncate=truncate,
             prompt_name=prompt_name,
         )
-
-    def model(
-        self,
-        name: str | None = None,
-        *,
-        version: int | str | None = None,
-        takes: str | None = None,
-        timeout: Timeout = ...,
-    ) -> Operation[ModelInfo]:
-        """Return a model's metadata, which is fetched once and then cached.
-
-        Args:
-            name: A family such as `minilm`, or one of its graphs such as `minilm.attention`; None means
-                the only family that is served.
-            version: The version; None means the newest.
-            takes: An input, such as `text`: without a name, the only family that has it.
-            timeout: Seconds; None means no limit, ... the client's default.
-
-        Raises:
-            NotFound: There is no such model.
-        """
-        deadline = self._deadline(timeout)
-        found = check_name(name) or (yield from self._models.family(deadline, takes))
-        return (yield from self._models.model(found, version, deadline))
-
-    def models(self, *, timeout: Timeout = ...) -> Operation[list[ServedModel]]:
-        """List the server's models, in all versions, with their states."""
-        return (yield from self._models.models(self._deadline(timeout)))
-
-    def metadata(self, *, timeout: Timeout = ...) -> Operation[ServerInfo]:
-        """Return the server's name, version and protocol extensions."""
-        deadline = self._deadline(timeout)
-        reply = yield from call(
-            "ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse, deadline
-        )
-        return ServerInfo(name=reply.name, version=reply.version, extensions=tuple(reply.extensions))
-
-    def statistics(
-        self, model: str | None = None, *, timeout: Timeout = ...
-    ) -> Operation[list[ModelStatistics]]:
-        """Return the statistics of one model, or of every model, since the server started.
-
-        Raises:
-            NotFound: There is no such model.
-        """
-        message = pb.ModelStatisticsRequest(name=check_name(model) or "")
-        reply = yield from call(
-            "ModelStatistics", message, pb.ModelStatisticsResponse, self._deadline(timeout)
-        )
-        return [ModelStatistics.from_message(entry) for entry in reply.model_stats]
-
-    def live(self, *, timeout: Timeout = ...) -> Operation[bool]:
-        """Return whether the server is live; False also if it cannot be reached."""
-        deadline = self._deadline(timeout)
-        try:
-            return (
-                yield from call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse, deadline)
-            ).live
-        except (Unavailable, DeadlineExceeded):
-            return False
-
-    def ready(self, model: str | None = None, *, timeout: Timeout = ...) -> Operation[bool]:
-        """Return whether the server, or one of its models, is ready for requests.
-
-        The result is False also if the server cannot be reached, or has no such model.
-        """
-        deadline = self._deadline(timeout)
-        try:
-            return (yield from self._ready(model, deadline))
-        except (Unavailable, DeadlineExceeded, NotFound):
-            return False
-
-    def wait_until_ready(self, model: str | None = None, *, timeout: Timeout = ...) -> Operation[None]:
-        """Wait until the server, or one of its models, is ready for requests.
-
-        Raises:
-            DeadlineExceeded: It was not ready in time.
-            NotFound: There is no such model.
-        """
-        deadline = self._deadline(timeout)
-        pause = _FIRST_PAUSE_S
-        reason = "it is loading, or draining"
-        while True:
-            try:
-                if (yield from self._ready(model, deadline)):
-                    return
-                if model is not None:
-                    reason = (yield from self._models.state(model, deadline)) or reason
-            except Unavailable as error:
-                reason = str(error)
-            except DeadlineExceeded as error:
-                name = self._target if model is None else f"{model} at {self._target}"
-                raise DeadlineExceeded(
-                    f"{name} was not ready within {deadline.timeout} s: {reason}",
-                    code=error.code,
-                    details=error.details,
-                    request_id=error.request_id,
-                ) from error
-            yield Sleep(seconds=deadline.clip(pause))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-    def _deadline(self, timeout: Timeout) -> Deadline:
-        return Deadline.after(self._timeout if isinstance(timeout, EllipsisType) else timeout)
-
-    def _ready(self, model: str | None, deadline: Deadline) -> Operation[bool]:
-        if check_name(model) is None:
-            return (
-                yield from call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse, deadline)
-            ).ready
-        message = pb.ModelReadyRequest(name=model)
-        return (yield from call("ModelReady", message, pb.ModelReadyResponse, deadline)).ready
 
 
 def _rephrase(error: PolyheadError, asked_of: AskedPlaces | None) -> None:
@@ -501,34 +377,3 @@ def _request_in_parts(
                 raise
     layout = layout_of(assembly.message, len(assembly.contents), batch, requested)
     return read(layout, assembly.message.parameters, assembly.contents, batch, requested)
-
-
-def _check_inputs(info: ModelInfo, batch: Batch) -> None:
-    if batch.kind not in info.inputs:
-        spelled = {
-            TEXT: "texts",
-            INPUT_IDS: "token ids (integers)",
-            X: "vectors (floats)",
-            QUERY: "vectors (floats) with memory",
-        }
-        taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
-        raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")
-    for field in batch.fields[1:]:
-        if field.name not in info.inputs:
-            advice = ""
-            if field.name == MASK and MEMORY_MASK in info.inputs:
-                advice = ": its layers attend to the memory alone, which memory_mask masks"
-            elif field.name in {MASK, MEMORY_MASK}:
-                advice = "; an encoder with mask_input=True takes masks (polyhead export --mask)"
-            raise InvalidRequest(
-                f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}{advice}"
-            )
-
-
-def _input(info: ModelInfo, name: str) -> TensorSpec:
-    if name not in info.inputs:
-        raise InvalidRequest(
-            f"{name} cannot be given: {info.name} has no such input"
-            + (", which polyhead export --head-mask adds" if name == HEAD_MASK else "")
-        )
-    return info.inputs[name]

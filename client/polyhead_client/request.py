@@ -1,17 +1,29 @@
-"""Build the request of an `encode`."""
+"""Check and build the request of an `encode`."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import EncodeError, Message
 
-from polyhead_client.errors import TooLarge
+from polyhead_client.errors import InvalidRequest, TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.requested import RequestedOutputs
 from polyhead_client.tensors import InputTensor
 from polyhead_proto import messages as pb
-from polyhead_proto.names import PARTS, PROMPT_NAME, TRUNCATE
+from polyhead_proto.names import (
+    HEAD_MASK,
+    INPUT_IDS,
+    MASK,
+    MEMORY_MASK,
+    PARTS,
+    PROMPT_NAME,
+    QUERY,
+    TEXT,
+    TRUNCATE,
+    X,
+)
+from polyhead_proto.tensors import TensorSpec
 from polyhead_proto.wire import write_varint
 
 # Names, shapes and timings. An estimate that is too small only costs a rejected call.
@@ -127,3 +139,44 @@ def serialise(message: Message) -> bytes:
         return message.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise TooLarge(f"the request is larger than a message can be (2 GiB): {error}") from error
+
+
+def check_inputs(info: ModelInfo, batch: Batch) -> None:
+    """Check that a model takes what a call gives.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    if batch.kind not in info.inputs:
+        spelled = {
+            TEXT: "texts",
+            INPUT_IDS: "token ids (integers)",
+            X: "vectors (floats)",
+            QUERY: "vectors (floats) with memory",
+        }
+        taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
+        raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")
+    for field in batch.fields[1:]:
+        if field.name not in info.inputs:
+            advice = ""
+            if field.name == MASK and MEMORY_MASK in info.inputs:
+                advice = ": its layers attend to the memory alone, which memory_mask masks"
+            elif field.name in {MASK, MEMORY_MASK}:
+                advice = "; an encoder with mask_input=True takes masks (polyhead export --mask)"
+            raise InvalidRequest(
+                f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}{advice}"
+            )
+
+
+def input_of(info: ModelInfo, name: str) -> TensorSpec:
+    """Return an input of a model.
+
+    Raises:
+        InvalidRequest: There is no such input.
+    """
+    if name not in info.inputs:
+        raise InvalidRequest(
+            f"{name} cannot be given: {info.name} has no such input"
+            + (", which polyhead export --head-mask adds" if name == HEAD_MASK else "")
+        )
+    return info.inputs[name]
