@@ -156,15 +156,15 @@ def check_inputs(info: ModelInfo, batch: Batch) -> None:
         }
         taken = " or ".join(spelled[name] for name in spelled if name in info.inputs)
         raise InvalidRequest(f"inputs of {info.name} must be {taken}, was {spelled[batch.kind]}")
-    for field in batch.fields[1:]:
-        if field.name not in info.inputs:
+    for given in batch.fields[1:]:
+        if given.name not in info.inputs:
             advice = ""
-            if field.name == MASK and MEMORY_MASK in info.inputs:
+            if given.name == MASK and MEMORY_MASK in info.inputs:
                 advice = ": its layers attend to the memory alone, which memory_mask masks"
-            elif field.name in {MASK, MEMORY_MASK}:
+            elif given.name in {MASK, MEMORY_MASK}:
                 advice = "; an encoder with mask_input=True takes masks (polyhead export --mask)"
             raise InvalidRequest(
-                f"{field.name} is no input of {info.name}, which takes {', '.join(info.inputs)}{advice}"
+                f"{given.name} is no input of {info.name}, which takes {', '.join(info.inputs)}{advice}"
             )
 
 
