@@ -32,7 +32,7 @@ _PARAMETERS = pb.ModelInferResponse.PARAMETERS_FIELD_NUMBER
 _PARAMETER: Any = GetMessageClass(
     cast(Any, pb.ModelInferResponse.DESCRIPTOR).nested_types_by_name["ParametersEntry"]
 )
-_MOST_LAYOUTS = 256
+_MOST_LAYOUTS, _LONGEST_HEADER = 256, 16_384
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +68,8 @@ def read_message(data: bytes, batch: Batch, requested: RequestedOutputs) -> Resu
             layout = layout_of(message, len(contents), batch, requested)
             if len(requested.layouts) >= _MOST_LAYOUTS:
                 requested.layouts.clear()
-            requested.layouts[key] = layout
+            if len(header) <= _LONGEST_HEADER:
+                requested.layouts[key] = layout
         entries = [_PARAMETER.FromString(each) for each in parameters]
     except DecodeError as error:
         raise ServerError(f"malformed reply: it is no ModelInferResponse: {error}") from error
