@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import onnxruntime as ort
 from cyclopts import App, Parameter
@@ -22,7 +22,7 @@ from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import cuda_version
 from polyhead_server.engine.device import ComputePrecision, Device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.engine.gpus import count_gpus
+from polyhead_server.engine.gpus import check_device, count_gpus
 from polyhead_server.errors import DeviceError, RepositoryError, ServingError, StartError
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import GraphName
@@ -31,7 +31,7 @@ from polyhead_server.repository.signature import signature_of
 from polyhead_server.serving.loading import drift_on, without
 from polyhead_server.serving.tokeniser import open_tokeniser
 
-RequestedDevice = Literal["auto", "cpu", "openvino", "cuda"]
+RequestedDevice = Annotated[str, Parameter(validator=check_device)]
 
 GraphFacts: TypeAlias = dict[str, Any]
 """A graph of a repository: model, version, precision, provider (None: not served), problem, drift."""
@@ -260,7 +260,7 @@ def _remedy(asked: RequestedDevice, machine: Machine) -> str:
     """Return what makes the device work that was asked for and does not."""
     if asked == "openvino" and machine.versions["openvino"] is None:
         return "pip install 'polyhead[openvino]', or serve with --device cpu"
-    if asked != "cuda" or machine.cuda_problem is None:
+    if not asked.startswith("cuda") or machine.cuda_problem is None:
         return "serve with --compute-precision fp32, the default"
     if (cuda := machine.onnxruntime_cuda) is None:
         return "pip uninstall -y onnxruntime, then pip install 'polyhead[server,cuda]'"

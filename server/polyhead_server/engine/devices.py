@@ -8,10 +8,11 @@ a warning if CUDA does not load, and lists the CUDA provider as available becaus
 decision is made here, by running a small graph.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnxruntime as ort
@@ -28,7 +29,7 @@ from polyhead_server.engine.device import (
     EngineSession,
     check_provider,
 )
-from polyhead_server.engine.gpus import count_gpus, named_gpus
+from polyhead_server.engine.gpus import check_device, count_gpus, named_gpus
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
 
 _PROBE = parse_model(
@@ -121,6 +122,10 @@ def cuda_problem(number: int = 0) -> str | None:
     return _try_cuda(number)
 
 
+_ON_HOST: Mapping[str, Callable[[str], Device]] = MappingProxyType({"cpu": on_cpu, "openvino": on_openvino})
+"""The devices that are not GPUs, each with what describes it."""
+
+
 def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_problem) -> Device:
     """Choose where to run.
 
@@ -130,12 +135,12 @@ def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_pr
         problem: Returns what keeps CUDA from working on a GPU; replaced in tests.
 
     Raises:
+        ValueError: There is no such device.
         DeviceError: CUDA or OpenVINO was asked for and does not work.
     """
-    if device == "cpu":
-        return on_cpu("--device cpu")
-    if device == "openvino":
-        return on_openvino("--device openvino")
+    check_device(str, device)
+    if device in _ON_HOST:
+        return _ON_HOST[device](f"--device {device}")
     number = next(iter(named_gpus(device)), 0)
     found = problem(number)
     if found is None:

@@ -4,17 +4,20 @@ import ctypes
 import re
 from collections.abc import Callable
 
+DEVICES = ("auto", "cpu", "openvino", "cuda")
+"""What a server can be asked to run on; cuda also with numbers, such as cuda:0,2."""
+
 
 def check_device(_type: object, device: str) -> None:
     """Check the value of `--device`, for cyclopts.
 
     Raises:
-        ValueError: It is neither auto, cpu, openvino, cuda nor cuda with distinct numbers.
+        ValueError: It is none of `DEVICES`, nor cuda with distinct numbers.
     """
-    match = re.fullmatch(r"auto|cpu|openvino|cuda(:\d{1,4}(,\d{1,4})*)?", device)
-    if match is None or len(set(named_gpus(device))) < len(named_gpus(device)):
+    numbered = re.fullmatch(r"cuda(:\d{1,4}(,\d{1,4})*)", device)
+    if not (numbered or device in DEVICES) or len(set(named_gpus(device))) < len(named_gpus(device)):
         raise ValueError(
-            f"a device must be auto, cpu, openvino, cuda or cuda:0,2 for some of the GPUs, was {device!r}"
+            f"a device must be {', '.join(DEVICES)} or cuda:0,2 for some of the GPUs, was {device!r}"
         )
 
 
