@@ -19,7 +19,7 @@ from polyhead_server.http.caller import BINARY, JSON_BYTES, Caller
 from polyhead_server.http.errors import OPEN_INFERENCE
 from polyhead_server.http.fields import Body, Described
 from polyhead_server.http.routes import INFERENCE, AnyCaller, Inferring, make_router
-from polyhead_server.http.tensors import InferBody, InferenceReply, read_request, write_reply
+from polyhead_server.http.tensors import NUMBERS_AT_ONCE, InferBody, InferenceReply, read_request, write_reply
 from polyhead_server.inference.reply import detach
 
 health_router = make_router(OPEN_INFERENCE)
@@ -223,13 +223,13 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         caller.held.add(request.size - caller.held.bytes)
         reply = await caller.infer(request, detach)
         del request  # before the reply is translated
-        written = write_reply(reply, is_binary)
-        cost, run = BYTES_PER_NUMBER * written.elements, caller.service.run
-        if written.is_long:
-            return in_pieces(written.json, run, work_bytes=cost)
-        if not written.raw:
-            return await caller.json(written.json, work_bytes=cost)
-        pieces = (await run(cost, b"".join, written.json), *written.raw)
+        json, elements, raw = write_reply(reply, is_binary)
+        cost, run = BYTES_PER_NUMBER * elements, caller.service.run
+        if not raw and elements > NUMBERS_AT_ONCE:  # not all of it is made before the first is sent
+            return in_pieces(json, run, work_bytes=cost)
+        if not raw:
+            return await caller.json(json, work_bytes=cost)
+        pieces = (await run(cost, b"".join, json), *raw)
         headers = {JSON_BYTES: str(len(pieces[0])), "content-length": str(sum(map(len, pieces)))}
         return in_pieces(iter(pieces), run, media_type=BINARY, headers=headers)
 

@@ -7,7 +7,6 @@ Shape letters: B batch, T tokens.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from polyhead_server.inference.parameters import read_input_parameters
 from polyhead_server.inference.reply import Content, InferReply, memory_of
 from polyhead_server.inference.wire import InferRequest, make_request
 
-_NUMBERS_AT_ONCE = 32_768
+NUMBERS_AT_ONCE = 32_768
 """Elements of a tensor that are written as text in one go: about a millisecond."""
 
 _ELEMENTS: Mapping[str, tuple[Set[type], str]] = {
@@ -286,29 +285,19 @@ def _check_elements(name: str, flat: Sequence[Any], kinds: Set[type], words: str
 # ---- Replies -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """A reply as it is sent."""
+def write_reply(
+    reply: InferReply, is_binary: IsBinary
+) -> tuple[Iterator[bytes], int, list[bytes | memoryview]]:
+    """Write a reply. Its binary tensors are copied only if they are not contiguous.
 
-    json: Iterator[bytes]
-    """The JSON, in pieces that are made as they are taken."""
-    elements: int
-    """Elements of tensors in it: what it costs."""
-    raw: Sequence[bytes | memoryview]
-    """The binary tensors that follow."""
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it is text of so many pieces that all of it is not made before the first is sent."""
-        return not self.raw and self.elements > _NUMBERS_AT_ONCE
-
-
-def write_reply(reply: InferReply, is_binary: IsBinary) -> Written:
-    """Return how to write a reply. Its binary tensors are copied only if they are not contiguous."""
+    Returns:
+        The JSON, in pieces that are made as they are taken; the elements of tensors in it, which is what it
+        costs; and the binary tensors that follow.
+    """
     tensors = list(zip(reply.outputs, reply.contents, strict=True))
     raw = [memory_of(content) for output, content in tensors if is_binary(output.spec.name)]
     elements = sum(math.prod(output.shape) for output, _ in tensors if not is_binary(output.spec.name))
-    return Written(json=_pieces(reply, is_binary), elements=elements, raw=raw)
+    return _pieces(reply, is_binary), elements, raw
 
 
 def _pieces(reply: InferReply, is_binary: IsBinary) -> Iterator[bytes]:
@@ -338,8 +327,8 @@ def _numbers(output: OutputLayout, content: Content) -> Iterator[bytes]:
         elements: Any = [text.decode() for text in strings]
     else:
         elements = content.reshape(-1)
-    for start in range(0, len(elements), _NUMBERS_AT_ONCE):
-        text = orjson.dumps(elements[start : start + _NUMBERS_AT_ONCE], option=orjson.OPT_SERIALIZE_NUMPY)
+    for start in range(0, len(elements), NUMBERS_AT_ONCE):
+        text = orjson.dumps(elements[start : start + NUMBERS_AT_ONCE], option=orjson.OPT_SERIALIZE_NUMPY)
         yield b"," * bool(start) + text[1:-1]
 
 

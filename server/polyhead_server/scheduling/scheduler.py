@@ -166,7 +166,7 @@ class Scheduler:
         """End work whose time to start or whose deadline has passed."""
         deadline = entry.work.deadline
         if self._queue.remove(entry) or self._has_expired(entry):
-            self._drop_late(entry)
+            self._drop(entry, Drop.TIMEOUT)
         elif deadline is not None and not entry.answer.done():  # it runs: only the deadline counts now
             entry.timer = self._loop.call_at(deadline, self._time_out, entry)
 
@@ -179,6 +179,9 @@ class Scheduler:
             self._count_drop(entry, Drop.CANCELLED)
 
     def _drop(self, entry: Entry, reason: Drop) -> None:
+        """End work without a result: what is too late to start may have passed its deadline, too."""
+        if reason is Drop.TIMEOUT and self._has_expired(entry):
+            reason = Drop.EXPIRED
         if not entry.answer.done():
             entry.answer.set_exception(dropped(reason))
             self._count_drop(entry, reason)
@@ -202,17 +205,12 @@ class Scheduler:
             if self._closed and isinstance(result, EngineError):
                 result = Drop.STOPPING
             for entry in entries:
-                if result is Drop.TIMEOUT:
-                    self._drop_late(entry)
-                elif isinstance(result, Drop):
+                if isinstance(result, Drop):
                     self._drop(entry, result)
                 elif not entry.answer.done():
                     entry.answer.set_exception(result)
         except Exception:  # a bug: the other callers must still get their answers
             answer_broken(entries, self.signature.name)
-
-    def _drop_late(self, entry: Entry) -> None:
-        self._drop(entry, Drop.EXPIRED if self._has_expired(entry) else Drop.TIMEOUT)
 
     def _has_expired(self, entry: Entry) -> bool:
         return entry.work.deadline is not None and self._loop.time() >= entry.work.deadline

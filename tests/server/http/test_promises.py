@@ -21,7 +21,6 @@ from tests.waiting import until
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
 from polyhead_server.http import server as http_server
-from polyhead_server.http.tensors import Written
 from polyhead_server.scheduling import Scheduler, Work
 
 INFER = "/v2/models/tiny/infer"
@@ -386,8 +385,7 @@ def test_a_reply_that_fails_on_the_way_is_cut_short_and_logged(
         yield b"{"
         raise ZeroDivisionError("a fault")
 
-    failing = Written(json=pieces(), elements=10**6, raw=())
-    monkeypatch.setattr("polyhead_server.http.oip.write_reply", lambda *_: failing)
+    monkeypatch.setattr("polyhead_server.http.oip.write_reply", lambda *_: (pieces(), 10**6, []))
 
     with pytest.raises(http.client.IncompleteRead):
         web.post(INFER, GOOD, {"x-request-id": "abc-8"})
