@@ -288,6 +288,18 @@ def test_tokens_of_a_class_that_the_vocabulary_lacks_are_not_added(tmp_path: Pat
     assert largest_token_id(json.loads(served.content)) < unigram_tokenizer().get_vocab_size()
 
 
+def test_a_token_that_camemberts_class_alone_knows_is_said(tmp_path: Path) -> None:
+    """And no more where a file names the additional tokens, as the page says."""
+    for named, agrees in ((None, False), (["<s>NOTUSED", "</s>NOTUSED"], True)):
+        config = {} if named is None else {"additional_special_tokens": named}
+        write(tmp_path, "camembert", camembert_tokenizer(), config)
+        added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
+        change(tmp_path, {"added_tokens": [each for each in added if each["content"] != "<unk>NOTUSED"]})
+
+        assert hold_to_transformers(tmp_path, "camembert") == agrees
+        assert all("<unk>NOTUSED" in said for said in served_tokenizer(tmp_path, "camembert").left_out)
+
+
 def test_dropout_is_off(tmp_path: Path) -> None:
     write(tmp_path, "roberta", bpe_tokenizer(), {"tokenizer_class": "PreTrainedTokenizerFast"})
     expected = ids_of(Tokenizer.from_file(str(tmp_path / "tokenizer.json")))

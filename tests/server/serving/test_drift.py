@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -182,20 +181,19 @@ def test_long_sums_and_narrow_rotations_keep_their_bits(tmp_path: Path, device: 
     config = EncoderConfig(d_model=6, heads=1, layers=1, rotary_base=100.0, pooling="weighted_mean")
     export_family(seeded(config, 3), "long", tmp_path)
     signature = signature_of(manifest_of(tmp_path, "long"), "fast")
-    x = np.random.default_rng(0).standard_normal((2, 2100, 6), np.float32)
-    lengths = np.array([2090, 5], np.int32)
-
-    found = defaultdict[int, list[Any]](list)
-    for engine in on_threads(tmp_path / "long" / "1" / "model.onnx", signature, device):
-        for rows, tokens in (([0, 1], 2100), ([0], 2090), ([1], 5)):
-            got = engine.run({"x": x[rows, :tokens], "lengths": lengths[rows]}, ["output", "pooled"])
-            for place, row in enumerate(rows):
-                found[row].append((got["pooled"][place], got["output"][place, : lengths[row]]))
-
-    for first, *others in found.values():
-        for other in others:
-            for one, same in zip(first, other, strict=True):
-                np.testing.assert_array_equal(one, same)
+    engines = on_threads(tmp_path / "long" / "1" / "model.onnx", signature, device)
+    for lengths in ([2090, 5], [*range(2, 60)]):
+        x = np.random.default_rng(0).standard_normal((len(lengths), max(lengths) + 1, 6), np.float32)
+        counts = np.array(lengths, np.int32)
+        together = [engine.run({"x": x, "lengths": counts}, ["output", "pooled"]) for engine in engines]
+        for row, length in enumerate(lengths):
+            own = {"x": x[row : row + 1, :length], "lengths": counts[row : row + 1]}
+            alone = [engine.run(own, ["output", "pooled"]) for engine in engines]
+            for result, at in ((together[1], row), (alone[0], 0), (alone[1], 0)):
+                np.testing.assert_array_equal(result["pooled"][at], together[0]["pooled"][row])
+                np.testing.assert_array_equal(
+                    result["output"][at, :length], together[0]["output"][row, :length]
+                )
 
 
 def test_an_output_that_company_changes_is_found(repository: Path) -> None:
