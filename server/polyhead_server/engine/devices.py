@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import onnxruntime as ort
@@ -122,10 +121,6 @@ def cuda_problem(number: int = 0) -> str | None:
     return _try_cuda(number)
 
 
-_ON_HOST: Mapping[str, Callable[[str], Device]] = MappingProxyType({"cpu": on_cpu, "openvino": on_openvino})
-"""The devices that are not GPUs, each with what describes it."""
-
-
 def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_problem) -> Device:
     """Choose where to run.
 
@@ -139,8 +134,9 @@ def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_pr
         DeviceError: CUDA or OpenVINO was asked for and does not work.
     """
     check_device(str, device)
-    if device in _ON_HOST:
-        return _ON_HOST[device](f"--device {device}")
+    on_host: Mapping[str, Callable[[str], Device]] = {"cpu": on_cpu, "openvino": on_openvino}
+    if device in on_host:
+        return on_host[device](f"--device {device}")
     number = next(iter(named_gpus(device)), 0)
     found = problem(number)
     if found is None:
