@@ -42,7 +42,8 @@ class Blocks:
         queries = _at_most(tokens, _QUERIES)
         width_of_keys = _at_most(tokens, _QUERIES + 2 * reach)
         lengths = lengths.clamp(min=1).to(torch.int64)
-        starts = torch.arange(0, tokens, queries)
+        # One more than there may be: an axis that had one block when it was traced would be taken for fixed.
+        starts = torch.arange(tokens // queries + 1) * queries
         sequences, numbers = (starts[None] < lengths[:, None]).nonzero().unbind(1)  # [G]
         first_query = numbers[:, None] * queries
         # Where a sequence begins, the block's keys do, too; not where it ends, which would move them with T.

@@ -79,3 +79,13 @@ def test_no_value_grows_with_the_square_of_tokens(config: EncoderConfig) -> None
         return max(int(each.size) for each in session.run(None, feeds))
 
     assert largest(2048) <= 2 * largest(1024)
+
+
+def test_the_axis_of_blocks_varies() -> None:
+    """A runtime may give a value of a fixed size the memory of another."""
+    config = EncoderConfig(d_model=8, heads=1, layers=1, feed_forward=8, local_window=4)
+    model = build_graph(Encoder(config).eval(), FastGraph(), pack=True)
+
+    shapes = [node.inputs[0].shape for node in model.graph if node.op_type == "NonZero" and node.inputs[0]]
+    (of_blocks,) = (shape for shape in shapes if shape is not None and len(shape) == 2)
+    assert not isinstance(of_blocks[1], int)
