@@ -21,13 +21,13 @@ from benchmarks.page import begun, finish, options
 from benchmarks.rounds import Condition, console, markdown_table, spell_number
 
 _PARTS = {
-    "families": ("Exports", 80),
+    "families": ("Exports", 95),
     "kinds": ("The machine, and where graphs are computed", 35),
-    "parity": ("Parity with PyTorch", 30),
+    "parity": ("Parity with PyTorch", 40),
     "shapes": ("New shapes", 15),
-    "lengths": ("Natural lengths, and attention", 95),
-    "outputs": ("Outputs of a server", 60),
-    "served": ("Served", 45),
+    "lengths": ("Natural lengths, and attention", 90),
+    "outputs": ("Outputs of a server", 50),
+    "served": ("Served", 35),
 }
 """The parts, each a module of `gpu`, in the order of their value, with their headings and their time limits
 in seconds: six minutes in all."""

@@ -10,7 +10,7 @@ import torch
 from benchmarks.encoders import export_missing
 from benchmarks.gpu.plan import Check, EncoderFamily
 
-_THREADS = 4
+_THREADS = 2
 """Of each export, of which several go side by side."""
 
 

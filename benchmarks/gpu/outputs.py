@@ -15,7 +15,7 @@ from polyhead_proto.drift import SENTENCES, change
 
 _TEXTS = [*SENTENCES[:3], SENTENCES[-1]]
 _IDS = [list(range(3, 20)), [7, 8]]
-_OF_HEADS = {"contacts": "contacts", "words": "sparse", "late": "token_vectors"}
+_OF_HEADS = {"contacts": "contacts", "sparse": "sparse", "maxsim": "token_vectors"}
 """What small families have beyond an output, by their names."""
 
 

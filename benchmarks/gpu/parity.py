@@ -13,11 +13,12 @@ def run(check: Check) -> None:
     """Compare every family but the largest, whose graphs are others' as well."""
     references: dict[str, Reference] = {}  # which keep what PyTorch gives
     for family in check.families:
-        if family.encoder.name == LONG or not family.folder.exists():
+        name = family.encoder.name
+        if name == LONG or not family.folder.exists():
             continue
         built = family.encoder.build()
         classes = () if built.tokenizer is None else token_classes(built.tokenizer.parts())
-        reference = references.setdefault(family.encoder.name, Reference(built.encoder))
+        reference = references.setdefault(name, Reference(built.encoder))
         for kind in kinds_of(built.encoder.config, family.graphs, token_classes=classes):
             file, opened = family.folder / kind.file, partial(_open, check, family)
             with check.attempt(f"{family}, {kind.file}"):

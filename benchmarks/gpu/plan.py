@@ -77,7 +77,7 @@ class EncoderFamily:
     encoder: BenchEncoder
     precision: Precision
     repository: Path
-    graphs: tuple[str, ...] = ("all",)
+    graphs: tuple[str, ...]
     """Beside the fast and the attention graph."""
 
     def __str__(self) -> str:
@@ -164,12 +164,12 @@ _small = partial(EncoderConfig, d_model=64, heads=4, layers=2, feed_forward=96, 
 _LATE = TokenVectors(dense=(Dense(width=16, bias=False),), skipped_ids=(4, 5), expansion_id=6)
 _OTHERS = {
     "contacts": _small(rotary_base=1e4, contacts=ContactHead(weights=(0.1,) * 8, bias=0.1, end_id=2)),
-    "words": _small(splade=Splade()),
-    "late": _small(token_vectors=_LATE),
-    "labels": _small(classifier=Classifier(labels=("a", "b", "c"), pooling="cls")),
-    "tags": _small(classifier=Classifier(labels=("a", "b", "c"), pooling=None)),
+    "sparse": _small(splade=Splade()),
+    "maxsim": _small(token_vectors=_LATE),
+    "pooled": _small(classifier=Classifier(labels=("a", "b", "c"), pooling="cls")),
+    "rows": _small(classifier=Classifier(labels=("a", "b", "c"), pooling=None)),
 }
-"""Small encoders for the kinds of graphs that texts have not."""
+"""Small encoders for the kinds of graphs that texts have not, by the kind; the last one labels tokens."""
 
 
 def families_of(device: Device, models: Path, *, tiny: bool) -> tuple[EncoderFamily, ...]:
@@ -177,7 +177,7 @@ def families_of(device: Device, models: Path, *, tiny: bool) -> tuple[EncoderFam
     texts, long, names = MINILM, BERT, list(_OTHERS)
     if tiny:
         texts = long = replace(TINY_TEXTS, config=replace(TINY_TEXTS.config, feed_forward=32))
-        names = ["late"]
+        names = ["maxsim"]
     precisions: tuple[Precision, ...] = ("fp32",) if device.host_memory else ("fp32", "fp16", "bf16")
     encoders = [replace(texts, name=TEXTS, config=replace(texts.config, head_mask_input=True))]
     encoders += [BenchEncoder(name=name, config=_OTHERS[name], tokens=8) for name in names]
@@ -185,9 +185,13 @@ def families_of(device: Device, models: Path, *, tiny: bool) -> tuple[EncoderFam
     return (
         EncoderFamily(encoder=large, precision=measured, repository=models / measured, graphs=()),
         *(
-            EncoderFamily(encoder=each, precision=precision, repository=models / f"{precision}{place}")
+            EncoderFamily(
+                encoder=each,
+                precision=precision,
+                repository=models / (f"{precision}-others" if each.name in _OTHERS else precision),
+                graphs=(each.name if each.name in _OTHERS else "all",),
+            )
             for precision in precisions
-            for place, some in {"": encoders[:1], "-others": encoders[1:]}.items()
-            for each in some
+            for each in encoders
         ),
     )

@@ -72,7 +72,7 @@ def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
     assert met["fp32: any output, from a CPU server's ≤ 0.0001"]
     assert met["calls that failed under any load ≤ 0"]
     assert {name.partition(":")[0] for name, holds in met.items() if holds is None} == {"fp16", "bf16"}
-    assert [family for family, _ in rows(page, "Exports")] == ["bert fp32", "minilm fp32", "late fp32"]
+    assert [family for family, _ in rows(page, "Exports")] == ["bert fp32", "minilm fp32", "maxsim fp32"]
     kinds = {graph for _, graph, *_ in rows(page, "The machine, and where graphs are computed")}
     assert kinds == {"model", "attention", "rows", "insight", "stream", "maxsim"}
     assert len(rows(page, "Natural lengths, and attention")) == 7
