@@ -111,7 +111,8 @@ def _run(part: str, chosen: Namespace) -> tuple[int, list[dict[str, Any]]]:
     try:
         with console.status("") as shown:
             while process.is_alive() and (seconds := time.monotonic() - began) < limit:
-                shown.update(f"{part}: {seconds:.0f} of {limit} s, {_count(results)} results")
+                count = results.read_text().count("\n")
+                shown.update(f"{part}: {seconds:.0f} of {limit} s, {count} results")
                 process.join(0.2)
         status = -signal.SIGKILL if process.exitcode is None else process.exitcode
     finally:
@@ -119,15 +120,11 @@ def _run(part: str, chosen: Namespace) -> tuple[int, list[dict[str, Any]]]:
             os.killpg(process.pid, signal.SIGKILL)
         process.join()
     if status:
-        printed = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        last = printed[-1] if printed else "it printed nothing"
+        last = (log.read_text(errors="replace").strip() or "it printed nothing").splitlines()[-1]
         _append(results, "problem", what=part, reason=f"it ended with status {status}: {last}"[:300])
-    console.print(f"{part}: {time.monotonic() - began:.0f} s, {_count(results)} results")
-    return status, [json.loads(line) for line in results.read_text().splitlines()]
-
-
-def _count(results: Path) -> int:
-    return results.read_text().count("\n")
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    console.print(f"{part}: {time.monotonic() - began:.0f} s, {len(rows)} results")
+    return status, rows
 
 
 def _run_part(part: str, chosen: Namespace, results: Path, log: Path) -> None:

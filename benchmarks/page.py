@@ -16,7 +16,6 @@ from polyhead_load.sweep.fingerprint import fingerprint
 
 _TINY_SECONDS = 0.1
 _MARKS = {True: "yes", False: "**no**", None: "not run"}
-_STYLES = {True: "green", False: "bold red", None: "dim"}
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
@@ -119,7 +118,7 @@ def finish(
     if conditions:
         table = Table("", "what must hold", "seen")
         for one in conditions:
-            table.add_row(_MARKS[one.holds].strip("*"), one.name, one.seen, style=_STYLES[one.holds])
+            table.add_row(_MARKS[one.holds].strip("*"), one.name, one.seen)
         console.print(table)
     console.print(f"{out}.json, .md")
     return 1 if not chosen.tiny and any(one.holds is False for one in conditions) else 0

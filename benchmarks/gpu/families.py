@@ -16,8 +16,7 @@ _THREADS = 2
 
 def run(check: Check) -> None:
     """Export the families that are missing, the largest first."""
-    processes = max(1, (os.cpu_count() or 1) // _THREADS)
-    with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 1) // _THREADS), get_context("forkserver")) as pool:
         for family, export in [(each, pool.submit(_export, each)) for each in check.families]:
             with check.attempt(f"export of {family}"):
                 check.row(family=str(family), seconds=export.result())

@@ -30,8 +30,9 @@ def run(check: Check) -> None:
         feeds = large.feeds(FAST, [8 if check.tiny else 128] * _MANY)
         loads.append((large, _MANY, 32, [infer_request(large.encoder.name, feeds, ["pooled"])]))
     free = _free(check)
-    flags = ["--device", check.device.name, "--max-queued-tokens", str(2**21)]
-    with polyhead(family.repository, flags) as server:
+    with polyhead(
+        family.repository, ["--device", check.device.name, "--max-queued-tokens", "2097152"]
+    ) as server:
         for number, (served, many, flying, requests) in enumerate(loads):
             with check.attempt(f"{flying} calls of {many}"):
                 send = partial(closed_loop, partial(unary_calls, server.address), requests)

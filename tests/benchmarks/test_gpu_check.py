@@ -1,9 +1,6 @@
 """The command as it is started, on the CPU with tiny encoders."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from tests.benchmarks.test_programs import start
 
 from benchmarks.gpu import bare
 from benchmarks.gpu.plan import families_of
@@ -19,20 +17,6 @@ from benchmarks.gpu_check import conditions_of
 from polyhead_export.kinds import KINDS, kinds_of
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_server.engine.devices import on_cuda
-
-ROOT = Path(__file__).parents[2]
-
-
-def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_check", *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -44,7 +28,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
-    done = check(tmp_path, "--parts", "lengths")
+    done = start(tmp_path, "benchmarks.gpu_check", "--parts", "lengths")
 
     assert done.returncode == 1
     said = " ".join(done.stdout.split())
@@ -54,8 +38,9 @@ def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_part_runs_on_the_cpu(tmp_path: Path) -> None:
-    done = check(tmp_path, "--device", "cpu", "--tiny")
+def test_every_part_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other take a busy machine's time
+    done = start(tmp_path, "benchmarks.gpu_check", "--device", "cpu", "--tiny")
 
     assert done.returncode == 0, done.stdout + done.stderr
     out = tmp_path / "build" / "bench"
@@ -130,7 +115,17 @@ def test_compiled_encoders_compute_the_same(pack: bool) -> None:
 def test_a_part_that_measures_nothing_has_failed(tmp_path: Path) -> None:
     (tmp_path / "models-gpu").write_text("not a folder")
     models = str(tmp_path / "models")
-    done = check(tmp_path, "--device", "cpu", "--tiny", "--parts", "families", "--models", models)
+    done = start(
+        tmp_path,
+        "benchmarks.gpu_check",
+        "--device",
+        "cpu",
+        "--tiny",
+        "--parts",
+        "families",
+        "--models",
+        models,
+    )
 
     assert done.returncode == 1
     assert "families did not: see" in " ".join(done.stdout.split())
