@@ -105,7 +105,7 @@ compare: $(VENV)/dev  ## Measure beside Triton and other engines; PARTS="peers n
 	$(BIN)/python -m benchmarks.compare $(if $(PARTS),--parts $(PARTS)) --rated-documents $(RATED) \
 		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)
 
-gpu-check: $(VENV)/dev  ## Measure the graphs on this machine's GPU; PARTS="parity speed" picks some
+gpu-check: $(VENV)/dev  ## Measure graphs and server on this machine's GPU; PARTS="shapes served" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
 
 soak: $(VENV)/dev  ## Half an hour of mixed load, crowds, large JSON and hostile connections; PARTS="crowds json" picks some

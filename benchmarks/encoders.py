@@ -7,7 +7,7 @@ Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
@@ -60,7 +60,8 @@ class BenchEncoder:
     def build(self) -> Built:
         """Return it ready for export, the same every time."""
         if self.checkpoint:
-            return from_checkpoint(self.checkpoint(), self.name).build()
+            masked = self.config.head_mask_input
+            return from_checkpoint(self.checkpoint(), self.name, head_mask=masked).build()
         torch.manual_seed(0)
         encoder = Encoder(self.config).eval()
         return Built(encoder=encoder, tokenizer=MINILM.build().tokenizer if self.tokenizer else None)
@@ -109,7 +110,13 @@ TINY_TEXTS = BenchEncoder(
 # ---- What is exported ----------------------------------------------------------------------------------
 
 
-def export_missing(encoders: Sequence[BenchEncoder], models: Path, *, precision: Precision = "fp32") -> None:
+def export_missing(
+    encoders: Sequence[BenchEncoder],
+    models: Path,
+    *,
+    precision: Precision = "fp32",
+    graphs: Collection[str] = (),
+) -> None:
     """Export the encoders that are not in the model repository yet."""
     for encoder in encoders:
         if not (models / encoder.name / "1" / "manifest.json").exists():
@@ -119,6 +126,7 @@ def export_missing(encoders: Sequence[BenchEncoder], models: Path, *, precision:
                 encoder.name,
                 models,
                 precision=precision,
+                graphs=graphs,
                 tokenizer=built.tokenizer,
                 left_out=built.left_out,
                 if_exists="replace",  # what an export that was ended has left, or one beside this has written
@@ -140,11 +148,7 @@ def sequences(encoder: BenchEncoder, lengths: Sequence[int]) -> list[NDArray[np.
 
 
 def request_bytes(
-    encoder: BenchEncoder,
-    lengths: Sequence[int],
-    *,
-    batch: int = 1,
-    attention: Sequence[int] = (),
+    encoder: BenchEncoder, lengths: Sequence[int], *, batch: int = 1, attention: Sequence[int] = ()
 ) -> list[bytes]:
     """Return requests that name the outputs they want, as polyhead's client does.
 

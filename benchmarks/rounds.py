@@ -156,7 +156,8 @@ class Condition:
     """A condition that a run must meet."""
 
     name: str
-    holds: bool
+    holds: bool | None
+    """None if nothing was measured that it could be judged by."""
     seen: str
 
 

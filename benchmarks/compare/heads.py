@@ -22,7 +22,7 @@ from rich.progress import track
 from torch import Tensor
 
 from benchmarks.encoders import BenchEncoder, export_missing
-from benchmarks.gpu.speed import attend_sdpa
+from benchmarks.gpu.pytorch import attend_sdpa
 from benchmarks.graph import open_graph
 from benchmarks.page import finish
 from benchmarks.rounds import console, markdown_table, ratio_of, time_in_turn

@@ -37,10 +37,7 @@ SERVED: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 """The precision of the family, and flags of the server."""
 
-_LEAST_COSINE = {
-    "bf16": 0.999,
-    "int8": 0.97,
-}
+_LEAST_COSINE = {"bf16": 0.999, "int8": 0.97}
 """By what names hold: the first one counts."""
 _LEAST_COSINE_FP32 = 0.9999
 _ONE_TEXT = ["A sentence."]

@@ -113,11 +113,7 @@ def _sentence_transformers(model: EngineModel, _lanes: int, threads: int) -> Emb
         options.intra_op_num_threads = threads
         made = {"provider": "CPUExecutionProvider", "session_options": options}
     encoder = SentenceTransformer(
-        model.path,
-        device="cpu",
-        backend=backend,
-        model_kwargs=made,
-        local_files_only=True,
+        model.path, device="cpu", backend=backend, model_kwargs=made, local_files_only=True
     )
 
     def embed(texts: Sequences, plan: BatchPlan) -> Vectors:

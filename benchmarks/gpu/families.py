@@ -1,61 +1,30 @@
-"""The encoders of a check, exported once, each to its own model repository."""
+"""The encoders of a check, exported once."""
 
+import os
 import time
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
-import numpy as np
-import onnxruntime as ort
-from numpy.typing import NDArray
+import torch
 
 from benchmarks.encoders import export_missing
-from benchmarks.gpu.device import TimedDevice
 from benchmarks.gpu.plan import Check, EncoderFamily
-from benchmarks.rounds import spell_number
-from polyhead_model import Encoder, EncoderConfig
 
-FAST, ATTENTION = GRAPHS = ("model", "attention")
+_THREADS = 2
+"""Of each export, of which several go side by side."""
 
 
 def run(check: Check) -> None:
-    """Export the families that are missing."""
-    for family in check.plan.families:
-        with check.attempt(f"export of {family.key}"):
-            start = time.monotonic()
-            export_missing([family.encoder], check.models / family.key, precision=family.precision)
-            seconds = spell_number(time.monotonic() - start)
-            check.write("row", cells={"family": family.key, "seconds": seconds})
+    """Export the families that are missing, the largest first."""
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 1) // _THREADS), get_context("forkserver")) as pool:
+        for family, export in [(each, pool.submit(_export, each)) for each in check.families]:
+            with check.attempt(f"export of {family}"):
+                check.row(family=str(family), seconds=export.result())
 
 
-def build(family: EncoderFamily) -> Encoder:
-    """Return the encoder in fp32 on the CPU, the same every time."""
-    return family.encoder.build().encoder.eval()
-
-
-def open_graph(device: TimedDevice, family: EncoderFamily, models: Path, graph: str) -> ort.InferenceSession:
-    """Open a session of one of `GRAPHS` on the device.
-
-    Raises:
-        RuntimeError: onnxruntime chose another provider.
-    """
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    path = family.encoder.graph(models / family.key).with_name(f"{graph}.onnx")
-    session = ort.InferenceSession(str(path), options, providers=device.providers)
-    session.disable_fallback()
-    wanted = device.providers[0] if device.kind == "cpu" else device.providers[0][0]
-    if session.get_providers()[0] != wanted:
-        raise RuntimeError(
-            f"{path.name} must run on {wanted}, onnxruntime chose {session.get_providers()[0]}"
-        )
-    return session
-
-
-def feeds_of(config: EncoderConfig, lengths: list[int], *, seed: int) -> dict[str, NDArray[np.generic]]:
-    """Return random token ids, padded to [B, T], and their lengths."""
-    random = np.random.default_rng(seed)
-    shape = (len(lengths), max(lengths))
-    feeds: dict[str, NDArray[np.generic]] = {"input_ids": random.integers(config.vocabulary or 1, size=shape)}
-    if config.types:
-        feeds["token_type_ids"] = np.zeros(shape, np.int64)
-    return feeds | {"lengths": np.array(lengths, np.int32)}
+def _export(family: EncoderFamily) -> float:
+    """Export a family, if it is not there; return how long that took."""
+    torch.set_num_threads(_THREADS)
+    start = time.monotonic()
+    export_missing([family.encoder], family.repository, precision=family.precision, graphs=family.graphs)
+    return time.monotonic() - start

@@ -1,96 +1,54 @@
-"""`polyhead serve` under load, against onnxruntime in process at its best batch size."""
+"""Texts and lists of them, served by one worker, and the memory that it takes."""
 
 import asyncio
-import os
-from collections.abc import Mapping
 from functools import partial
 
-import numpy as np
-import onnxruntime as ort
+import torch
 
-from benchmarks.contenders import Contender, polyhead
-from benchmarks.encoders import infer_request
+from benchmarks.contenders import polyhead
+from benchmarks.encoders import infer_request, text_request
 from benchmarks.generator import closed_loop, unary_calls
-from benchmarks.gpu.families import FAST, feeds_of, open_graph
-from benchmarks.gpu.machine import loaded_libraries
-from benchmarks.gpu.plan import Check, EncoderFamily
-from benchmarks.rounds import spell_number
+from benchmarks.gpu.plan import FAST, LONG, TEXTS, Check
+from benchmarks.sentences import natural_texts
+from polyhead_load.sweep.server import memory_of
 
-_REQUESTS = 16
-"""Different requests."""
-_LEAST_SHARE = 0.9
+_LOADS = ((1, 256), (1, 256), (1, 1), (1, 8), (32, 64), (128, 32))
+"""Texts of a call, and calls in flight; the first ones meet a server that has just become ready."""
+_MANY = 8
+"""Sequences of a call to the larger family."""
 
 
 def run(check: Check) -> None:
-    """Measure onnxruntime in process, then servers."""
-    plan, family = check.plan, check.plan.timed[0]
-    session = open_graph(check.device, family, check.models, FAST)
-    limits: dict[int, float] = {}
-    for batch in plan.batches:
-        with check.attempt(f"onnxruntime in process, B = {batch}"):
-            limits[batch] = _rate(check, session, batch)
-    spelt = ", ".join(f"{spell_number(rate)} at B = {batch}" for batch, rate in limits.items())
-    check.write("line", text=f"onnxruntime in process, sequences/s: {spelt}.")
-    rates: list[float] = []
-    lengths = [max(1, plan.served_tokens - 3), 1, max(1, plan.served_tokens // 2)]
-    (expected,) = session.run(["pooled"], feeds_of(family.encoder.config, lengths, seed=11))
-    question = _request(family, lengths, seed=11)
-    del session  # free its memory for the servers
-    folders = {str(path.parent) for path in loaded_libraries() if not path.name.startswith("libcuda.so")}
-    libraries = os.pathsep.join([*sorted(folders), os.environ.get("LD_LIBRARY_PATH", "")])
-    for workers in plan.workers:
-        flags = ["--device", check.device.kind, "--workers", str(workers)]
-        flags += ["--max-queued-tokens", str(2**20)]
-        with (
-            check.attempt(f"{workers} workers"),
-            polyhead(
-                check.models / family.key,
-                flags,
-                workers=workers,
-                environment={"LD_LIBRARY_PATH": libraries},
-            ) as server,
-        ):
-            (reply,) = asyncio.run(server.answers([question]))
-            pooled = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(expected.shape)
-            difference = float(np.abs(pooled - expected).max())
-            cells = {"workers": str(workers), "difference": spell_number(difference)}
-            for batch in (1, 8):
-                rates.append(_load(check, server, batch, cells))
-    if limits and rates:
-        share = max(rates) / max(limits.values())
-        name = "served ≥ 0.9 × onnxruntime in process, without errors"
-        check.judge(name, share >= _LEAST_SHARE, spell_number(share))
+    """Send at full speed."""
+    family, large = check.family(TEXTS), check.family(LONG)
+    texts = natural_texts(128 if check.tiny else 512)
+    loads = []
+    for many, flying in _LOADS:
+        lists = [texts[start : start + many] for start in range(0, len(texts), many)]
+        loads.append((family, many, flying, [text_request(family.encoder.name, each) for each in lists]))
+    if large.folder.exists():
+        feeds = large.feeds(FAST, [8 if check.tiny else 128] * _MANY)
+        loads.append((large, _MANY, 32, [infer_request(large.encoder.name, feeds, ["pooled"])]))
+    free = _free(check)
+    with polyhead(
+        family.repository, ["--device", check.device.name, "--max-queued-tokens", "2097152"]
+    ) as server:
+        for number, (served, many, flying, requests) in enumerate(loads):
+            with check.attempt(f"{flying} calls of {many}"):
+                send = partial(closed_loop, partial(unary_calls, server.address), requests)
+                seconds = check.seconds / 2 if number else min(1.0, check.seconds)
+                sample = asyncio.run(send(in_flight=flying, seconds=seconds)).sample(many)
+                cells = {"sequences/s": sample.rate, "p50 ms": sample.p50_ms, "p99 ms": sample.p99_ms}
+                cells |= {
+                    "server's MB": memory_of(server.process) / 1e6,
+                    "GPU's MB": (free - _free(check)) / 1e6,
+                }
+                check.row(family=str(served), a_call=many, in_flight=flying, **cells)
+                if number == 0:
+                    check.judge("served", sample.rate)
+                check.judge("errors", sample.errors)
 
 
-def _request(family: EncoderFamily, lengths: list[int], *, seed: int) -> bytes:
-    """Return a request for the pooled vectors of random sequences."""
-    return infer_request(family.encoder.name, feeds_of(family.encoder.config, lengths, seed=seed), ["pooled"])
-
-
-def _rate(check: Check, session: ort.InferenceSession, batch: int) -> float:
-    """Return the sequences per second of a session."""
-    feeds = feeds_of(check.plan.timed[0].encoder.config, [check.plan.served_tokens] * batch, seed=batch)
-    call = partial(session.run, ["pooled"], feeds)
-    samples = check.device.compare({"run": call}, sample_ms=1e3 * check.seconds / 4, rounds=1)
-    return 1e3 * batch / samples["run"][0]
-
-
-def _load(check: Check, server: Contender, batch: int, cells: Mapping[str, str]) -> float:
-    """Keep requests in flight; return the sequences per second, 0 with errors."""
-    plan, in_flight = check.plan, max(1, check.plan.in_flight // batch)
-    requests = [_request(plan.timed[0], [plan.served_tokens] * batch, seed=seed) for seed in range(_REQUESTS)]
-    send = partial(closed_loop, partial(unary_calls, server.address), requests, in_flight=in_flight)
-    sample = server.load(send, check.seconds, batch)
-    check.write(
-        "row",
-        cells={
-            **cells,
-            "B of a call": batch,
-            "in flight": in_flight,
-            "sequences/s": spell_number(sample.rate),
-            "p50 / p99 ms": f"{spell_number(sample.p50_ms)} / {spell_number(sample.p99_ms)}",
-            "errors": sample.errors,
-            "caller's cores": spell_number(sample.client_cores),
-        },
-    )
-    return 0.0 if sample.errors else sample.rate
+def _free(check: Check) -> int:
+    """Return the bytes of the GPU that no process has."""
+    return torch.cuda.mem_get_info()[0] if not check.device.host_memory else 0

@@ -193,12 +193,7 @@ async def _attacked(server: Contender, address: str, encoder: BenchEncoder, **op
     text = text_request(encoder.name, ["A cat sat on the mat."])
     async with channel_to(address) as channel:
         await warm_up(unary(channel), [text] * 8)
-        return await attack(
-            address,
-            lambda: unary(channel)(text, timeout=30),
-            server.process,
-            **options,
-        )
+        return await attack(address, lambda: unary(channel)(text, timeout=30), server.process, **options)
 
 
 def haproxy() -> str | None:

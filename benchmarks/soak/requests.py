@@ -36,9 +36,7 @@ ENCODERS = SoakEncoders(
     small=benches.ENCODERS[0],
     deep=benches.ENCODERS[1],
     abandoned=BenchEncoder(
-        name="soak-abandoned",
-        config=_two_layers(d_model=384, heads=12, feed_forward=1536),
-        tokens=64,
+        name="soak-abandoned", config=_two_layers(d_model=384, heads=12, feed_forward=1536), tokens=64
     ),
     crowded=replace(benches.MINILM, tokens=128),
     texts=benches.MINILM,

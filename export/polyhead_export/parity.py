@@ -1,11 +1,11 @@
 """Compare exported graphs with PyTorch, at sizes that the exporter has not seen and with ragged lengths."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +26,8 @@ from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto.tensors import TensorSpec
 
 Array = NDArray[Any]
+Run: TypeAlias = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Array]]
+"""Runs a graph: names of outputs and the inputs in, the outputs out."""
 
 RANDOM_INPUTS = "random inputs"
 """What `Drift.inputs` says where there are no sentences."""
@@ -154,13 +156,21 @@ class Reference:
         self._norm_maps = norm_maps_of(encoder, compact=False)
         self._passes: dict[tuple[int, bool], list[ForwardPass]] = {}
 
-    def compare(self, file: Path, kind: GraphKind, model: ir.Model | None) -> dict[str, Closeness]:
+    def compare(
+        self,
+        file: Path,
+        kind: GraphKind,
+        model: ir.Model | None,
+        *,
+        opened: Callable[[Path], Run] = lambda file: open_session(file).run,
+    ) -> dict[str, Closeness]:
         """Compare a graph with PyTorch, over all `compared_sizes`.
 
         Args:
             file: The graph, for onnxruntime.
             kind: The graph's kind.
             model: The graph, to be evaluated in float64; None if its own rounding is what counts.
+            opened: Opens the graph where it is to run; by default on the CPU.
 
         Raises:
             ParityError: An output does not have the shape of PyTorch's, or a node indexes outside its inputs.
@@ -176,9 +186,9 @@ class Reference:
                         f"{kind.file}: every node must index within its inputs, but {error}"
                     ) from error
                 self._add(wiring, outputs, exact, kind)
-        session = open_session(file)
+        run = opened(file)
         for feeds, (exact, *rounded) in self._samples(kind, _ARITHMETICS):
-            outputs = dict(zip(names, session.run(names, feeds), strict=True))
+            outputs = dict(zip(names, run(names, feeds), strict=True))
             self._add(graph, outputs, exact, kind)
             for each in rounded:
                 self._add(pytorch, each.outputs, exact, kind)

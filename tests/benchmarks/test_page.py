@@ -9,6 +9,7 @@ from benchmarks.rounds import Condition
 
 HELD = Condition(name="fast", holds=True, seen="1 ms")
 MISSED = Condition(name="small", holds=False, seen="9 MiB")
+NOT_RUN = Condition(name="right", holds=None, seen="")
 
 
 def chosen(out: Path, *flags: str) -> Namespace:
@@ -18,9 +19,16 @@ def chosen(out: Path, *flags: str) -> Namespace:
 def test_a_result_is_written_and_its_conditions_are_the_status(tmp_path: Path) -> None:
     run = chosen(tmp_path)
 
-    assert finish(run, "it", "make it", "It", [], conditions=[HELD], facts={}) == 0
+    assert finish(run, "it", "make it", "It", [], conditions=[HELD, NOT_RUN], facts={}) == 0
     assert finish(
-        run, "it", "make it", "It", ["the end"], conditions=[HELD, MISSED], intro=["Why."], facts={"n": 1}
+        run,
+        "it",
+        "make it",
+        "It",
+        ["the end"],
+        conditions=[HELD, MISSED, NOT_RUN],
+        intro=["Why."],
+        facts={"n": 1},
     )
 
     written = json.loads((tmp_path / "it.json").read_text())
@@ -40,6 +48,7 @@ def test_a_result_is_written_and_its_conditions_are_the_status(tmp_path: Path) -
         "|---|---|---|",
         "| fast | yes | 1 ms |",
         "| small | **no** | 9 MiB |",
+        "| right | not run |  |",
         "",
         "the end",
     ]
