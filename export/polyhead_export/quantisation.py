@@ -103,12 +103,16 @@ def check_products(model: ir.Model, encoder: Encoder, file: str) -> None:
 def products(model: ir.Model) -> list[ir.Node]:
     """Return the products of the vectors of tokens, [B, T, X], with a constant matrix.
 
-    Those of pooled vectors, [B, X], stay in fp32: they cost little, and everything passes through them.
+    Those with a matrix of ones are sums (`polyhead_model.sums`), and stay in fp32. So do those of pooled
+    vectors, [B, X]: they cost little, and everything passes through them.
     """
     return [
         node
         for node in model.graph
-        if node.op_type == "MatMul" and _rank(_input(node, 0)) == 3 and _is_matrix(_input(node, 1))
+        if node.op_type == "MatMul"
+        and _rank(_input(node, 0)) == 3
+        and _is_matrix(matrix := _input(node, 1))
+        and not (matrix_of(matrix) == 1).all()
     ]
 
 

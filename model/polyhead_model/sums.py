@@ -34,11 +34,12 @@ def sum_tokens(x: Tensor, weights: Tensor, longest: int | None = None) -> Tensor
     """
     if longest is None or longest > _AT_ONCE:
         batch, tokens = weights.shape
-        blocks = (tokens + _BLOCK - 1) // _BLOCK
+        # At least two: an axis that had one block when it was traced would be taken for fixed.
+        blocks = tokens // _BLOCK + 2
         position = torch.arange(blocks * _BLOCK, device=x.device)
         at = position.clamp(max=tokens - 1)
         weights = torch.where(position < tokens, weights.index_select(1, at), 0.0)
-        # Blocks as sequences: a tracer may take an axis that has size 1 while it traces for one to broadcast.
+        # Blocks as sequences.
         weights = weights.reshape(batch * blocks, _BLOCK)
         x = _product(x.index_select(1, at).reshape(batch * blocks, _BLOCK, x.shape[2]), weights)
         x = x.reshape(batch, blocks, x.shape[1])

@@ -430,7 +430,7 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
     monkeypatch.setattr("polyhead_client.deadline.time", clock)
-    monkeypatch.setattr("polyhead_client.operations.Sleep", pause)
+    monkeypatch.setattr("polyhead_client.server_operations.Sleep", pause)
 
 
 Connect = Callable[..., Client]

@@ -182,7 +182,7 @@ def test_all_calls_of_an_operation_share_its_timeout(judge: FakeServer, call: st
     with Client(judge.target, timeout=10_000) as client:
         getattr(client, call)(texts=["a b"], model="words", timeout=1000, **arguments)
 
-    assert [seconds <= 1000 for seconds in left] == [True, True]
+    assert [seconds < 2000 for seconds in left] == [True, True]  # gRPC rounds up; the client's own is 10,000
 
 
 def weight_of(client: Client, text: str, query: int, other: int) -> float:

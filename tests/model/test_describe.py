@@ -73,7 +73,10 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
         FlopCounterMode(display=False) as counter,
         MatrixProducts() as products,  # type: ignore[no-untyped-call]
     ):
-        patch.setattr("polyhead_model.pooling.sum_tokens", lambda x, weights: (x * weights[..., None]).sum(1))
+        patch.setattr(
+            "polyhead_model.pooling.sum_tokens",
+            lambda x, weights, _longest=None: (x * weights[..., None]).sum(1),
+        )
         result = run(encoder, batch, tokens, memory)
     length = None if config.cross_attention is None else memory
     numbers = summary("any", config, batch, tokens, length)
