@@ -70,7 +70,7 @@ class TensorSpec:
     def from_json(
         cls, described: Mapping[str, Any], *, name: str, datatype: str, shape: Sequence[int]
     ) -> "TensorSpec":
-        """Read what `to_json` returned for metadata, which has the rest apart.
+        """Read what `to_json` returned for metadata, which has the rest apart. A name stands for its role.
 
         Raises:
             ValueError, TypeError: It is anything else.
@@ -80,7 +80,9 @@ class TensorSpec:
             name=name,
             datatype=datatype,
             shape=tuple(shape),
-            **given | {key: _READ[key](value) for key, value in given.items() if key in _READ},
+            **{"role": name}
+            | given
+            | {key: _READ[key](value) for key, value in given.items() if key in _READ},
         )
 
     def to_json(self) -> dict[str, Any]:
