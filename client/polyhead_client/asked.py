@@ -34,6 +34,11 @@ ARGUMENTS: Mapping[str, Read] = MappingProxyType(
 )
 """What reads each of the arguments that choose outputs, or select from them."""
 
+_TAKERS = {
+    option: [each for each in DECLARED.values() if option in each.options]
+    for option in sorted({option for each in DECLARED.values() for option in each.options})
+}
+"""The outputs that each option goes with."""
 
 _INPUTS = frozenset(each.keyword for each in DECLARED.values() if each.read is read_given)
 """The arguments whose values are inputs."""
@@ -69,8 +74,9 @@ class Asked:
         if not arguments.get("output", True):
             read["output"] = False
         asked = cls(given={name: value for name, value in read.items() if value is not None}, text=text)
-        for name in sorted({name for each in DECLARED.values() for name in each.options}):
-            asked._check_use(name)
+        for option, takers in _TAKERS.items():
+            if option in asked.given and not any(each.absent for each in takers):  # `select` checks those
+                asked._check_use(option, takers)
         return asked
 
     @cached_property
@@ -111,13 +117,10 @@ class Asked:
         value = self.given.get(output.keyword)
         return output.role in value if isinstance(value, frozenset) else bool(value)
 
-    def _check_use(self, name: str) -> None:
+    def _check_use(self, option: str, takers: list[Output]) -> None:
         """Reject an option if nothing is asked for that it goes with."""
-        takers = [each for each in DECLARED.values() if name in each.options]
-        if name not in self.given or any(each.absent for each in takers):
-            return
-        if name == LAYERS and "attention" in self.given:  # whose layers value norms are of
+        if option == LAYERS and "attention" in self.given:  # whose layers value norms are of
             takers = [each for each in takers if each.layers_from == LAYERS]
         if not any(each.role in self.roles for each in takers):
             keywords = " or ".join(dict.fromkeys(each.keyword for each in takers))
-            raise InvalidRequest(f"{name} goes with {keywords}, which was not asked for")
+            raise InvalidRequest(f"{option} goes with {keywords}, which was not asked for")

@@ -7,7 +7,7 @@ trimmed again. Batching, padding, trimming, selection, sizes and metadata all fo
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -75,7 +75,7 @@ class TensorSpec:
         Raises:
             ValueError, TypeError: It is anything else.
         """
-        given = {key: described[key] for key in _DESCRIBED if described.get(key) is not None}
+        given = {key: described[key] for key in _DEFAULTS if described.get(key) is not None}
         return cls(
             name=name,
             datatype=datatype,
@@ -87,7 +87,7 @@ class TensorSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return what there is to say beside name, datatype and shape."""
-        return {key: value for key in _DESCRIBED if (value := getattr(self, key)) != _DEFAULTS[key]}
+        return {key: value for key, usual in _DEFAULTS.items() if (value := getattr(self, key)) != usual}
 
     def with_sizes(self, sizes: Mapping[str, int]) -> "TensorSpec":
         """Return it with sizes by letter in place of letters: its shape, fill and bound."""
@@ -202,8 +202,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "unit": bool,
     "matryoshka": _numbers,
 }
-_DESCRIBED = (
-    *("axes", "role", "fill", "broadcasts", "below", "range", "layer", "layers", "heads", "labels"),
-    *("scores", "activation", "unit", "matryoshka"),
-)
-_DEFAULTS = {name: getattr(TensorSpec, name) for name in _DESCRIBED}
+_DEFAULTS = {
+    each.name: each.default
+    for each in fields(TensorSpec)
+    if each.name not in {"name", "datatype", "shape", "optional"}  # which metadata says apart
+}
