@@ -1,7 +1,8 @@
 """Check and build the request of an `encode`."""
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 
 from google.protobuf.message import EncodeError, Message
 
@@ -9,7 +10,6 @@ from polyhead_client.errors import InvalidRequest, TooLarge
 from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.requested import RequestedOutputs
-from polyhead_client.tensors import InputTensor
 from polyhead_proto import messages as pb
 from polyhead_proto.names import (
     HEAD_MASK,
@@ -45,8 +45,11 @@ class EncodeTemplate:
     """Whether to truncate texts that are too long."""
     prompt_name: str | None
     """The prompt to put before texts; None means the model's default, empty none."""
-    headers: dict[Hashable, bytes] = field(default_factory=dict)
-    """What requests begin with, by the forms of their inputs."""
+
+    @cached_property
+    def header(self) -> Callable[..., bytes]:
+        """Returns all of a request but the contents of its inputs; see `_header`."""
+        return lru_cache(_MOST_HEADERS)(partial(_header, self))
 
 
 def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> bytes:
@@ -61,11 +64,7 @@ def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> byt
         TooLarge: The request exceeds the server's limit.
     """
     info, tensors = template.info, batch.tensors
-    form = (parts, *[(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors])
-    if (header := template.headers.get(form)) is None:
-        if len(template.headers) >= _MOST_HEADERS:
-            template.headers.clear()
-        header = template.headers[form] = serialise(_header(template, tensors, parts=parts))
+    header = template.header(parts, *[(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors])
     # What protobuf would write, which copies each tensor three times.
     pieces: list[bytes | memoryview] = [header]
     for tensor in tensors:
@@ -78,8 +77,8 @@ def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> byt
     return b"".join(pieces)
 
 
-def _header(template: EncodeTemplate, tensors: Sequence[InputTensor], *, parts: bool) -> pb.ModelInferRequest:
-    """Return all of a request but the contents of its inputs."""
+def _header(template: EncodeTemplate, parts: bool, *inputs: tuple[str, str, Sequence[int]]) -> bytes:
+    """Return all of a request but the contents of its inputs, given their names, datatypes and shapes."""
     parameters = {
         name: pb.InferParameter(bool_param=True)
         for name, wanted in ((TRUNCATE, template.truncate), (PARTS, parts))
@@ -87,15 +86,13 @@ def _header(template: EncodeTemplate, tensors: Sequence[InputTensor], *, parts: 
     }
     if template.prompt_name is not None:
         parameters[PROMPT_NAME] = pb.InferParameter(string_param=template.prompt_name)
-    return pb.ModelInferRequest(
+    message = pb.ModelInferRequest(
         model_name=template.info.name,
         model_version=template.version,
         parameters=parameters,
         inputs=[
-            pb.ModelInferRequest.InferInputTensor(
-                name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
-            )
-            for tensor in tensors
+            pb.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+            for name, datatype, shape in inputs
         ],
         outputs=[
             pb.ModelInferRequest.InferRequestedOutputTensor(
@@ -110,6 +107,7 @@ def _header(template: EncodeTemplate, tensors: Sequence[InputTensor], *, parts: 
             for output in template.requested.outputs
         ],
     )
+    return serialise(message)
 
 
 def reply_bytes(
