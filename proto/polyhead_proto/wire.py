@@ -68,12 +68,15 @@ def split(message: bytes | memoryview, *numbers: int) -> tuple[bytes, list[list[
             than `MOST_FIELDS` fields.
     """
     view, size = memoryview(message), len(message)
-    taken: dict[int, list[memoryview]] = {number: [] for number in numbers}
+    fields = _fields(message, 0, MOST_FIELDS)
+    if fields and (end := fields[-1][3]) < size:
+        raise DecodeError(f"at most {MOST_FIELDS} fields are read, which end at byte {end} of {size}")
+    taken: dict[int, list[memoryview]] = {}
+    for number in numbers:
+        taken[number] = []
     rest: list[memoryview] = []
     kept = 0  # consecutive fields that stay are copied as one
-    for count, (number, start, content, end) in enumerate(_walk(message)):
-        if count == MOST_FIELDS:
-            raise DecodeError(f"at most {MOST_FIELDS} fields are read, which end at byte {start} of {size}")
+    for number, start, content, end in fields:
         if content >= 0 and number in taken:
             taken[number].append(view[content:end])
             rest.append(view[kept:start])
@@ -88,14 +91,25 @@ def fields_of(message: memoryview) -> Iterator[tuple[int, memoryview | None]]:
     Raises:
         DecodeError: The bytes are not a message, or one with groups.
     """
-    for number, _, content, end in _walk(message):
-        yield number, None if content < 0 else message[content:end]
+    position = 0
+    while position < len(message):
+        fields = _fields(message, position, MOST_FIELDS)
+        for number, _, content, end in fields:
+            yield number, None if content < 0 else message[content:end]
+        position = fields[-1][3]
 
 
-def _walk(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield of each field its number, start, start of its content (-1 unless it has a size), and end."""
-    position, size = 0, len(message)
-    while position < size:
+def _fields(message: bytes | memoryview, position: int, most: int) -> list[tuple[int, int, int, int]]:
+    """Return of each field its number, start, start of its content (-1 unless it has a size), and end.
+
+    Args:
+        message: The message's bytes.
+        position: Where the first field begins.
+        most: How many fields to return.
+    """
+    fields: list[tuple[int, int, int, int]] = []
+    size = len(message)
+    while position < size and len(fields) < most:
         start, sized = position, -1
         tag, content = message[start], start + 1
         if tag >= 0x80:
@@ -117,7 +131,8 @@ def _walk(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
             raise DecodeError(f"the field at byte {start} has number {tag >> 3}, must have 1 to {2**29 - 1}")
         if position > size:
             raise DecodeError(f"the field at byte {start} ends at byte {position} of {size}")
-        yield tag >> 3, start, sized, position
+        fields.append((tag >> 3, start, sized, position))
+    return fields
 
 
 def write_varint(value: int) -> bytes:

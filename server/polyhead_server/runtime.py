@@ -13,10 +13,10 @@ from typing import TypeVar
 from polyhead_proto import RPCS
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.devices import choose_device, in_precision
-from polyhead_server.errors import RequestError, StalledError, StartError
+from polyhead_server.errors import StalledError, StartError
 from polyhead_server.inference.inference import Inference
 from polyhead_server.inference.reply import InferReply, write_reply
-from polyhead_server.inference.wire import LARGE, InferRequest, parse_small, split_infer
+from polyhead_server.inference.wire import LARGE, InferRequest, parse_small
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Statistics
 from polyhead_server.repository.scanning import Scan
@@ -198,7 +198,7 @@ class Runtime:
         """
         with self.lifecycle.accept(), self.budget.reserve(len(request)) as held:
             reply = await self._inference.answer(
-                self._split(request), write_reply, deadline=self.deadline(deadline), held=held
+                request, write_reply, deadline=self.deadline(deadline), held=held
             )
             if until_sent is not None and len(reply) >= LARGE:  # a smaller one is gone when gRPC has it
                 held.keep(until_sent)
@@ -231,7 +231,7 @@ class Runtime:
             try:
                 await send(
                     await self._inference.answer(
-                        self._split(request), write, deadline=self.deadline(deadline), held=held, send=send
+                        request, write, deadline=self.deadline(deadline), held=held, send=send
                     )
                 )
             except StalledError as error:
@@ -264,14 +264,6 @@ class Runtime:
         with self.lifecycle.accept():
             held.arrived()
             return await self._inference.answer(request, keep, deadline=self.deadline(deadline), held=held)
-
-    def _split(self, request: bytes) -> InferRequest:
-        """Split a message; count one that is none."""
-        try:
-            return split_infer(request)
-        except RequestError as error:
-            self.registry.unattributed.failed(total_ns=0, error=error)
-            raise
 
     async def call(self, procedure: str, request: bytes) -> bytes:
         """Answer a request to any other unary procedure of the service.

@@ -6,6 +6,7 @@ A field's docstring is the help text of its flag.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -283,7 +284,7 @@ class Settings:
         """By task: the family of calls that name none."""
         return dict(given.split("=", 1) for given in self.default)
 
-    @property
+    @cached_property
     def max_text_bytes(self) -> int:
         """The most text in one request, all its elements together."""
         return _TEXT_BYTES_PER_TOKEN * self.max_request_tokens

@@ -8,7 +8,7 @@ from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
 from polyhead_server.repository.manifest import Manifest, read_manifest
 from polyhead_server.repository.signature import Signature, signature_of
-from polyhead_server.scheduling import Work, measure
+from polyhead_server.scheduling import Planner, Work, measure
 from polyhead_server.scheduling.batch import JointWork
 from polyhead_server.scheduling.execution import Result, execute
 
@@ -39,4 +39,9 @@ class OpenGraph:
 
     def run(self, works: Sequence[Work]) -> Result:
         """Runs requests as one batch."""
-        return execute(self.engine, JointWork(works, self.signature))
+        return execute(self.engine, self.joint(works))
+
+    def joint(self, works: Sequence[Work]) -> JointWork:
+        """Joins requests."""
+        size = Planner(packed=self.signature.packed).joint([work.size for work in works])
+        return JointWork(works, self.signature, size)

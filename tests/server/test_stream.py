@@ -14,7 +14,6 @@ from tests.server.graphs import OpenGraph, described
 from tests.servers import quick_settings
 
 from polyhead_server.scheduling import CostModel, Lanes, Planner, Size, Work
-from polyhead_server.scheduling.batch import JointWork
 from polyhead_server.scheduling.execution import run_batch
 
 L, H, D, K = 2, 2, 16, 8
@@ -166,7 +165,7 @@ def test_requests_with_other_edits_share_a_batch(
         for name, value in found.items():
             close(value, expected[name])
     bytes_asked = 4 * (sum(UNITS.values()) + 2 * UNITS["Edits"])
-    assert JointWork(works, graph.signature).asked_bytes() == bytes_asked
+    assert graph.joint(works).asked_bytes() == bytes_asked
 
     # What one asks for is not made for any number of others.
     items = [SimpleNamespace(work=each) for each in works]

@@ -157,8 +157,11 @@ class Engine:
         Returns:
             The inputs, and the sizes by letter that they had: `_trim` takes them.
         """
-        sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in self._sized.items()}
-        wider = {letter: self._padded_size(letter, size) for letter, size in sizes.items()}
+        sizes: dict[str, int] = {}
+        wider: dict[str, int] = {}
+        for letter, (name, axis) in self._sized.items():
+            sizes[letter] = feeds[name].shape[axis]
+            wider[letter] = self._padded_size(letter, sizes[letter])
         if wider == sizes:
             return feeds, {}
         padded = dict(feeds)
@@ -193,7 +196,9 @@ class Engine:
         batch, longest = feeds[self._primary].shape[:2]
         tokens = None
         if signature.packed:
-            tokens = sum([sum(feeds[spec.name].tolist()) for spec in signature.lengths])
+            tokens = 0
+            for spec in signature.lengths:
+                tokens += sum(feeds[spec.name].tolist())
         if len(measures) == 1:
             return signature.working_bytes(batch, longest, tokens=tokens)
         sizes = {letter: feeds[name].shape[axis] for letter, (name, axis) in measures.items()}

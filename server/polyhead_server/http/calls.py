@@ -52,7 +52,7 @@ def _request_of(
         ids = padded(inputs, np.zeros((len(inputs), longest), np.int64))
         arrays = (ids, np.array(list(map(len, inputs)), np.int64))
         for role, array in zip((TOKENS, LENGTHS), arrays, strict=True):
-            if (spec := signature.feed(role)) is not None:
+            if (spec := signature.roles.get(role)) is not None:
                 message.inputs.add(name=spec.name, datatype="INT64", shape=array.shape)
                 raw.append(array.tobytes())
         return make_request(message, raw)

@@ -79,7 +79,7 @@ class Task(NamedTuple):
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
-        "embed": Task(lambda of: of.feed(names.TOKENS) is not None and has(of, (names.POOLED,)), "embed"),
+        "embed": Task(lambda of: names.TOKENS in of.roles and has(of, (names.POOLED,)), "embed"),
         "embed_sparse": Task(lambda of: has(of, (SPARSE_VALUES.role,)), "weigh words", fast=False),
         "rerank": Task(lambda of: _classifies(of) and scores_pairs(of), "rerank"),
         "classify": Task(_classifies, "classify"),

@@ -68,7 +68,7 @@ async def embed(
     model = named(caller, options, "embed" if roles == DENSE else "embed_sparse")
     signature = cheapest(caller.registry, model, roles)
     outputs = [output_of(signature, role) for role in roles]
-    if outputs[0] is None or signature.feed(names.TOKENS) is None:
+    if outputs[0] is None or names.TOKENS not in signature.roles:
         gives = "pools tokens" if roles == DENSE else "weighs words (polyhead export --graphs sparse)"
         raise InvalidRequestError(
             f"model must be an encoder that {gives}, {signature.name} gives {listed(signature.outputs)}"

@@ -21,7 +21,7 @@ from polyhead_server.inference.parts import make_part
 from polyhead_server.inference.reading import Job, read
 from polyhead_server.inference.reply import SERIALISE, InferReply, make_reply
 from polyhead_server.inference.templates import RequestTemplate, RequestTemplates
-from polyhead_server.inference.wire import LARGE, SMALL_BYTES, InferRequest, Peeked, peek
+from polyhead_server.inference.wire import LARGE, SMALL_BYTES, InferRequest, Peeked, peek, split_infer
 from polyhead_server.observability.access_log import CURRENT
 from polyhead_server.observability.statistics import Drop, Statistics
 from polyhead_server.serving.budget import Reservation
@@ -57,11 +57,6 @@ class RequestAccount:
     write_ns: int = 0
 
     @property
-    def elapsed_ns(self) -> int:
-        """The time since the request arrived."""
-        return time.perf_counter_ns() - self.started_ns
-
-    @property
     def timings(self) -> dict[str, int]:
         """The reply's parameters about time, without the time that writing it takes."""
         found = {_PARSE: self.parse_ns, _QUEUE: self.queue_ns, _COMPUTE: self.compute_ns}
@@ -73,7 +68,7 @@ class RequestAccount:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        model, total_ns = self.model, self.elapsed_ns
+        model, total_ns = self.model, time.perf_counter_ns() - self.started_ns
         if error is not None:
             self._count_failure(error, model, total_ns)
         elif model is not None:
@@ -120,7 +115,7 @@ class Inference:
 
     async def answer(
         self,
-        request: InferRequest,
+        request: bytes | InferRequest,
         write: Callable[[InferReply], R],
         *,
         deadline: float,
@@ -133,7 +128,7 @@ class Inference:
         then.
 
         Args:
-            request: The request.
+            request: A `ModelInferRequest`, or a request that came in another form.
             write: Makes of a reply what is sent; may be called in any thread.
             deadline: When the caller stops waiting, in the event loop's time.
             held: Takes what is computed and written.
@@ -147,6 +142,8 @@ class Inference:
             EngineError: The engine failed.
         """
         with RequestAccount(self._registry.unattributed, deadline) as account:
+            if isinstance(request, bytes):
+                request = split_infer(request)
             seen, changes = None, 0
             if (template := self._templates.find(request)) is None:
                 seen = await self._peek(request, held)
@@ -165,7 +162,7 @@ class Inference:
                 layout, parts, arrays = job.layout, job.parts, job.extras
                 account.batch = layout.batch
                 held.add(layout.computed_bytes + min(layout.size, self._max_reply_bytes), model.statistics)
-                account.input_ns = account.elapsed_ns
+                account.input_ns = time.perf_counter_ns() - account.started_ns
                 if job.work is not None:
                     done = await model.scheduler.submit(job.work)
                     account.queue_ns, account.compute_ns = done.queue_ns, done.compute_ns

@@ -177,7 +177,7 @@ def _extras(
     """Return the requested outputs that follow from the inputs."""
     extras: dict[str, Content] = {}
     signature, tokeniser = template.model.signature, template.model.tokeniser
-    if (ids := signature.feed(TOKENS)) and (lengths := signature.feed(LENGTHS)):
+    if (ids := signature.roles.get(TOKENS)) and (lengths := signature.roles.get(LENGTHS)):
         extras[LENGTHS] = feeds[lengths.name]
         if SPANS in template.extras:
             in_no_text = np.full((*feeds[ids.name].shape, 3), OF_NO_TEXT, np.int32)

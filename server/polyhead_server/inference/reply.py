@@ -138,7 +138,7 @@ def check_size(layout: ReplyLayout, request_id: str, limit: int) -> None:
     Raises:
         ReplyTooLargeError: It has more bytes than the limit.
     """
-    needed = layout.size + len(write_id(request_id))
+    needed = layout.size + (len(write_id(request_id)) if request_id else 0)
     if needed > limit:
         raise ReplyTooLargeError(
             f"the reply needs {needed} bytes, the limit is {limit}: ask for fewer outputs or less of them "
@@ -180,9 +180,12 @@ def make_reply(
 
 def write_reply(reply: InferReply, *, streamed: bool = False) -> bytes:
     """Write a reply as a `ModelInferResponse`, or as a `ModelStreamInferResponse`."""
-    pieces: list[Piece] = [reply.header, write_id(reply.request_id), write_timings(reply.timings)]
+    pieces: list[Piece] = [reply.header, write_timings(reply.timings)]
+    if reply.request_id:
+        pieces.append(write_id(reply.request_id))
     for content in reply.contents:
-        pieces += frame_tensor(content)
+        memory = memory_of(content)
+        pieces += (_frame(len(memory)), memory)
     return join(pieces, streamed=streamed)
 
 
@@ -218,12 +221,6 @@ def write_timings(timings: Mapping[str, int]) -> bytes:
     return b"".join(entries)
 
 
-def frame_tensor(content: Content) -> tuple[bytes, Piece]:
-    """Write one raw output: its tag and length, and its memory."""
-    memory = memory_of(content)
-    return _RAW_TAG + write_varint(len(memory)), memory
-
-
 def memory_of(content: Content) -> Piece:
     """Return the raw content, in its own memory if it is contiguous."""
     return content if isinstance(content, bytes) else np.ascontiguousarray(content).data.cast("B")
@@ -249,6 +246,12 @@ def join(pieces: Sequence[Piece], *, streamed: bool) -> bytes:
         frame = _STREAM_TAG + write_varint(size)
         aligned[:0] = (_PADDING[-len(frame) % _ALIGNMENT], frame)
     return b"".join(aligned)
+
+
+@lru_cache(maxsize=256)
+def _frame(size: int) -> bytes:
+    """Write what precedes the memory of a raw output: its tag and length."""
+    return _RAW_TAG + write_varint(size)
 
 
 @lru_cache(maxsize=256)

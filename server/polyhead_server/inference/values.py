@@ -57,7 +57,7 @@ def read_inputs(
                 )
             )
         if given.spec.datatype == "BYTES":
-            elements = _read_elements(given, content)
+            elements = _typed(given) if content is None else _unpacked(given, content)
             text_bytes += sum(map(len, elements))
             if text_bytes > max_text_bytes:
                 raise TooLargeError(
@@ -67,7 +67,10 @@ def read_inputs(
                         "send fewer or shorter texts",
                     )
                 )
-            texts[given.name] = _decoded(given.name, elements)
+            try:
+                texts[given.name] = list(map(bytes.decode, elements))
+            except UnicodeDecodeError as error:
+                raise _undecodable(given.name, elements) from error
             continue
         array = _read_array(given, content)
         if given.limit is not None or given.spec.range is not None:
@@ -97,22 +100,22 @@ def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[
     return array
 
 
-def _read_elements(given: RequestInput, raw: bytes | memoryview | None) -> Sequence[bytes]:
+def _unpacked(given: RequestInput, raw: bytes | memoryview) -> Sequence[bytes]:
     try:
-        return _typed(given) if raw is None else unpack_strings(given.name, given.shape, raw)
+        return unpack_strings(given.name, given.shape, raw)
     except ValueError as error:
         raise InvalidRequestError(str(error)) from error
 
 
-def _decoded(name: str, elements: Sequence[bytes]) -> list[str]:
-    texts = []
+def _undecodable(name: str, elements: Sequence[bytes]) -> InvalidRequestError:
+    """Return the error for the first element that is no text."""
     for index, element in enumerate(elements):
         try:
-            texts.append(element.decode())
+            element.decode()
         except UnicodeDecodeError as error:
             problem = f"must be valid UTF-8, was {element[error.start]:#04x} at byte {error.start}"
-            raise InvalidRequestError(Fault(field=name, index=(index,), problem=problem)) from error
-    return texts
+            return InvalidRequestError(Fault(field=name, index=(index,), problem=problem))
+    raise AssertionError("one of them is no text")
 
 
 def _typed(given: RequestInput) -> Sequence[Any]:

@@ -110,15 +110,12 @@ class Signature:
         """Whether layers compute the tokens that exist, and no padding."""
         return self.manifest.graphs[self.graph].activations == PACKED
 
-    def feed(self, role: str) -> TensorSpec | None:
-        """Return the first of the graph's inputs that has a role."""
-        return self._feeds_by_role.get(role)
-
     @cached_property
-    def _feeds_by_role(self) -> Mapping[str, TensorSpec]:
+    def roles(self) -> Mapping[str, TensorSpec]:
+        """The first of the graph's inputs that has a role, by role."""
         return {spec.role: spec for spec in reversed(self.feeds)}
 
-    @property
+    @cached_property
     def max_tokens(self) -> int | None:
         """The largest T that the graph itself can take."""
         return self.manifest.max_tokens
@@ -150,10 +147,12 @@ class Signature:
             tokens: N; without it, all B · T.
         """
         of = dict.fromkeys(self.optional, 1) if sizes is None else sizes
-        outputs = sum(
-            fixed * math.prod([of.get(letter, longest) for letter in letters])
-            for letters, fixed in self._output_bytes.items()
-        )
+        outputs = 0
+        for letters, fixed in self._output_bytes.items():
+            size = fixed
+            for letter in letters:
+                size *= of.get(letter, longest)
+            outputs += size
         maps = self.manifest.graphs[self.graph].maps
         if maps is None:
             maps = 2 * self.manifest.sizes.get("H", 1)

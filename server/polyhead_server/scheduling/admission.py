@@ -215,13 +215,13 @@ class Admission:
             ExpiredError: The deadline has passed, or leaves less time than the work alone takes.
         """
         now = asyncio.get_running_loop().time()
-        if work.deadline is not None and now >= work.deadline:
+        if now >= work.deadline:
             self.observer.on_drop(Drop.EXPIRED)
             raise ExpiredError("the deadline passed before the request was read")
         start_by = now + self.limits.max_wait_seconds
-        if not self.running and not self.queue:
+        if not self.running and not self.queue.tokens:
             return start_by
-        if work.timeout is not None and (self.queue or not self._starts(work, now)):
+        if work.timeout is not None and (self.queue.tokens or not self._starts(work, now)):
             start_by = min(start_by, now + work.timeout)
         own = self.dispatch.price(work.size)
         free = self._until_free(work, now)
@@ -231,7 +231,7 @@ class Admission:
         last = free + self.queue.seconds(work.level, yields=is_cut)
         if not last:
             return start_by
-        left = float("inf") if work.deadline is None else work.deadline - now
+        left = work.deadline - now
         if own > left:
             self.observer.on_drop(Drop.UNREACHABLE)
             raise ExpiredError(

@@ -4,6 +4,7 @@ Attention is padded to the longest sequence of a run. So a piece has sequences o
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ class Work:
     size: Size
     real_tokens: int
     """Without padding."""
-    deadline: float | None = None
+    deadline: float = math.inf
     """When the caller stops waiting, in the event loop's time."""
     timeout: float | None = None
     """The longest that it may wait to start, in seconds. None is the server's limit."""
@@ -80,15 +81,20 @@ def asked_tokens(feeds: Arrays, signature: Signature) -> int:
 
 def measure(feeds: Arrays, signature: Signature) -> tuple[Size, int]:
     """Return the size of a request, what it asks counted as tokens, too, and its tokens without padding."""
-    sizes, asked = sizes_of(feeds, signature), signature.optional
-    rows = len(feeds[signature.primary.name])
-    longest = max([size for letter, size in sizes.items() if letter not in asked])
+    asked = signature.optional
+    rows, longest = feeds[signature.primary.name].shape[:2]
+    if len(signature.measures) > 1:
+        sizes = sizes_of(feeds, signature)
+        longest = max([size for letter, size in sizes.items() if letter not in asked])
     tokens = real = rows * longest
     if signature.lengths:
-        lengths = [feeds[spec.name].tolist() for spec in signature.lengths]
-        real = sum(map(sum, lengths))  # for so few numbers, NumPy's sum takes ten times as long
+        real = empty = 0
+        for spec in signature.lengths:
+            lengths = feeds[spec.name].tolist()  # for so few numbers, NumPy's sum takes ten times as long
+            real += sum(lengths)
+            empty += lengths.count(0)
         if signature.packed:  # an empty sequence is computed as one token
-            tokens = real + sum([each.count(0) for each in lengths])
+            tokens = real + empty
     if asked:
         tokens += rows * asked_tokens(feeds, signature)
     return Size(rows, longest, tokens), real
@@ -103,12 +109,12 @@ class JointWork:
     Args:
         works: At least one.
         signature: What the graph takes and gives.
+        size: That of the run.
     """
 
-    def __init__(self, works: Sequence[Work], signature: Signature) -> None:
+    def __init__(self, works: Sequence[Work], signature: Signature, size: Size) -> None:
         self.works = works
-        self.rows = sum([work.size.rows for work in works])
-        """B of the run."""
+        self.size = size
         self._signature = signature
 
     @cached_property
@@ -151,7 +157,7 @@ class JointWork:
 
     def _pad(self, parts: Sequence[NDArray[Any]], spec: TensorSpec) -> NDArray[Any]:
         """Join inputs of different lengths, or some of which were left out and have size 1."""
-        whole, row = np.zeros(spec.at({**self._longest, "B": self.rows}), parts[0].dtype), 0
+        whole, row = np.zeros(spec.at({**self._longest, "B": self.size.rows}), parts[0].dtype), 0
         for part, own in zip(parts, self._sizes, strict=True):
             spec.cut(whole[row : (row := row + len(part))], own)[:] = part
         return whole
@@ -175,19 +181,18 @@ class JointWork:
         """Return the bytes of what the requests ask of their sequences, padding included."""
         signature = self._signature
         asked = [signature.asked_bytes(letter) * self._longest[letter] for letter in signature.optional]
-        return self.rows * sum(asked)
+        return self.size.rows * sum(asked)
 
     def computed_tokens(self) -> int:
-        """Return how many tokens layers compute."""
-        works, signature = self.works, self._signature
-        if signature.packed:
-            tokens = sum([work.size.tokens for work in works])
-            if signature.optional:
-                tokens -= sum([work.size.rows * asked_tokens(work.feeds, signature) for work in works])
-            return tokens
-        if len(signature.lengths) < 2:
-            return self.rows * max([work.size.longest for work in works])
-        return self.rows * sum([self._longest[str(spec.fill)] for spec in signature.lengths])
+        """Return how many tokens layers compute: those of the run's size, without what is asked."""
+        signature, size = self._signature, self.size
+        if not signature.packed and len(signature.lengths) > 1:
+            return size.rows * sum([self._longest[str(spec.fill)] for spec in signature.lengths])
+        if not signature.optional:
+            return size.tokens
+        return size.tokens - sum(
+            [work.size.rows * asked_tokens(work.feeds, signature) for work in self.works]
+        )
 
 
 # ---- In pieces ---------------------------------------------------------------------------------

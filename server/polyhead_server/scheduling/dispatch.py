@@ -82,27 +82,26 @@ class Planner:
             lanes: How many batches share the work. There are at least as many, if there are requests enough,
                 and none is larger than all work divided by the lanes, but for one request.
 
-        Yields:
+        Returns:
             The requests' positions, in batches, the batch with the most urgent request first.
         """
         count = len(requests)
         if count == 1:
-            yield [0]
-        elif requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
+            return iter(([0],))
+        if requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
             size = requests[0]
             most = min(self.max_tokens, costs.best_tokens(size)) / size.tokens
             rows = max(1, int(min(most, self.most_rows(size.longest, at_once))))
             batches = max(-(-count // rows), min(lanes, count))
             ends = [count * number // batches for number in range(batches + 1)]
-            yield from (list(range(start, end)) for start, end in pairwise(ends))
-        elif self.packed:
-            yield from self._cut(requests, costs, at_once, lanes)
-        else:
-            order = sorted(range(count), key=lambda position: requests[position].longest)
-            cut = self._cut([requests[position] for position in order], costs, at_once, lanes)
-            yield from sorted(
-                ([order[place] for place in batch] for batch in cut), key=lambda one: 0 not in one
-            )
+            return iter([list(range(start, end)) for start, end in pairwise(ends)])
+        if self.packed:
+            return self._cut(requests, costs, at_once, lanes)
+        order = sorted(range(count), key=lambda position: requests[position].longest)
+        cut = self._cut([requests[position] for position in order], costs, at_once, lanes)
+        return iter(
+            sorted(([order[place] for place in batch] for batch in cut), key=lambda one: 0 not in one)
+        )
 
     def _cut(
         self, requests: Sequence[Size], costs: CostModel, at_once: int, lanes: int
@@ -183,7 +182,9 @@ class Dispatch:
         if len(first) == 1 and not planner.fits(requests[first[0]], lanes.count):
             return None if running else (first, wide)
         if running + len(requests) < lanes.count:  # some lanes would stay empty
-            parts = [planner.joint([requests[position] for position in batch]) for batch in (first, *batches)]
+            parts = requests
+            if len(requests) > 1:
+                parts = [planner.joint([requests[at] for at in batch]) for batch in (first, *batches)]
             if self._is_sooner(wide, planner.joint(requests), parts, running, free_in):
                 return None if running else (list(range(len(requests))), wide)
         return first, lanes
@@ -195,7 +196,7 @@ class Dispatch:
         overdue = running and not free_in
         if overdue or not self.planner.fits(whole, 1):
             return False
-        if free_in + wide.costs.price(whole) < max(self.lanes.costs.price(part) for part in parts):
+        if free_in + wide.costs.price(whole) < max(map(self.lanes.costs.price, parts)):
             return True
         self._passed_over += not running
         return not running and self._passed_over % RECONSIDER == 0

@@ -59,7 +59,8 @@ def run_batch(
         group = groups.pop()
         half = len(group) // 2
         try:
-            joint = JointWork([entry.work for entry in group], signature)
+            works = [entry.work for entry in group]
+            joint = JointWork(works, signature, planner.joint([work.size for work in works]))
             if half and joint.asked_bytes() > _MOST_ASKED:
                 groups += [group[half:], group[:half]]
                 continue
@@ -72,8 +73,7 @@ def run_batch(
                 continue
             groups += [some for some in (wanted(group[half:]), wanted(group[:half])) if some]
         else:
-            size = planner.joint([entry.work.size for entry in group])
-            session.costs.observe(size, result.execution.compute_ns / 1e9)
+            session.costs.observe(joint.size, result.execution.compute_ns / 1e9)
             yield group, result
 
 
@@ -91,7 +91,7 @@ def execute(engine: Runner, joint: JointWork) -> Result:
     computed_ns = time.perf_counter_ns()
     outputs = joint.split(values)
     execution = Execution(
-        sequences=joint.rows,
+        sequences=joint.size.rows,
         requests=len(joint.works),
         tokens=sum([work.real_tokens for work in joint.works]),
         padded_tokens=joint.computed_tokens(),

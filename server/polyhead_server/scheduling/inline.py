@@ -205,7 +205,7 @@ class Inline:
             was_passed_over = entry.number < self.iterations.number
             if entry.answer.cancelled():
                 self.observer.on_drop(Drop.CANCELLED)
-            elif (deadline is not None and now >= deadline) or (
+            elif now >= deadline or (
                 timeout is not None and was_passed_over and now_ns - entry.arrived_ns > timeout * 1e9
             ):
                 self.deliver([entry], Drop.TIMEOUT)

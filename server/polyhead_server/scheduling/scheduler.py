@@ -102,7 +102,8 @@ class Scheduler:
             raise dropped(Drop.STOPPING)
         if self._broken:
             raise broken(self.signature.name)
-        self._admission.check_room(work, self.queued_tokens)
+        if waiting := self._queue.tokens + self._inline.tokens:
+            self._admission.check_room(work, waiting)
         if self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
@@ -131,8 +132,9 @@ class Scheduler:
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
-        self.start()
-        if pieces := split_request(work, self.signature, self.dispatch):
+        if not self._started:
+            self.start()
+        if work.size.rows > 1 and (pieces := split_request(work, self.signature, self.dispatch)):
             # Once each lane could have begun, others go first; then only the deadline counts.
             turn = self.dispatch.lanes.count
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces[:turn]]
@@ -155,22 +157,20 @@ class Scheduler:
             piece=piece,
             yields=yields,
         )
-        entry.answer.add_done_callback(lambda _: self._settle(entry))
+        entry.answer.add_done_callback(partial(self._settle, entry))
         if piece is not None:
             piece.reply.add(entry.answer)
-        until = start_by if work.deadline is None else min(start_by, work.deadline)
-        entry.timer = self._loop.call_at(until, self._time_out, entry)
+        entry.timer = self._loop.call_at(min(start_by, work.deadline), self._time_out, entry)
         return entry
 
     def _time_out(self, entry: Entry) -> None:
         """End work whose time to start or whose deadline has passed."""
-        deadline = entry.work.deadline
         if self._queue.remove(entry) or self._has_expired(entry):
             self._drop(entry, Drop.TIMEOUT)
-        elif deadline is not None and not entry.answer.done():  # it runs: only the deadline counts now
-            entry.timer = self._loop.call_at(deadline, self._time_out, entry)
+        elif entry.work.deadline < math.inf and not entry.answer.done():  # it runs: only that counts now
+            entry.timer = self._loop.call_at(entry.work.deadline, self._time_out, entry)
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: Entry, _answer: object) -> None:
         """Clean up once the answer is there, or the caller has left."""
         if entry.timer is not None:
             entry.timer.cancel()
@@ -213,7 +213,7 @@ class Scheduler:
             answer_broken(entries, self.signature.name)
 
     def _has_expired(self, entry: Entry) -> bool:
-        return entry.work.deadline is not None and self._loop.time() >= entry.work.deadline
+        return self._loop.time() >= entry.work.deadline
 
     def _end(self) -> None:
         """Finish. If a bug has ended the threads, answer everyone, and accept no more work."""
@@ -236,7 +236,7 @@ class Scheduler:
             self._running.add(batch)
             batch.entries = [entry for entry in batch.entries if self._queue.remove(entry)]
             if self._wanted(batch, batch.entries, starting=True):
-                if self._queue:
+                if self._queue.tokens:
                     self._threads.wake()
                 return batch
             self._running.discard(batch)
@@ -244,6 +244,8 @@ class Scheduler:
 
     def _choose(self) -> RunningBatch | None:
         """Choose a batch without taking it; None if nothing can run."""
+        if not self._queue.tokens:
+            return None
         self._batches += 1
         window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
         if not window:
@@ -251,16 +253,16 @@ class Scheduler:
         now = self._loop.time()
         running = list(self._running)  # other threads change it
         sizes = [entry.work.size for entry in window]
-        decision = self.dispatch.next(sizes, len(running), free_in(running, now))
+        decision = self.dispatch.next(sizes, len(running), free_in(running, now) if running else 0.0)
         if decision is None:
             return None
         positions, session = decision
-        entries = [window[position] for position in positions]
-        if session is self.dispatch.lanes and entries[0].yields:
-            entries = entries[:1]  # cut by time: joined, pieces would take as long again
-        size = self.dispatch.planner.joint([entry.work.size for entry in entries])
-        seconds = session.costs.price(size)
-        return RunningBatch(session=session, ends=now + seconds, entries=entries)
+        if session is self.dispatch.lanes and window[positions[0]].yields:
+            positions = positions[:1]  # cut by time: joined, pieces would take as long again
+        if len(positions) < len(window):
+            window, sizes = [window[at] for at in positions], [sizes[at] for at in positions]
+        seconds = session.costs.price(self.dispatch.planner.joint(sizes))
+        return RunningBatch(session=session, ends=now + seconds, entries=window)
 
     def run(self, batch: RunningBatch) -> None:
         """Run a batch."""
@@ -297,7 +299,7 @@ class Scheduler:
         wanted: list[Entry] = []
         late: list[Entry] = []
         for entry in entries:
-            missed = (starting and now >= entry.start_by) or self._has_expired(entry)
+            missed = now >= (min(entry.start_by, entry.work.deadline) if starting else entry.work.deadline)
             (late if missed or entry.answer.done() else wanted).append(entry)
         if late:
             self._send(batch, late, Drop.TIMEOUT)
@@ -305,10 +307,12 @@ class Scheduler:
 
     def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | Drop) -> None:
         """Have the event loop answer work of a batch, which ends with its last answer."""
-        sent = {*entries}
-        batch.entries = [entry for entry in batch.entries if entry not in sent]
-        if not batch.entries:
+        if len(entries) == len(batch.entries):
+            batch.entries = []
             self._running.discard(batch)
+        else:
+            sent = {*entries}
+            batch.entries = [entry for entry in batch.entries if entry not in sent]
         self._post(self._deliver, entries, result)
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:

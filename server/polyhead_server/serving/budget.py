@@ -52,7 +52,10 @@ class Reservation:
             return
         held = budget.bytes
         if size <= 0 or held <= self.bytes or held + size <= budget.limit:
-            self._change(size)
+            budget.bytes = held + size
+            if self._arriving:
+                budget.arriving += size
+            self.bytes += size
             return
         (statistics or budget.statistics).on_drop(Drop.MEMORY)
         raise UnavailableError(
@@ -74,14 +77,8 @@ class Reservation:
 
     def release(self, *_: object) -> None:
         """Release the bytes, once."""
-        self._change(-self.bytes)
+        self.add(-self.bytes)
         self._released = True
-
-    def _change(self, size: int) -> None:
-        self._budget.bytes += size
-        if self._arriving:
-            self._budget.arriving += size
-        self.bytes += size
 
 
 class Budget:

@@ -19,7 +19,7 @@ BERT_EXPANSION = 3
 _MAX_TOKEN_CHARACTERS = 1024
 """The longest tokens of published vocabularies have a few hundred."""
 
-_MAX_COMPATIBILITY_FORM = 18
+MAX_COMPATIBILITY_FORM = 18
 """The most characters that a Unicode compatibility form makes of one: U+FDFA."""
 
 
@@ -81,7 +81,7 @@ def _expansion(step: dict[str, Any]) -> int:
         case "BertNormalizer":
             most = BERT_EXPANSION
         case "Precompiled":
-            most = math.ceil(_longest_mapping(step["precompiled_charsmap"]) / _MAX_COMPATIBILITY_FORM)
+            most = math.ceil(_longest_mapping(step["precompiled_charsmap"]) / MAX_COMPATIBILITY_FORM)
         case "TemplateProcessing":
             most = max(_repetitions(step["single"]), _repetitions(step["pair"]))
         case _:

@@ -31,7 +31,8 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self.users -= 1
-        self._end()
+        if self._at_end is not None:
+            self._end()
 
     def end(self, at_end: Callable[[], None]) -> None:
         """Call a function once, as soon as there are no users."""

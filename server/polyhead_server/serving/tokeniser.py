@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens.
 
 import json
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,12 @@ from polyhead_proto.faults import Fault
 from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.repository.manifest import Manifest, ManifestForm
-from polyhead_server.serving.expansion import BERT_EXPANSION, check_expansion, steps_of
+from polyhead_server.serving.expansion import (
+    BERT_EXPANSION,
+    MAX_COMPATIBILITY_FORM,
+    check_expansion,
+    steps_of,
+)
 from polyhead_server.serving.long_texts import LongTexts, Truncated
 from polyhead_server.serving.words import OF_NO_TEXT, Words
 
@@ -87,6 +92,8 @@ class Tokeniser:
         self._words = Words(self._whole, parts["model"])
         expansion, self._has_compatibility_forms = check_expansion(self._whole, parts, path.name)
         self._expansion = max(1, expansion // BERT_EXPANSION)
+        self._most_characters = max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
+        """Of a text, for each token that it may have."""
         prepends = any(step["type"] == "Prepend" for step in steps_of(parts["normalizer"]))
         window = _CHARACTERS_AT_ONCE // self._expansion
         self._long = LongTexts(self._whole, window, self._size, self.side, prepends)
@@ -112,7 +119,9 @@ class Tokeniser:
 
     def _most(self, form: ManifestForm) -> int | None:
         """Return the most tokens of a text of this form."""
-        return min((most for most in (form.max_tokens, self.max_tokens) if most is not None), default=None)
+        if form.max_tokens is None or self.max_tokens is None:
+            return form.max_tokens or self.max_tokens
+        return min(form.max_tokens, self.max_tokens)
 
     def _check_form(self, form: ManifestForm, name: str) -> None:
         for number in (form.prefix_id, form.fill_id):
@@ -158,9 +167,14 @@ class Tokeniser:
         most, added = self._most(form), int(form.prefix_id is not None)
         cut = self._cut[most - added] if truncate and most is not None else None
         tokenizer = cut or self._whole
-        if cut is None:
-            self._check_limits(TEXT, texts, most, max_total=max_total)
-            self._check_limits(TEXT_PAIR, pairs or (), most, max_total=max_total)
+        portions: Iterable[tuple[list[Any], int]]
+        if self._are_short([*texts, *(pairs or ())], most or max_total):
+            portions = [(list(texts) if pairs is None else list(zip(texts, pairs, strict=True)), 0)]
+        else:
+            if cut is None:
+                self._check_limits(TEXT, texts, most or max_total)
+                self._check_limits(TEXT_PAIR, pairs or (), most or max_total)
+            portions = self._portions(texts, pairs)
         # The fast variant leaves tokens and offsets empty.
         encode = tokenizer.encode_batch if with_tokens or with_spans else tokenizer.encode_batch_fast
         ids: list[list[int]] = []
@@ -168,14 +182,14 @@ class Tokeniser:
         tokens: list[list[str]] = []
         spans: list[NDArray[np.int32]] = []
         with _panics_as_errors():
-            for portion, size in self._portions(texts, pairs):
+            for portion, size in portions:
                 encodings: Sequence[Encoding | Truncated]
                 if cut is not None and most is not None and size > self._long.window:  # of one text or pair
                     encodings = [self._long.truncate(portion[0], cut, most - added, len(ids))]
                 else:
                     encodings = encode(portion)
+                self._check_lengths(len(ids), encodings, added, most, is_pair=pairs is not None)
                 for given, encoding in zip(portion, encodings, strict=True):
-                    self._check_length(len(ids), len(encoding), added, most, is_pair=pairs is not None)
                     ids.append(encoding.ids)
                     types.append(encoding.type_ids)
                     if with_tokens:
@@ -214,10 +228,18 @@ class Tokeniser:
     def _token(self, number: int | None) -> str | None:
         return None if number is None else self._whole.id_to_token(number)
 
-    def _check_limits(self, name: str, texts: Sequence[str], most: int | None, *, max_total: int) -> None:
+    def _are_short(self, texts: Sequence[str], most: int) -> bool:
+        """Return whether texts surely are within the limits, one by one and all of them at once."""
+        lengths = list(map(len, texts))
+        widest = MAX_COMPATIBILITY_FORM if self._has_compatibility_forms else 1
+        return (
+            widest * max(lengths) <= most * self._most_characters
+            and widest * sum(lengths) <= self._long.window
+        )
+
+    def _check_limits(self, name: str, texts: Sequence[str], most: int) -> None:
         """Reject texts so long that tokenising them would waste memory."""
-        most = max_total if most is None else most
-        longest = most * max(_MIN_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN // self._expansion)
+        longest = most * self._most_characters
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
                 must = f"must be at most {most} tokens and {longest} characters"
@@ -228,15 +250,13 @@ class Tokeniser:
         """Count a text's characters, in compatibility forms where the tokeniser makes such."""
         return len(unicodedata.normalize("NFKD", text)) if self._has_compatibility_forms else len(text)
 
-    def _portions(
-        self, texts: Sequence[str], pairs: Sequence[str] | None
-    ) -> Iterator[tuple[list[str | tuple[str, str]], int]]:
+    def _portions(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[tuple[list[Any], int]]:
         """Group texts or pairs by their characters, and return how many those are, at least.
 
         Tokenising takes about 300 bytes of memory for each. What is too long is alone in its group.
         """
         most = self._long.window
-        portion: list[str | tuple[str, str]] = []
+        portion: list[Any] = []
         characters = 0
         for text, pair in zip(texts, pairs or ("",) * len(texts), strict=True):
             size = self._size(text[: most + 1]) + self._size(pair[: most + 1])
@@ -247,14 +267,17 @@ class Tokeniser:
             characters += size
         yield portion, characters
 
-    def _check_length(self, index: int, length: int, added: int, most: int | None, *, is_pair: bool) -> None:
-        if length == 0:
-            problem = "must have at least 1 token, had none"
-            raise InvalidRequestError(Fault(field=TEXT, index=(index,), problem=problem))
-        if most is not None and length + added > most:
-            problem = f"must be at most {most} tokens, was {length + added}: {_SHORTEN}"
-            pair = TEXT_PAIR if is_pair else ""
-            raise InvalidRequestError(Fault(field=TEXT, also=pair, index=(index,), problem=problem))
+    def _check_lengths(
+        self, start: int, encodings: Sequence[Sized], added: int, most: int | None, *, is_pair: bool
+    ) -> None:
+        for index, length in enumerate(map(len, encodings), start):
+            if length == 0:
+                problem = "must have at least 1 token, had none"
+                raise InvalidRequestError(Fault(field=TEXT, index=(index,), problem=problem))
+            if most is not None and length + added > most:
+                problem = f"must be at most {most} tokens, was {length + added}: {_SHORTEN}"
+                pair = TEXT_PAIR if is_pair else ""
+                raise InvalidRequestError(Fault(field=TEXT, also=pair, index=(index,), problem=problem))
 
     def divide(self, name: str, texts: Sequence[str], *, special: bool, most: int) -> Iterator[Encoding]:
         """Yield what the library makes of texts, however long each is for the family.

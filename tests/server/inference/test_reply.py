@@ -1,6 +1,7 @@
 """Replies in pieces are what protobuf would have written."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.outputs import OutputLayout, requested_outputs
 from polyhead_server.inference.parameters import OutputParameters
 from polyhead_server.inference.reply import (
+    InferReply,
     ReplyLayout,
     check_size,
     detach,
-    frame_tensor,
-    join,
     layout_of_reply,
     make_reply,
+    memory_of,
     write_id,
     write_reply,
     write_timings,
@@ -55,12 +56,8 @@ def arrays(outputs: Sequence[OutputLayout]) -> list[np.ndarray[Any, Any]]:
 
 def test_the_size_is_known_before(repository: Path) -> None:
     layout = laid_out(repository, "attention", [])
-    pieces = [
-        layout.header,
-        write_timings(TIMINGS),
-        *(piece for value in arrays(layout.outputs) for piece in frame_tensor(value)),
-    ]
-    real = len(join(pieces, streamed=True))
+    reply = make_reply(layout, dict(zip(layout.computed, arrays(layout.outputs), strict=True)), "", {}, 0)
+    real = len(write_reply(replace(reply, timings=TIMINGS), streamed=True))
 
     needed = layout.size
 
@@ -96,10 +93,10 @@ def test_a_reply_that_is_kept_holds_its_own_memory_and_no_other(repository: Path
 def test_memory_is_framed_where_it_lies() -> None:
     value = np.ones((2, 3), np.float32)
 
-    _, memory = frame_tensor(value)
+    memory = memory_of(value)
 
     assert np.shares_memory(np.frombuffer(memory, np.uint8), value)
-    assert bytes(frame_tensor(value.T)[1]) == value.T.tobytes()
+    assert bytes(memory_of(value.T)) == value.T.tobytes()
 
 
 @given(
@@ -121,14 +118,17 @@ def test_any_id_comes_back(request_id: str) -> None:
 def test_arrays_begin_at_multiples_of_8(streamed: bool, request_id: str, sizes: list[int]) -> None:
     contents: list[Any] = [np.full(size, 7, np.uint8) for size in sizes]
     contents.insert(1, b"abc")
-    pieces = [write_id(request_id), *(piece for one in contents for piece in frame_tensor(one))]
     kind = pb.ModelStreamInferResponse if streamed else pb.ModelInferResponse
+    signature: Any = None  # what is written does not depend on it
+    reply = InferReply(
+        signature=signature, header=b"", request_id=request_id, outputs=(), contents=contents, timings={}
+    )
 
-    data = join(pieces, streamed=streamed)
+    data = write_reply(reply, streamed=streamed)
 
     message = kind.FromString(data)
-    reply = message.infer_response if isinstance(message, pb.ModelStreamInferResponse) else message
-    assert (reply.id, list(reply.raw_output_contents)) == (request_id, [bytes(one) for one in contents])
+    read = message.infer_response if isinstance(message, pb.ModelStreamInferResponse) else message
+    assert (read.id, list(read.raw_output_contents)) == (request_id, [bytes(one) for one in contents])
     start = np.frombuffer(data, np.uint8).ctypes.data
     for content in read_reply(data, kind).contents:
         if len(content) and bytes(content) != b"abc":

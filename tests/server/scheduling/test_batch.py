@@ -1,11 +1,13 @@
 """Requests are put together and taken apart again."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 from tests.server.scheduling.conftest import graph_of
 
-from polyhead_server.scheduling import Size, Work
+from polyhead_server.repository.signature import Signature
+from polyhead_server.scheduling import Planner, Size, Work
 from polyhead_server.scheduling.batch import JointWork, measure
 
 with_lengths = partial(
@@ -17,6 +19,11 @@ with_lengths = partial(
 )
 GRAPH = with_lengths()
 RANDOM = np.random.default_rng(0)
+
+
+def joint(works: Sequence[Work], graph: Signature) -> JointWork:
+    size = Planner(packed=graph.packed).joint([work.size for work in works])
+    return JointWork(works, graph, size)
 
 
 def work(batch: int, tokens: int, outputs: tuple[str, ...] = ("output",)) -> Work:
@@ -33,13 +40,13 @@ def test_one_request_is_passed_on_untouched() -> None:
     one = work(2, 3)
     outputs = {"output": np.zeros((2, 3, 3))}
 
-    assert JointWork([one], GRAPH).feeds() is one.feeds
-    assert JointWork([one], GRAPH).split(outputs)[0] is outputs
+    assert joint([one], GRAPH).feeds() is one.feeds
+    assert joint([one], GRAPH).split(outputs)[0] is outputs
 
 
 def test_shorter_ones_are_padded_with_zeros() -> None:
     works = [work(1, 2), work(2, 4), work(1, 1)]
-    feeds = JointWork(works, GRAPH).feeds()
+    feeds = joint(works, GRAPH).feeds()
 
     assert feeds["x"].shape == (4, 4, 3)
     assert feeds["mask"].shape == (4, 4, 4)
@@ -51,7 +58,7 @@ def test_shorter_ones_are_padded_with_zeros() -> None:
     assert feeds["mask"][0].sum() == 4
     assert feeds["x"].dtype == np.float32
     assert feeds["mask"].dtype == np.bool_
-    assert JointWork(works, GRAPH).computed_tokens() == 16
+    assert joint(works, GRAPH).computed_tokens() == 16
     assert sum(one.real_tokens for one in works) == 11
 
 
@@ -61,13 +68,13 @@ def test_everyone_gets_their_own_outputs_in_their_own_shape() -> None:
         work(2, 4, ("pooled",)),
         work(1, 1, ("attention.0", "pooled")),
     ]
-    assert JointWork(works, GRAPH).outputs == ["output", "attention.0", "pooled"]
+    assert joint(works, GRAPH).outputs == ["output", "attention.0", "pooled"]
     outputs = {
         "output": RANDOM.standard_normal((4, 4, 3)),
         "attention.0": RANDOM.standard_normal((4, 5, 4, 4)),
         "pooled": RANDOM.standard_normal((4, 3)),
     }
-    first, second, third = JointWork(works, GRAPH).split(outputs)
+    first, second, third = joint(works, GRAPH).split(outputs)
 
     assert list(first) == ["output", "attention.0"]
     assert list(second) == ["pooled"]
@@ -105,8 +112,8 @@ def test_two_sequences_have_the_lengths_of_both() -> None:
         assert size == Size(2, memory, tokens + memory + 3)
         works.append(Work(feeds=feeds, outputs=[], size=size, real_tokens=real_tokens))
 
-    assert JointWork(works, padded).computed_tokens() == 4 * (3 + 9)
-    assert JointWork(works, packed).computed_tokens() == 10 + 14
+    assert joint(works, padded).computed_tokens() == 4 * (3 + 9)
+    assert joint(works, packed).computed_tokens() == 10 + 14
 
 
 def test_without_lengths_all_tokens_count() -> None:

@@ -1,6 +1,7 @@
 """Every caller gets exactly one answer."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ class FakeEngine:
         await asyncio.to_thread(self.started.acquire)
 
 
-def work(value: int = 1, *, tokens: int = 1, deadline: float | None = None) -> Work:
+def work(value: int = 1, *, tokens: int = 1, deadline: float = math.inf) -> Work:
     size = Size.full(1, tokens)
     return Work(
         feeds={"x": np.array([[value]])}, outputs=["y"], size=size, real_tokens=tokens, deadline=deadline
