@@ -162,7 +162,7 @@ class TensorSpec:
 
     def cut(self, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
         """Cut an array to these sizes, by letter. The result is a view."""
-        return array[tuple(slice(sizes.get(letter)) for letter in self.axes)]
+        return array[tuple(map(slice, map(sizes.get, self.axes)))]
 
     def left_out_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of the fill of an input that a request leaves out."""

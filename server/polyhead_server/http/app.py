@@ -74,7 +74,7 @@ async def any_worker_healthy() -> Response:
 @observations_router.get("/metrics", response_class=Response, responses=_IN_TEXT)
 async def metrics(caller: AnyCaller) -> Response:
     """Return Prometheus metrics of all workers."""
-    text, media_type = await asyncio.to_thread(exposition, caller.header("accept"))
+    text, media_type = await asyncio.to_thread(exposition, caller.headers.get("accept", ""))
     return Response(text, media_type=media_type)
 
 

@@ -26,7 +26,6 @@ from polyhead_server.inference.reply import InferReply
 from polyhead_server.inference.wire import InferRequest
 from polyhead_server.observability.access_log import RequestLog, request_id
 from polyhead_server.runtime import Runtime
-from polyhead_server.serving.registry import Registry
 from polyhead_server.settings import Settings
 
 BINARY = "application/octet-stream"
@@ -78,7 +77,14 @@ class Caller:
 
     def __init__(self, service: Service, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.service = service
+        if service.runtime is not None:  # else there are no paths that need one
+            self.runtime = service.runtime
+            self.registry = service.runtime.registry
         self._metadata = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        self.headers: dict[str, str] = {}
+        """By name; one that comes twice is a list with commas."""
+        for name, value in self._metadata:
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.id = request_id(self)
         self._metadata.append((REQUEST_ID, self.id))
         self.until_sent = ExitStack()
@@ -102,21 +108,6 @@ class Caller:
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers."""
         return self._metadata
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime, where there is inference."""
-        assert self.service.runtime is not None  # noqa: S101 - without it there are no such paths
-        return self.service.runtime
-
-    @property
-    def registry(self) -> Registry:
-        """The models, where there is inference."""
-        return self.runtime.registry
-
-    def header(self, name: str) -> str:
-        """Return a header; if it comes twice, as a list with commas."""
-        return ", ".join(value for key, value in self._metadata if key == name)
 
     # ---- Its reply ---------------------------------------------------------------------------------
 
@@ -185,14 +176,14 @@ class Caller:
             RequestError: The caller gets the reason.
         """
         types = ("application/json", BINARY)  # which aiohttp says of a body that its user gives no type
-        given = self.header("content-type").partition(";")[0].strip()
+        given = self.headers.get("content-type", "").partition(";")[0].strip()
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
             raise MediaTypeError(f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
         self.held = self.until_sent.enter_context(self.runtime.budget.begin())
         body = await read_body(
             request.receive,
-            size=self.header("content-length"),
-            encoding=self.header("content-encoding").strip().lower() or "identity",
+            size=self.headers.get("content-length", ""),
+            encoding=self.headers.get("content-encoding", "").strip().lower() or "identity",
             settings=self.service.settings,
             held=self.held,
             run=self.service.run,
@@ -210,9 +201,8 @@ class Caller:
 
     def _json_bytes(self, body: bytearray) -> int:
         """Return how many bytes of a body are JSON."""
-        if JSON_BYTES not in dict(self._metadata):
+        if (given := self.headers.get(JSON_BYTES)) is None:
             return len(body)
-        given = self.header(JSON_BYTES)
         if not _NUMBER_OF_BYTES.fullmatch(given) or not 0 < int(given) <= len(body):
             raise InvalidRequestError(
                 f"{JSON_BYTES} must be a number from 1 to the {len(body)} bytes of the body, "

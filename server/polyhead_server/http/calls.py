@@ -21,9 +21,9 @@ from polyhead_proto.names import INPUT_IDS, LENGTHS, PROMPT_NAME, TEXT, TEXT_PAI
 from polyhead_server.errors import RequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.fields import TextOptions
-from polyhead_server.http.tensors import Values, pack, write_parameters
+from polyhead_server.http.tensors import Values, write_parameters
 from polyhead_server.inference.reply import InferReply, detach
-from polyhead_server.inference.wire import LARGE, InferRequest, make_request
+from polyhead_server.inference.wire import LARGE, InferRequest, InputContent
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total, padded
 from polyhead_server.settings import Settings
@@ -44,7 +44,7 @@ def _request_of(
     signature: Signature, outputs: pb.ModelInferRequest, inputs: Sequence[Any], most_tokens: int
 ) -> InferRequest:
     """Return the request for inputs of one kind."""
-    message, raw = pb.ModelInferRequest(), []
+    message, contents, size = pb.ModelInferRequest(), list[InputContent](), 0
     message.CopyFrom(outputs)
     if isinstance(inputs[0], list):
         longest = max(map(len, inputs))
@@ -52,15 +52,18 @@ def _request_of(
         ids = padded(inputs, np.zeros((len(inputs), longest), np.int64))
         arrays = (ids, np.array(list(map(len, inputs)), np.int64))
         for role, array in zip((TOKENS, LENGTHS), arrays, strict=True):
-            if (spec := signature.roles.get(role)) is not None:
+            if (spec := signature.inputs_by_role.get(role)) is not None:
                 message.inputs.add(name=spec.name, datatype="INT64", shape=array.shape)
-                raw.append(array.tobytes())
-        return make_request(message, raw)
-    columns = [inputs] if isinstance(inputs[0], str) else zip(*inputs, strict=True)
-    for name, texts in zip((TEXT, TEXT_PAIR), columns, strict=False):
-        message.inputs.add(name=name, datatype="BYTES", shape=[len(texts)])
-        raw.append(pack(name, "BYTES", [len(texts)], texts))
-    return make_request(message, raw)
+                contents.append(array)
+                size += array.nbytes
+    else:
+        columns = [list(inputs)] if isinstance(inputs[0], str) else map(list, zip(*inputs, strict=True))
+        for name, texts in zip((TEXT, TEXT_PAIR), columns, strict=False):
+            message.inputs.add(name=name, datatype="BYTES", shape=[len(texts)])
+            contents.append(texts)
+            size += sum(map(len, texts))
+    header = message.SerializeToString(deterministic=True)
+    return InferRequest(header=header, request_id="", contents=contents, size=len(header) + size)
 
 
 def keep_arrays(reply: InferReply) -> Kept:
@@ -104,7 +107,7 @@ class TextCall(Generic[Options_co]):
 async def answer_list(
     call: TextCall[TextOptions],
     signature: Signature,
-    outputs: Iterable[str | None],
+    outputs: Iterable[str],
     *,
     first_text: str = "",
     prompt: str | None = None,
@@ -147,7 +150,7 @@ async def answer_list(
         before = caller.held.bytes
         kept: Kept = []
         part = inputs[chunk.start : chunk.stop]
-        work = sum(sizes[at].text_bytes + sizes[at].tokens for at in chunk)
+        work = sum([sizes[at].text_bytes + sizes[at].tokens for at in chunk])
         made = await caller.service.run(
             work, _request_of, signature, message, part, settings.max_request_tokens
         )
@@ -159,7 +162,7 @@ async def answer_list(
             kept = await caller.infer(made, keep)
             return kept
         finally:
-            caller.held.add(before + sum(each.nbytes for each in kept) - caller.held.bytes)
+            caller.held.add(before + sum([each.nbytes for each in kept]) - caller.held.bytes)
 
     answers: list[Kept] = []
     waiting, most = deque(_chunks(sizes, settings)), math.inf

@@ -4,7 +4,7 @@ OpenAI's `/v1/models` and TEI's `/info` say so. Shape letters: C labels.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -33,37 +33,32 @@ info_router = make_router(TEI, "ModelMetadata", 400, 404, 503)
 # ---- What a graph can --------------------------------------------------------------------------
 
 
-def output_of(signature: Signature, role: str) -> str | None:
-    """Return the output of a graph that has a role, if there is one."""
-    return next((spec.name for spec in signature.outputs.values() if spec.role == role), None)
-
-
-def has(signature: Signature, roles: Collection[str]) -> bool:
-    """Return whether a graph has outputs of all these roles."""
-    return all(output_of(signature, role) for role in roles)
+def outputs_of(signature: Signature, roles: Iterable[str]) -> list[str]:
+    """Return the names of a graph's outputs that have these roles, as far as there are such."""
+    return [spec.name for role in roles if (spec := signature.outputs_by_role.get(role))]
 
 
 def labels_of(signature: Signature) -> Sequence[str]:
     """Return the C labels of a graph; their numbers, if they have no names."""
-    logits = signature.outputs[output_of(signature, names.LOGITS) or ""]
+    logits = signature.outputs_by_role[names.LOGITS]
     return logits.labels or [str(number) for number in range(logits.shape[-1])]
 
 
 def tags(signature: Signature) -> bool:
     """Return whether a graph is one whose logits are those of tokens."""
-    logits = output_of(signature, names.LOGITS)
-    return logits is not None and signature.length in signature.outputs[logits].axes
+    logits = signature.outputs_by_role.get(names.LOGITS)
+    return logits is not None and signature.length in logits.axes
 
 
 def scores_pairs(signature: Signature) -> bool:
     """Return whether a graph gives pairs of texts one score."""
     takes_pairs = {names.TEXT, names.TEXT_PAIR} <= signature.inputs.keys()
-    gives_logits = has(signature, (names.LOGITS,)) and not tags(signature)
+    gives_logits = names.LOGITS in signature.outputs_by_role and not tags(signature)
     return takes_pairs and gives_logits and len(labels_of(signature)) == 1
 
 
 def _classifies(signature: Signature) -> bool:
-    return names.TEXT in signature.inputs and has(signature, (names.LOGITS,))
+    return names.TEXT in signature.inputs and names.LOGITS in signature.outputs_by_role
 
 
 class Task(NamedTuple):
@@ -79,8 +74,10 @@ class Task(NamedTuple):
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
-        "embed": Task(lambda of: names.TOKENS in of.roles and has(of, (names.POOLED,)), "embed"),
-        "embed_sparse": Task(lambda of: has(of, (SPARSE_VALUES.role,)), "weigh words", fast=False),
+        "embed": Task(
+            lambda of: names.TOKENS in of.inputs_by_role and names.POOLED in of.outputs_by_role, "embed"
+        ),
+        "embed_sparse": Task(lambda of: SPARSE_VALUES.role in of.outputs_by_role, "weigh words", fast=False),
         "rerank": Task(lambda of: _classifies(of) and scores_pairs(of), "rerank"),
         "classify": Task(_classifies, "classify"),
         "tokenize": Task(lambda of: of.manifest.tokenizer is not None, "take text"),
@@ -155,13 +152,16 @@ def task_of(caller: Caller, name: str | None) -> str:
     return next((task for task in TASKS if task in known), "embed")
 
 
-def cheapest(registry: Registry, signature: Signature, roles: Sequence[str]) -> Signature:
+def cheapest(registry: Registry, signature: Signature, roles: Collection[str]) -> Signature:
     """Return the graph of the same family with such outputs: without vectors of tokens, or this one."""
-    family = signature.manifest.name
-    graphs = [each.signature for each in registry.models() if each.signature.manifest.name == family]
-    able = [each for each in graphs if has(each, roles)]
-    alone = next((each for each in able if names.OUTPUT not in each.outputs), None)
-    return alone or next(iter([signature] if has(signature, roles) else able), signature)
+    able: list[Signature] = []
+    for model in registry.models():
+        each = model.signature
+        if each.manifest.name == signature.manifest.name and each.outputs_by_role.keys() >= {*roles}:
+            if names.OUTPUT not in each.outputs:
+                return each
+            able.append(each)
+    return able[0] if able and signature not in able else signature
 
 
 # ---- What callers are told ------------------------------------------------------------------------

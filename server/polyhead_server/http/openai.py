@@ -1,7 +1,8 @@
 """OpenAI's API: `/v1/embeddings`, which infinity and TEI also have as `/embeddings`."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -84,10 +85,14 @@ async def create_embeddings(body: EmbeddingsBody, caller: OfTexts) -> Response:
     return await caller.json(content, work_bytes=BYTES_PER_NUMBER * vectors.size)
 
 
-def _write(model: str, vectors: NDArray[Any], tokens: int, in_base64: bool) -> Iterator[bytes]:
-    encoded = (base64.b64encode(vector).decode() if in_base64 else vector for vector in vectors)
-    yield b'{"object":"list","data":'
-    yield from write_array(
-        {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(encoded)
+def _write(model: str, vectors: NDArray[Any], tokens: int, in_base64: bool) -> Iterable[bytes]:
+    embeddings = (
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector).decode() if in_base64 else vector,
+        }
+        for index, vector in enumerate(vectors)
     )
-    yield b',"model":%b,"usage":%b}' % (orjson.dumps(model), orjson.dumps(usage_of(tokens)))
+    end = b',"model":%b,"usage":%b}' % (orjson.dumps(model), orjson.dumps(usage_of(tokens)))
+    return chain([b'{"object":"list","data":'], write_array(embeddings), [end])

@@ -106,7 +106,8 @@ def _check_may_call(caller: Caller, procedure: str) -> None:
     Raises:
         RequestError: The caller may not.
     """
-    service, host, origin = caller.service, caller.header("host"), caller.header("origin")
+    service, headers = caller.service, caller.headers
+    host, origin = headers.get("host", ""), headers.get("origin", "")
     if service.local_only and _LOCAL.fullmatch(host) is None:
         raise ForbiddenError(
             f"Host must be localhost or an IP address, was {quoted(host)}: on loopback, other names, "
@@ -139,7 +140,7 @@ async def _inferring(
     ] = None,
 ) -> Caller:
     for name in (TIMEOUT, PRIORITY):
-        if "," in (given := caller.header(name)):
+        if "," in (given := caller.headers.get(name, "")):
             raise InvalidRequestError(f"{name} must be given once, was {quoted(given)}")
     if seconds is not None:
         caller.deadline = caller.began + float(seconds)
@@ -185,7 +186,7 @@ OfTexts = Annotated[Caller, Depends(_of_texts)]
 class _GZip(GZipMiddleware):
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Compress nothing for callers that refuse it: Starlette looks for the name alone."""
-        if _NO_GZIP.search(scope["caller"].header("accept-encoding")):
+        if _NO_GZIP.search(scope["caller"].headers.get("accept-encoding", "")):
             scope = {**scope, "headers": [one for one in scope["headers"] if one[0] != b"accept-encoding"]}
         await super().__call__(scope, receive, send)
 

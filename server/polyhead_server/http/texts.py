@@ -24,7 +24,7 @@ from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http import fields
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.calls import Kept, TextCall, answer_list, joined, keep_arrays
-from polyhead_server.http.models import cheapest, has, labels_of, named, output_of, scores_pairs
+from polyhead_server.http.models import cheapest, labels_of, named, outputs_of, scores_pairs
 from polyhead_server.inference.outputs import ranges_of
 from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.repository.signature import Signature
@@ -67,13 +67,14 @@ async def embed(
     dimensions = wanted.dimensions
     model = named(caller, options, "embed" if roles == DENSE else "embed_sparse")
     signature = cheapest(caller.registry, model, roles)
-    outputs = [output_of(signature, role) for role in roles]
-    if outputs[0] is None or names.TOKENS not in signature.roles:
+    outputs = outputs_of(signature, roles)
+    if len(outputs) < len(roles) or names.TOKENS not in signature.inputs_by_role:
         gives = "pools tokens" if roles == DENSE else "weighs words (polyhead export --graphs sparse)"
         raise InvalidRequestError(
             f"model must be an encoder that {gives}, {signature.name} gives {listed(signature.outputs)}"
         )
-    width = signature.outputs[outputs[0]].shape[-1]
+    first = signature.outputs[outputs[0]]
+    width = first.shape[-1]
     if dimensions is not None and dimensions > width:
         raise InvalidRequestError(
             f"dimensions must be from 1 to {width}, the width of {signature.name}'s vectors, was {dimensions}"
@@ -81,7 +82,7 @@ async def embed(
     if precision is not None:
         measured = signature.manifest.ranges_of_vectors
         ranges_of(measured, precision, dimensions or width, "output_dtype")
-        if wanted.normalize and not signature.outputs[outputs[0]].unit:
+        if wanted.normalize and not first.unit:
             raise InvalidRequestError("normalize must be left out with output_dtype")
     if isinstance(call.inputs[0], str) and names.TEXT not in signature.inputs:
         field = call.field.removesuffix("[]")
@@ -139,7 +140,7 @@ async def rank(call: TextCall[fields.RankingOptions], score: str) -> tuple[str, 
             f"model must be a reranker, which takes pairs of texts and gives one score, {signature.name} "
             f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
         )
-    if not has(signature, roles):
+    if len(outputs_of(signature, roles)) < len(roles):
         raise InvalidRequestError(
             f"return_evidence needs a graph with attention, {signature.manifest.name} has none: "
             "repeat its export with --if-exists add"
@@ -153,7 +154,7 @@ async def rank(call: TextCall[fields.RankingOptions], score: str) -> tuple[str, 
                 f"takes, was {options.max_tokens_per_doc}"
             )
         caller.ignored.append("max_tokens_per_doc")
-    outputs = _outputs_of_evidence(signature) if count else [output_of(signature, names.LOGITS)]
+    outputs = _outputs_of_evidence(signature) if count else outputs_of(signature, (names.LOGITS,))
     chunks = await answer_list(
         replace(call, inputs=[(options.query, text) for text in texts]),
         signature,
@@ -187,12 +188,12 @@ def _pairs_of_evidence(asked: bool | int | None, texts: int) -> int:
 # ---- Evidence ----------------------------------------------------------------------------------
 
 
-def _outputs_of_evidence(signature: Signature) -> list[str | None]:
+def _outputs_of_evidence(signature: Signature) -> list[str]:
     """Return the names of the outputs that evidence is made of."""
     by_layer = {
         spec.layer or 0: spec.name for spec in signature.outputs.values() if spec.role == names.ATTENTION
     }
-    others = (output_of(signature, role) for role in (names.LOGITS, VALUE_NORMS.role, names.SPANS))
+    others = outputs_of(signature, (names.LOGITS, VALUE_NORMS.role, names.SPANS))
     return [*others, names.TOKENS, *(by_layer[layer] for layer in evidence_layers(by_layer))]
 
 
@@ -256,15 +257,15 @@ async def label_texts(
     signature = cheapest(call.caller.registry, model, (names.LOGITS,))
     has_pairs = not all(isinstance(each, str) for each in call.inputs)
     needed = {names.TEXT, names.TEXT_PAIR} if has_pairs else {names.TEXT}
-    if not (needed <= signature.inputs.keys() and has(signature, (names.LOGITS,))):
+    logits_of = signature.outputs_by_role.get(names.LOGITS)
+    if logits_of is None or not needed <= signature.inputs.keys():
         raise InvalidRequestError(
             f"model must be a classifier that takes such inputs, {signature.name} "
             f"takes {listed(signature.inputs)} and gives {listed(signature.outputs)}"
         )
-    output = output_of(signature, names.LOGITS)
-    (logits,), tokens = joined(await answer_list(call, signature, [output]))
+    (logits,), tokens = joined(await answer_list(call, signature, [logits_of.name]))
     labels, function = labels_of(signature), parameters.function_to_apply
-    activation = function or signature.outputs[output or ""].scores
+    activation = function or logits_of.scores
     scores = scores_of(logits, "identity" if call.options.raw_scores or function == "none" else activation)
     return [
         [{"label": labels[at], "score": of[at]} for at in best_first(row)[: parameters.top_k].tolist()]
@@ -279,7 +280,7 @@ async def label_tokens(
     what = f"{signature.name} classifies tokens"
     _check_left_out(call.options, ("raw_scores",), what)
     _check_left_out(parameters, ("top_k", "function_to_apply"), what)
-    outputs = [output_of(signature, role) for role in (names.LOGITS, names.SPANS)]
+    outputs = outputs_of(signature, (names.LOGITS, names.SPANS))
     answers = await answer_list(call, signature, outputs)
     found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
     for logits, spans, lengths in answers:

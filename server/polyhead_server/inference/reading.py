@@ -76,14 +76,14 @@ def read(
     is_new = template is None
     if template is None:
         message = parse(pb.ModelInferRequest, request.header)
-        template = make_template(message, len(request.raw), model, settings)
+        template = make_template(message, len(request.contents), model, settings)
     signature, parameters = model.signature, template.parameters
     if parameters.parts and not streamed:
         raise InvalidRequestError(
             "parameter parts of the request must be left out or false: "
             "a reply in parts is for ModelStreamInfer"
         )
-    feeds, texts = read_inputs(template.inputs, request.raw, settings.max_text_bytes)
+    feeds, texts = read_inputs(template.inputs, request.contents, settings.max_text_bytes)
     parsed_ns, tokenise_ns = time.perf_counter_ns(), None
     sizes, made = template.sizes, None
     if texts:
@@ -177,7 +177,7 @@ def _extras(
     """Return the requested outputs that follow from the inputs."""
     extras: dict[str, Content] = {}
     signature, tokeniser = template.model.signature, template.model.tokeniser
-    if (ids := signature.roles.get(TOKENS)) and (lengths := signature.roles.get(LENGTHS)):
+    if (ids := signature.inputs_by_role.get(TOKENS)) and (lengths := signature.inputs_by_role.get(LENGTHS)):
         extras[LENGTHS] = feeds[lengths.name]
         if SPANS in template.extras:
             in_no_text = np.full((*feeds[ids.name].shape, 3), OF_NO_TEXT, np.int32)

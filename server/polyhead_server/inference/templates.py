@@ -216,7 +216,7 @@ class RequestTemplates:
         """Return the template of an earlier request with the same header."""
         if self._changes != self._registry.changes:
             self.forget()
-        return self._known.get((request.header, len(request.raw)))
+        return self._known.get((request.header, len(request.contents)))
 
     def remember(self, request: InferRequest, template: RequestTemplate) -> None:
         """Keep a template whose model is in service now, unless it holds data or its header is too long."""
@@ -224,7 +224,7 @@ class RequestTemplates:
             return
         while len(self._known) >= _MAX_TEMPLATES:
             del self._known[next(iter(self._known))]
-        self._known[request.header, len(request.raw)] = template
+        self._known[request.header, len(request.contents)] = template
 
     def forget(self) -> None:
         """Forget every template, which would keep its model in memory."""

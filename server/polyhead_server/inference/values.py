@@ -16,6 +16,7 @@ from polyhead_proto.faults import Fault
 from polyhead_proto.names import ROWS, TEXT
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.inference.inputs import RequestInput, shown
+from polyhead_server.inference.wire import InputContent
 
 _CONTENTS: Mapping[str, str] = {
     "BOOL": "bool_contents",
@@ -31,7 +32,7 @@ _AT_ONCE = 2**14
 
 
 def read_inputs(
-    inputs: Sequence[RequestInput], raw: Sequence[bytes | memoryview], max_text_bytes: int
+    inputs: Sequence[RequestInput], contents: Sequence[InputContent], max_text_bytes: int
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Sequence[str]]]:
     """Read and check the data of a request, whose inputs are those of `check_inputs`.
 
@@ -47,7 +48,7 @@ def read_inputs(
     texts: dict[str, Sequence[str]] = {}
     text_bytes = 0
     for position, given in enumerate(inputs):
-        content = raw[position] if given.contents is None else None
+        content = contents[position] if given.contents is None else None
         if given.size is not None and content is not None and len(content) != given.size:
             raise InvalidRequestError(
                 Fault(
@@ -57,7 +58,9 @@ def read_inputs(
                 )
             )
         if given.spec.datatype == "BYTES":
-            elements = _typed(given) if content is None else _unpacked(given, content)
+            elements = (
+                list(map(str.encode, content)) if isinstance(content, list) else _elements(given, content)
+            )
             text_bytes += sum(map(len, elements))
             if text_bytes > max_text_bytes:
                 raise TooLargeError(
@@ -68,7 +71,9 @@ def read_inputs(
                     )
                 )
             try:
-                texts[given.name] = list(map(bytes.decode, elements))
+                texts[given.name] = (
+                    content if isinstance(content, list) else list(map(bytes.decode, elements))
+                )
             except UnicodeDecodeError as error:
                 raise _undecodable(given.name, elements) from error
             continue
@@ -80,8 +85,10 @@ def read_inputs(
     return arrays, texts
 
 
-def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[Any]:
+def _read_array(given: RequestInput, raw: InputContent | None) -> NDArray[Any]:
     """View raw contents as an array, or copy typed contents into one."""
+    if isinstance(raw, np.ndarray):
+        return raw
     if raw is None:
         values = _typed(given)
         copy = np.empty(len(values), given.dtype)
@@ -100,9 +107,9 @@ def _read_array(given: RequestInput, raw: bytes | memoryview | None) -> NDArray[
     return array
 
 
-def _unpacked(given: RequestInput, raw: bytes | memoryview) -> Sequence[bytes]:
+def _elements(given: RequestInput, raw: bytes | memoryview | None) -> Sequence[bytes]:
     try:
-        return unpack_strings(given.name, given.shape, raw)
+        return _typed(given) if raw is None else unpack_strings(given.name, given.shape, raw)
     except ValueError as error:
         raise InvalidRequestError(str(error)) from error
 

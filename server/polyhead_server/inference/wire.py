@@ -9,7 +9,7 @@ map a hundred. So a small message, compressed on its way, could take many times 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -49,6 +49,9 @@ _WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 _NEVER_PACKED = frozenset({FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING})
 _LAST_BYTES = bytes(range(0x80))
 
+InputContent: TypeAlias = Any
+"""Of an input: raw, as bytes or a view of them; or, where it came in another form, texts or an array."""
+
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bytes, memoryview)
 
@@ -66,8 +69,8 @@ class InferRequest:
     header: bytes
     """All but `id` and `raw_input_contents`: equal for requests that differ in their data only."""
     request_id: str
-    raw: Sequence[bytes | memoryview]
-    """The raw contents, in order, as views of what the request came in where they lie there."""
+    contents: Sequence[InputContent]
+    """In the order of the inputs. Raw ones are views of what the request came in, where they lie there."""
     size: int
     """The bytes that it keeps in memory: at least those of its raw contents."""
     most_bytes: int | None = None
@@ -89,7 +92,7 @@ def split_infer(payload: bytes) -> InferRequest:
             request_id = str(check_id(content), "utf-8")
     except (DecodeError, UnicodeDecodeError) as error:
         raise _not_a_message(pb.ModelInferRequest, payload) from error
-    return InferRequest(header=header, request_id=request_id, raw=raw, size=len(payload))
+    return InferRequest(header=header, request_id=request_id, contents=raw, size=len(payload))
 
 
 def make_request(
@@ -109,7 +112,8 @@ def make_request(
     message.ClearField("id")
     header = message.SerializeToString(deterministic=True)
     packed = sum(len(content) for content in raw if isinstance(content, bytes))
-    return InferRequest(header=header, request_id=request_id, raw=raw, size=max(len(header), kept) + packed)
+    size = max(len(header), kept) + packed
+    return InferRequest(header=header, request_id=request_id, contents=raw, size=size)
 
 
 def check_id(content: R) -> R:

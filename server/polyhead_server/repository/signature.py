@@ -111,9 +111,14 @@ class Signature:
         return self.manifest.graphs[self.graph].activations == PACKED
 
     @cached_property
-    def roles(self) -> Mapping[str, TensorSpec]:
-        """The first of the graph's inputs that has a role, by role."""
+    def inputs_by_role(self) -> Mapping[str, TensorSpec]:
+        """The first of the graph's own inputs that has a role, by role."""
         return {spec.role: spec for spec in reversed(self.feeds)}
+
+    @cached_property
+    def outputs_by_role(self) -> Mapping[str, TensorSpec]:
+        """The first of the outputs that has a role, by role."""
+        return {spec.role: spec for spec in reversed([*self.outputs.values()])}
 
     @cached_property
     def max_tokens(self) -> int | None:

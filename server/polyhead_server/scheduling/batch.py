@@ -250,14 +250,13 @@ class SplitReply:
             return
         self._done.append(piece.result())
         if len(self._done) == len(self._pieces):
-            begun = min(done.queue_ns for done in self._done)
+            begun, ended, most = math.inf, 0, 0
+            for done in self._done:
+                begun = min(begun, done.queue_ns)
+                ended = max(ended, done.queue_ns + done.compute_ns)
+                most = max(most, done.batch)
             self.answer.set_result(
-                Done(
-                    outputs=self._outputs,
-                    queue_ns=begun,
-                    compute_ns=max(done.queue_ns + done.compute_ns for done in self._done) - begun,
-                    batch=max(done.batch for done in self._done),
-                )
+                Done(outputs=self._outputs, queue_ns=int(begun), compute_ns=ended - int(begun), batch=most)
             )
 
     def _cancel(self) -> None:
@@ -286,7 +285,7 @@ def split_request(work: Work, signature: Signature, dispatch: Dispatch) -> list[
     lengths = [np.maximum(1, work.feeds[spec.name]).tolist() for spec in signature.lengths]
     asked = asked_tokens(work.feeds, signature) if signature.optional else 0
     sequences = [Size(1, max(own), sum(own) + asked) for own in zip(*lengths, strict=True)]
-    order = sorted(range(len(sequences)), key=lambda row: -sequences[row].longest)
+    order = np.argsort([-size.longest for size in sequences], kind="stable").tolist()
     batches = dispatch.pieces([sequences[row] for row in order])
     if len(batches) == 1:
         return []

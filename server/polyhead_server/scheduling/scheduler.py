@@ -232,7 +232,7 @@ class Scheduler:
 
     def take(self) -> RunningBatch | None:
         """Choose the next batch from all that waits now; None if nothing can run. One thread at a time."""
-        while (batch := self._choose()) is not None:
+        while self._queue.tokens and (batch := self._choose()) is not None:
             self._running.add(batch)
             batch.entries = [entry for entry in batch.entries if self._queue.remove(entry)]
             if self._wanted(batch, batch.entries, starting=True):
@@ -244,8 +244,6 @@ class Scheduler:
 
     def _choose(self) -> RunningBatch | None:
         """Choose a batch without taking it; None if nothing can run."""
-        if not self._queue.tokens:
-            return None
         self._batches += 1
         window = self._queue.window(WINDOW, oldest_first=self._batches % _OLDEST_EVERY == 0)
         if not window:

@@ -4,7 +4,7 @@ It changes on the event loop only; models may be found from any thread.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -98,6 +98,7 @@ class Registry:
         self.changes = 0
         """Counts the changes: while it stays the same, the same model is found for the same name."""
         self._slots: Mapping[str, Mapping[int, Slot]] = {}
+        self._models: list[Model] = []
 
     # ---- Changes -----------------------------------------------------------------------------------
 
@@ -135,6 +136,7 @@ class Registry:
     def _set(self, name: str, versions: Mapping[int, Slot]) -> None:
         others = {other: it for other, it in self._slots.items() if other != name}
         self._slots = {**others, name: versions} if versions else others
+        self._models = [slot.model for slot in self.slots() if slot.model is not None]
         self.changes += 1
         self.on_change()
 
@@ -156,9 +158,9 @@ class Registry:
         for _, versions in sorted(self._slots.items()):
             yield from (slot for _, slot in sorted(versions.items()))
 
-    def models(self) -> list[Model]:
-        """Return every version that is ready."""
-        return [slot.model for slot in self.slots() if slot.model is not None]
+    def models(self) -> Sequence[Model]:
+        """Return every version that is ready, by name and version."""
+        return self._models
 
     def is_ready(self, name: str) -> bool:
         """Return whether the version that an unversioned request gets is ready."""

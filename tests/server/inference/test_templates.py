@@ -60,7 +60,7 @@ def request(tokens: int = 3, *, data: bytes = b"", output: str = "output", raw: 
 
 def learn(templates: RequestTemplates, registry: Registry, what: InferRequest) -> RequestTemplate:
     message = parse(pb.ModelInferRequest, what.header)
-    template = make_template(message, len(what.raw), registry.find("tiny"), SETTINGS)
+    template = make_template(message, len(what.contents), registry.find("tiny"), SETTINGS)
     templates.find(what)
     templates.remember(what, template)
     return template
@@ -85,7 +85,7 @@ def test_any_other_difference_makes_another_template(
 
 def test_the_number_of_raw_contents_is_part_of_it(templates: RequestTemplates, registry: Registry) -> None:
     learn(templates, registry, request())
-    none = dataclasses.replace(request(), raw=[])
+    none = dataclasses.replace(request(), contents=[])
 
     assert templates.find(none) is None
 

@@ -41,7 +41,7 @@ def test_a_request_is_read_as_protobuf_reads_it(request: pb.ModelInferRequest) -
 
     parts = split_infer(payload)
 
-    assert [bytes(raw) for raw in parts.raw] == list(request.raw_input_contents)
+    assert [bytes(raw) for raw in parts.contents] == list(request.raw_input_contents)
     assert parts.request_id == request.id
     rest = pb.ModelInferRequest.FromString(payload)
     rest.ClearField("id")
@@ -58,7 +58,11 @@ def test_a_request_that_comes_in_another_form_is_the_same(request: pb.ModelInfer
 
     made = make_request(rest, raw)
 
-    assert (made.header, made.request_id, made.raw) == (expected.header, expected.request_id, expected.raw)
+    assert (made.header, made.request_id, made.contents) == (
+        expected.header,
+        expected.request_id,
+        expected.contents,
+    )
     assert made.size == len(made.header) + sum(map(len, raw))
     views = [memoryview(one) for one in raw]
     assert make_request(rest, [b"packed", *views], kept=10**6).size == 10**6 + len(b"packed")
@@ -109,7 +113,7 @@ def test_whatever_protobuf_refuses_is_refused(junk: bytes) -> None:
                 assert "wire type 3" in why
                 continue
             parts = split_infer(payload)
-            assert [bytes(raw) for raw in parts.raw] == list(expected.raw_input_contents)
+            assert [bytes(raw) for raw in parts.contents] == list(expected.raw_input_contents)
             assert parts.request_id == expected.id
             assert peek(parts)[1:] == (expected.model_name, expected.model_version)
 
@@ -119,7 +123,7 @@ def test_a_field_of_another_kind_is_passed_over(junk: bytes) -> None:
     """Number 7 or 3, but not bytes: unknown fields, which protobuf keeps and no program reads."""
     parts = split_infer(PADDING + junk)
 
-    assert [len(raw) for raw in parts.raw] == [LARGE]
+    assert [len(raw) for raw in parts.contents] == [LARGE]
     assert parts.request_id == ""
 
 
@@ -140,7 +144,7 @@ def test_a_request_of_many_fields_is_refused_before_they_are_kept(field: bytes) 
 def test_large_raw_contents_are_not_copied() -> None:
     payload = pb.ModelInferRequest(raw_input_contents=[bytes(LARGE), b"b"]).SerializeToString()
 
-    raw = split_infer(payload).raw
+    raw = split_infer(payload).contents
 
     assert all(isinstance(entry, memoryview) and entry.obj is payload for entry in raw)
 
@@ -148,4 +152,4 @@ def test_large_raw_contents_are_not_copied() -> None:
 def test_unknown_fields_are_passed_over() -> None:
     unknown = b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4) + b"\xf8\x07\x01"
 
-    assert bytes(split_infer(PADDING + unknown).raw[0]) == bytes(LARGE)
+    assert bytes(split_infer(PADDING + unknown).contents[0]) == bytes(LARGE)
