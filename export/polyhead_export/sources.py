@@ -24,7 +24,7 @@ from polyhead_model import (
     read_checkpoint_info,
     read_description,
 )
-from polyhead_model.config import Pooling
+from polyhead_model.task_heads import Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
