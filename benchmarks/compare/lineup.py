@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.compare.files import EngineFiles
 from benchmarks.contenders import Contender, ContenderError, polyhead
 from benchmarks.encoders import infer_request, text_request
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.backends import EngineModel
 from benchmarks.engines.plans import BatchPlan, Sequences, Vectors, pad
 from benchmarks.engines.processes import CORES, EngineWorker, engine_worker
 from benchmarks.rounds import markdown_table

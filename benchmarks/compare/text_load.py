@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.compare.lineup import PADDED, TextLineup
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.backends import EngineModel
 from benchmarks.engines.plans import BatchPlan, Ids, Sequences
 from benchmarks.engines.processes import CORES, WAYS, EngineWorker, plans_of, search
 from benchmarks.generator import closed_loop, unary_calls

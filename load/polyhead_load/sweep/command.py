@@ -187,7 +187,7 @@ def presets(name: str | None = None, /) -> None:
 
     from polyhead_load.errors import SweepError
     from polyhead_load.sweep.reading import preset_files, read_sweep
-    from polyhead_load.sweep.tables import near
+    from polyhead_load.sweep.validation import near
 
     texts = preset_files()
     if name is not None:

@@ -13,8 +13,8 @@ from polyhead_load.load_plan import Lengths
 from polyhead_load.outputs import DEFAULT_OUTPUTS, Outputs, parse_outputs
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 from polyhead_load.sweep.loads import parse_load
-from polyhead_load.sweep.tables import Table, near
 from polyhead_load.sweep.target import ServiceTarget
+from polyhead_load.sweep.validation import Table, near
 from polyhead_model.description import check_field_names
 
 Dimension = Literal["family", "tokens", "batch", "outputs"]
