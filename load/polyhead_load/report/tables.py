@@ -31,7 +31,7 @@ def terminal_table(findings: SweepFindings) -> Table:
             load = row.load
             table.add_section()
             table.add_row(f"[bold]{load}[/]")
-        name = "\n".join(described(dimension, row.labels[dimension]) for dimension in findings.varied)
+        name = "\n".join(described(dimension, row.labels[dimension]) for dimension in findings.sweep.varied)
         table.add_row(name, *_cells(row, findings))
     return table
 

@@ -187,7 +187,7 @@ def presets(name: str | None = None, /) -> None:
 
     from polyhead_load.errors import SweepError
     from polyhead_load.sweep.reading import preset_files, read_sweep
-    from polyhead_load.sweep.validation import near
+    from polyhead_model.description import near
 
     texts = preset_files()
     if name is not None:
@@ -209,20 +209,19 @@ def _show(report: "SweepReport") -> None:
 
     console, findings = _console(), report.findings
     console.print(terminal_table(findings))
-    console.print(choose_table(report.options, findings.varied, report.target))
-    for line in [*choose_lines(report.options, report.target), *remarks(findings)]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{report.page}, and report.json, plots/ beside it", highlight=False)
+    console.print(choose_table(report.options, findings.sweep.varied, report.target))
+    lines = [*choose_lines(report.options, report.target), *remarks(findings)]
+    lines.append(f"{report.page}, and report.json, plots/ beside it")
     if findings.sweep.blocks < FEWEST_BLOCKS:
-        line = (
+        lines.append(
             f"next: fewer than {FEWEST_BLOCKS} blocks show that measuring works, not what differs; `polyhead "
             "sweep heads` compares 1 to 24 heads, `polyhead sweep presets` lists more"
         )
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
     elif report.target is None:
-        line = (
+        lines.append(
             "next: the same command with --p99 50ms measures the largest rate that each configuration holds"
         )
+    for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
