@@ -566,7 +566,7 @@ class EncoderConfig:
             if getattr(self, name) is not None and self.local_window is None:
                 raise ValueError(
                     f"{name} needs local_window: without it no layer is local ({name} was "
-                    f"{getattr(self, name)!r})"
+                    f"{_shown(getattr(self, name))})"
                 )
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
@@ -580,7 +580,7 @@ class EncoderConfig:
                     raise ValueError(f"{name} must be above 1, was {base}")
         for name in ("local_rotary_base", "rotary_frequencies"):
             if getattr(self, name) is not None and self.rotary_base is None:
-                raise ValueError(f"{name} needs rotary_base ({name} was {getattr(self, name)!r})")
+                raise ValueError(f"{name} needs rotary_base ({name} was {_shown(getattr(self, name))})")
         if self.rotary_base is not None and self.head_size % 2:
             raise ValueError(
                 f"rotary_base needs an even head width, as columns are rotated in pairs, was {self.head_size}"
