@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import grpc
 
@@ -13,7 +14,7 @@ from polyhead_client.arguments import check_options, check_target, check_token, 
 from polyhead_client.calls import Stream
 from polyhead_client.channels import CALLS_PER_CHANNEL, Channels
 from polyhead_client.errors import InvalidRequest, ServerError
-from polyhead_client.status import new_request_id, translated
+from polyhead_client.status import translated
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto.names import REQUEST_ID, WANTS_STATUS
 
@@ -201,7 +202,7 @@ def open_stream(
         target: The server's address, for messages.
         metadata: The metadata of every call.
     """
-    request_id = new_request_id()
+    request_id = uuid4().hex
     return OpenStream(
         call=channel.stream_stream(action.rpc.path)(
             iter([action.data]),
