@@ -11,7 +11,6 @@ import grpc
 
 from polyhead_client.calls import (
     Action,
-    Answer,
     Call,
     Gather,
     Join,
@@ -20,7 +19,6 @@ from polyhead_client.calls import (
     Sleep,
     Stream,
     as_method,
-    resume,
 )
 from polyhead_client.channel import OpenStream, open_aio_channel
 from polyhead_client.connection import Connection
@@ -103,27 +101,24 @@ class AsyncClient(Connection[grpc.aio.Channel]):
         if self._patient:
             operation = retrying(operation)
         streams: dict[Stream, OpenStream] = {}
-        answer: Answer = None
+        advance: Callable[[], Action] = partial(next, operation)
         received = 0
         try:
             while True:
                 if received < _LARGE:
-                    try:
-                        action = resume(operation, answer)
-                    except StopIteration as stop:
-                        return cast(T, stop.value)
+                    action, result = _advanced(advance)
                 else:  # a large reply is read in a thread, so that it does not block the event loop
-                    following, result = await asyncio.to_thread(_advance, operation, answer)
-                    if following is None:
-                        return cast(T, result)
-                    action = following
+                    action, result = await asyncio.to_thread(_advanced, advance)
+                if action is None:
+                    return cast(T, result)
                 try:
                     answer = await self._perform(action, streams)
                     received = received + len(answer) if isinstance(action, NextMessage) else len(answer)
+                    advance = partial(operation.send, answer)
                 except PolyheadError as error:
                     if self._closed:  # the call was cancelled by close(): do not retry
                         raise
-                    answer = error
+                    advance = partial(operation.throw, error)
         finally:
             with suppress(ValueError):  # a thread still reads a large reply, and ends the operation
                 operation.close()
@@ -270,10 +265,10 @@ class _Waits:
             self._set_timer(loop, min(time for time, _, _ in self._waits.values()))
 
 
-def _advance(operation: Operation[T], answer: Answer) -> tuple[Action | None, T | None]:
+def _advanced(advance: Callable[[], Action]) -> tuple[Action | None, Any]:
     """Resume an operation; return its next action or, with None, its result."""
     try:
-        return resume(operation, answer), None
+        return advance(), None
     except StopIteration as stop:  # which cannot be raised through a future
         return None, stop.value
 

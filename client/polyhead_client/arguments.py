@@ -106,8 +106,6 @@ def check_timeout(timeout: T) -> T:
     Raises:
         InvalidRequest: It is not a number above 0.
     """
-    if type(timeout) is float and timeout > 0:  # type: ignore[operator]  # the most common ones
-        return timeout
     number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     # NaN is not above 0 either.
     if timeout is not None and not (number and timeout > 0):  # type: ignore[operator]

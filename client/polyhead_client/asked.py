@@ -40,15 +40,13 @@ _TAKERS = {
 }
 """The outputs that each option goes with."""
 
-_INPUTS = frozenset(each.keyword for each in DECLARED.values() if each.read is read_given)
+INPUTS = frozenset(each.keyword for each in DECLARED.values() if each.read is read_given)
 """The arguments whose values are inputs."""
 
 
 def presence_of(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of `encode` with True in place of what is an input."""
-    if _INPUTS.isdisjoint(wanted):
-        return {**wanted}
-    return {name: value is not None if name in _INPUTS else value for name, value in wanted.items()}
+    return {name: value is not None if name in INPUTS else value for name, value in wanted.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

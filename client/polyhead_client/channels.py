@@ -1,9 +1,9 @@
 """Several channels to one target: as many as the calls in flight need."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -115,15 +115,11 @@ class Method:
         self._kind = kind
         self._path = path
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.future = partial(self, how="future")
+        """Returns a call that has begun, of a synchronous channel."""
+
+    def __call__(self, *arguments: Any, how: str = "__call__", **options: Any) -> Any:
         """Call as the channel's method does: return a call, or where that waits, the reply's bytes."""
-        return self._call("__call__", arguments, options)
-
-    def future(self, *arguments: Any, **options: Any) -> Any:
-        """Return a call that has begun, of a synchronous channel."""
-        return self._call("future", arguments, options)
-
-    def _call(self, how: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         channel, ended = self._take()
         try:
             begun = getattr(channel.method(self._kind, self._path), how)(*arguments, **options)

@@ -14,7 +14,6 @@ import grpc
 
 from polyhead_client.calls import (
     Action,
-    Answer,
     Call,
     Gather,
     Join,
@@ -23,7 +22,6 @@ from polyhead_client.calls import (
     Sleep,
     Stream,
     as_method,
-    resume,
 )
 from polyhead_client.channel import OpenStream, open_channel
 from polyhead_client.connection import Connection
@@ -107,23 +105,25 @@ class Client(Connection[grpc.Channel]):
         if self._patient:
             operation = retrying(operation)
         streams: dict[Stream, OpenStream] = {}
-        answer: Answer = None
         try:
+            action = next(operation)
             while True:
-                action = resume(operation, answer)
                 try:
-                    if isinstance(action, Call):
-                        answer = self._call(action, calls)
-                    else:
-                        answer = self._perform(action, streams, calls)
+                    answer = (
+                        self._call(action, calls)
+                        if isinstance(action, Call)
+                        else self._perform(action, streams, calls)
+                    )
                 except PolyheadError as error:
                     if self._closed:  # the call was cancelled by close(): do not retry
                         raise
-                    answer = error
+                    action = operation.throw(error)
                 except ValueError as error:  # gRPC's, of a channel that is closed
                     if not self._closed:
                         raise
                     raise Cancelled.by_close() from error
+                else:
+                    action = operation.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.archive import read_format, write_npz
+from polyhead_client.batch import Arrays
 from polyhead_client.edges import BOUNDARY_TOKENS
 from polyhead_client.frozen import Picklable
 from polyhead_client.notebook import finite, heat_map, labels, strip
-from polyhead_client.padding import Arrays
 from polyhead_client.places import Edits, Reads
 from polyhead_proto import labelled
 from polyhead_proto.datatypes import Precision

@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from polyhead_client.batch import Arrays, InputForm
 from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
-from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 
@@ -45,6 +45,22 @@ class Results:
         """
         single = form is InputForm.SINGLE
         heads = requested.heads or tuple(range(self.heads)) or None
+        found: dict[str, Any] = {}
+        parts: dict[str, dict[str, Any]] = {}
+        for role, outputs in requested.by_role.items():
+            declared, array = outputs[0].declared, self.arrays.get(outputs[0].name)
+            if declared.by_layer:
+                found[declared.field] = self._by_layer(outputs, single)
+            elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
+                parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads or ())
+            elif declared.part:
+                parts.setdefault(declared.field, {})[declared.part] = array
+            elif declared.field:
+                found[declared.field] = array
+        if scores := parts.pop(HEAD_SCORES.field, None):
+            found[HEAD_SCORES.field] = replace(scores["values"], weighted=scores["weighted"])
+        for field, values in parts.items():
+            found[field] = OF_SEVERAL_OUTPUTS[field](**values)
         return Encoding(
             model=self.model,
             version=self.version,
@@ -56,26 +72,8 @@ class Results:
             timings=Timings(total_ns=total_ns, **self.timings),
             kept_heads=requested.kept_heads,
             weighted=requested.weighted,
-            **{**_NONE, **self._fields(requested, heads or (), single)},
+            **{**_NONE, **found},
         )
-
-    def _fields(self, requested: RequestedOutputs, heads: tuple[int, ...], single: bool) -> dict[str, Any]:
-        """Return what an `Encoding` has of the outputs, by field."""
-        found: dict[str, Any] = {}
-        parts: dict[str, dict[str, Any]] = {}
-        for role, outputs in requested.by_role.items():
-            declared, array = outputs[0].declared, self.arrays.get(outputs[0].name)
-            if declared.by_layer:
-                found[declared.field] = self._by_layer(outputs, single)
-            elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
-                parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads)
-            elif declared.part:
-                parts.setdefault(declared.field, {})[declared.part] = array
-            elif declared.field:
-                found[declared.field] = array
-        if scores := parts.pop(HEAD_SCORES.field, None):
-            found[HEAD_SCORES.field] = replace(scores["values"], weighted=scores["weighted"])
-        return found | {field: OF_SEVERAL_OUTPUTS[field](**values) for field, values in parts.items()}
 
     def _by_layer(self, outputs: Sequence[SelectedOutput], single: bool) -> Mapping[int, Arrays]:
         return MappingProxyType(

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyhead_client.calls import Operation
-from polyhead_client.deadline import Deadline
+from polyhead_client.calls import Deadline, Operation
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.evidence import evidence_in
