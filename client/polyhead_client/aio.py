@@ -20,7 +20,7 @@ from polyhead_client.calls import (
     Stream,
     as_method,
 )
-from polyhead_client.channel import OpenStream, open_aio_channel
+from polyhead_client.channel import OpenStream, open_channel
 from polyhead_client.connection import Connection
 from polyhead_client.errors import Cancelled, PolyheadError
 from polyhead_client.retry import retrying
@@ -144,7 +144,7 @@ class AsyncClient(Connection[grpc.aio.Channel]):
         return reply
 
     async def _perform(self, action: Action, streams: dict[Stream, OpenStream]) -> bytes:
-        self._channel = self._channel or open_aio_channel(*self._opened)
+        self._channel = self._channel or open_channel(*self._opened, kind=grpc.aio)
         try:
             match action:
                 case Call():

@@ -118,27 +118,24 @@ def check_connection(
 
 
 def open_channel(
-    target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
+    target: str,
+    credentials: grpc.ChannelCredentials | None,
+    options: Sequence[tuple[str, Any]],
+    *,
+    kind: Any = grpc,
 ) -> Channels:
-    """Open a channel for `Client`, and further ones with its calls; with TLS if there are credentials.
+    """Open a channel, and further ones with its calls; with TLS if there are credentials.
+
+    Args:
+        target: The server's address.
+        credentials: Credentials for TLS, or None.
+        options: Channel options.
+        kind: Makes it: `grpc` for `Client`, `grpc.aio` for `AsyncClient`.
 
     Raises:
         InvalidRequest: The target is not a valid address.
     """
     check_target(target)
-    return _channels(grpc, target, credentials, options)
-
-
-def open_aio_channel(
-    target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-) -> Channels:
-    """Open a channel for `AsyncClient`, otherwise as `open_channel` does."""
-    return _channels(grpc.aio, target, credentials, options)
-
-
-def _channels(
-    kind: Any, target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-) -> Channels:
     arguments = _merged(target, options, plain=credentials is None)
     if credentials is None:
         open_one = partial(kind.insecure_channel, target, arguments)

@@ -90,7 +90,8 @@ class Channels:
         """Return a channel for a call, and what to do when the call has ended."""
         most = MOST_TO_SEVERAL if self._several else MOST_CHANNELS
         while True:
-            one = min(self._channels, key=_Channel.rank)
+            first, *others = self._channels
+            one = min(self._channels, key=_Channel.rank) if others else first
             with suppress(IndexError):  # it is full, or others were quicker
                 one.room.pop()
                 return one, one.ended

@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias
 from polyhead_client.batch import Batch, join
 from polyhead_client.calls import Deadline, Operation, latest
 from polyhead_client.errors import AccessDenied, Cancelled, NotFound, PolyheadError, Unavailable, Unsupported
+from polyhead_client.reply import Results
 from polyhead_client.request import EncodeTemplate
-from polyhead_client.results import Results
-from polyhead_client.waiting import Entry, Queue, Sender
+from polyhead_client.waiting import CallQueue, Sender, WaitingCall
 
 _MAX_QUEUES = 256
 
@@ -46,7 +46,7 @@ class Coalescer:
         self._send = send
         self._start = start
         self._lock = Lock()
-        self._queues: dict[Hashable, Queue] = {}
+        self._queues: dict[Hashable, CallQueue] = {}
         self._closed = False
 
     def encode(self, template: EncodeTemplate, batch: Batch, deadline: Deadline) -> Operation[Results]:
@@ -56,7 +56,7 @@ class Coalescer:
             PolyheadError: The call failed.
         """
         queue = self._queue(template, batch)
-        entry = Entry(self, queue, template, batch, deadline)
+        entry = WaitingCall(self, queue, template, batch, deadline)
         try:
             if not queue.goes_ahead(entry):
                 yield entry
@@ -77,19 +77,19 @@ class Coalescer:
         for queue in queues:
             queue.cancel()
 
-    def enter(self, entry: Entry, wake: Callable[[], None]) -> None:
+    def enter(self, entry: WaitingCall, wake: Callable[[], None]) -> None:
         """Let a call wait to be joined."""
         if entry.queue.enter(entry, wake):
             self._start_sender(entry.queue)
         if self._closed:
             entry.queue.cancel()
 
-    def send_overdue(self, entry: Entry) -> None:
+    def send_overdue(self, entry: WaitingCall) -> None:
         """Send a call that has waited for long, with others or alone."""
         if entry.queue.is_overdue(entry):
             self._start_sender(entry.queue, at_once=True)
 
-    def _queue(self, template: EncodeTemplate, batch: Batch) -> Queue:
+    def _queue(self, template: EncodeTemplate, batch: Batch) -> CallQueue:
         """Return the queue of calls of the same form, which can be joined."""
         form: Hashable = template, batch.signature
         if template.requested.queries is not None and not template.requested.rows:
@@ -98,22 +98,22 @@ class Coalescer:
             with self._lock:
                 if len(self._queues) >= _MAX_QUEUES:  # what they have learned is soon learned again
                     self._queues = {key: kept for key, kept in self._queues.items() if kept.under_way}
-                queue = self._queues.setdefault(form, Queue())
+                queue = self._queues.setdefault(form, CallQueue())
         return queue
 
-    def _go_on(self, queue: Queue, *, calls: int = 0) -> None:
+    def _go_on(self, queue: CallQueue, *, calls: int = 0) -> None:
         """Release a slot, which goes to the calls that wait."""
         if queue.release(calls):
             self._start_sender(queue)
 
-    def _start_sender(self, queue: Queue, *, at_once: bool = False) -> None:
+    def _start_sender(self, queue: CallQueue, *, at_once: bool = False) -> None:
         sender = Sender(at_once)
         try:
             sender.cancel = self._start(self._send_joined(queue, sender))
         except RuntimeError:  # the client was closed, or no thread can be started
             queue.abandon()
 
-    def _send_joined(self, queue: Queue, sender: Sender) -> Operation[None]:
+    def _send_joined(self, queue: CallQueue, sender: Sender) -> Operation[None]:
         """Send a joined request.
 
         The next one has a sender of its own, which starts behind the callers of this one, so that it takes
@@ -131,7 +131,7 @@ class Coalescer:
             if has_slot:
                 self._go_on(queue)
 
-    def _send_together(self, queue: Queue, entries: Sequence[Entry]) -> Operation[None]:
+    def _send_together(self, queue: CallQueue, entries: Sequence[WaitingCall]) -> Operation[None]:
         results: Results | None = None
         error: PolyheadError | None = None
         try:

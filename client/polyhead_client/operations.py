@@ -12,11 +12,11 @@ from typing import Any, NoReturn, TypeAlias, Unpack
 from numpy.typing import NDArray
 
 from polyhead_client.arguments import check_name, check_prompt_name, check_version
-from polyhead_client.asked import INPUTS, Asked, presence_of
+from polyhead_client.asked import INPUTS, Asked, Wanted, presence_of
 from polyhead_client.batch import Batch
 from polyhead_client.calls import Call, Deadline, Gather, NextMessage, Operation, Stream
 from polyhead_client.coalescing import Coalescer, Start
-from polyhead_client.encoding import Encoding, Wanted
+from polyhead_client.encoding import Encoding
 from polyhead_client.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -28,10 +28,9 @@ from polyhead_client.errors import (
 from polyhead_client.inputs import Inputs, per_head, prepare, query_field, rows_field
 from polyhead_client.parts import Assembly
 from polyhead_client.places import AskedPlaces, read_interventions
-from polyhead_client.reply import read, read_message
+from polyhead_client.reply import Results, read, read_message
 from polyhead_client.request import EncodeTemplate, build, check_inputs, input_of, reply_bytes
 from polyhead_client.requested import RequestedOutputs
-from polyhead_client.results import Results
 from polyhead_client.selection import select
 from polyhead_client.server_operations import ServerOperations, Timeout
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from polyhead_client.batch import Batch, Texts, lengths_of
 from polyhead_client.errors import PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
+from polyhead_client.reply import Results
 from polyhead_client.request import reply_bytes
 from polyhead_client.requested import RequestedOutputs
-from polyhead_client.results import Results
 from polyhead_proto.names import LENGTHS, TOKENS
 
 MAX_IN_FLIGHT = 4

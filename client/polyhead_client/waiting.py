@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from polyhead_client.batch import Batch
 from polyhead_client.calls import Deadline, Join
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.reply import unpadded, unpadded_tokens
+from polyhead_client.reply import Results, unpadded, unpadded_tokens
 from polyhead_client.request import EncodeTemplate, reply_bytes
-from polyhead_client.results import Results
 
 _MAX_UNDER_WAY = 2
 """Requests of a form under way, beyond which calls wait: the server computes one while the callers of the
@@ -57,15 +56,15 @@ class Sender:
 class Waits(Protocol):
     """Starts what a call that waits needs."""
 
-    def enter(self, entry: "Entry", wake: Callable[[], None]) -> None:
+    def enter(self, entry: "WaitingCall", wake: Callable[[], None]) -> None:
         """Let a call wait to be joined."""
 
-    def send_overdue(self, entry: "Entry") -> None:
+    def send_overdue(self, entry: "WaitingCall") -> None:
         """Send a call that has waited for long, with others or alone."""
 
 
 @dataclass(eq=False, slots=True)
-class Entry(Join):
+class WaitingCall(Join):
     """One call: its batch, its wait for a joined request, and how that ended.
 
     | the call | event                                      | then it
@@ -85,7 +84,7 @@ class Entry(Join):
     """
 
     waits: Waits
-    queue: "Queue"
+    queue: "CallQueue"
     template: EncodeTemplate
     batch: Batch
     deadline: Deadline
@@ -172,7 +171,7 @@ class Entry(Join):
         )
 
 
-class Queue:
+class CallQueue:
     """The calls of one form that wait, and the requests under way. Threads may share it.
 
     Attributes:
@@ -185,7 +184,7 @@ class Queue:
         self._calls = 0  # in the requests under way
         self._starting = 0  # senders that have not begun
         self._joins = False  # whether the latest request held several calls
-        self._waiting: list[Entry] = []
+        self._waiting: list[WaitingCall] = []
         self._units = 0  # tokens, or bytes of text, that wait
         self._seconds: float | None = None  # to compute a unit
         self._most: dict[int, int] = {}  # sequences of a request, by width
@@ -199,7 +198,7 @@ class Queue:
         known = self._seconds
         self._seconds = seconds if known is None else min(seconds, known + _FORGETTING * (seconds - known))
 
-    def goes_ahead(self, entry: Entry) -> bool:
+    def goes_ahead(self, entry: WaitingCall) -> bool:
         """Return whether to send a call at once: it is not small, or nothing is under way.
 
         After a joined request, its callers are likely to call again together. So the first of them goes with
@@ -216,7 +215,7 @@ class Queue:
                 return True
         return self._most_for(entry, entry.batch.width) < 2 * entry.batch.size
 
-    def enter(self, entry: Entry, wake: Callable[[], None]) -> bool:
+    def enter(self, entry: WaitingCall, wake: Callable[[], None]) -> bool:
         """Add a call; return whether to start a sender, for which a slot was taken."""
         with self._lock:
             entry.sender = entry.joined = entry.error = None
@@ -233,7 +232,7 @@ class Queue:
             self._calls -= calls
             return bool(self._waiting) and self._take_slot()
 
-    def take(self, sender: Sender) -> list[Entry]:
+    def take(self, sender: Sender) -> list[WaitingCall]:
         """Take the calls of the next request, the oldest first; none if the sender is to end.
 
         A single call also takes over the sender's slot.
@@ -270,7 +269,7 @@ class Queue:
             sender.callers = len(taken)
             return taken
 
-    def is_overdue(self, entry: Entry) -> bool:
+    def is_overdue(self, entry: WaitingCall) -> bool:
         """Return whether to start a sender at once for a call, for which a slot was taken."""
         with self._lock:
             if entry.is_waiting:
@@ -280,7 +279,9 @@ class Queue:
                 self._starting += 1
             return entry.is_waiting
 
-    def finish(self, entries: Sequence[Entry], results: Results | None, error: PolyheadError | None) -> None:
+    def finish(
+        self, entries: Sequence[WaitingCall], results: Results | None, error: PolyheadError | None
+    ) -> None:
         """Wake the callers of a request: with its result, its error, or to be sent alone."""
         start = 0
         with self._lock:
@@ -295,7 +296,7 @@ class Queue:
         for entry in entries:
             entry.wake()
 
-    def leave(self, entry: Entry) -> PolyheadError | None:
+    def leave(self, entry: WaitingCall) -> PolyheadError | None:
         """End the wait of a call, whatever ended it; return the error of its request.
 
         A request that all its callers have left is cancelled.
@@ -331,7 +332,7 @@ class Queue:
         for entry in entries:
             entry.wake()
 
-    def _most_for(self, entry: Entry, width: int) -> int:
+    def _most_for(self, entry: WaitingCall, width: int) -> int:
         """Return the most sequences of a request with this call, padded to a width."""
         if (most := self._most.get(width)) is None:
             most = self._most[width] = entry.most(width)
@@ -354,7 +355,7 @@ class Queue:
         self._starting += 1
         return True
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: WaitingCall) -> None:
         self._waiting.remove(entry)
         self._units -= entry.units
         entry.is_waiting = False
