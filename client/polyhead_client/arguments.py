@@ -161,6 +161,18 @@ def check_version(value: Any) -> str:
     return str(value)
 
 
+def check_texts(name: str, texts: object) -> list[str]:
+    """Return the texts of an argument as a list.
+
+    Raises:
+        InvalidRequest: It is not a sequence of strings.
+    """
+    given = None if isinstance(texts, str) or not isinstance(texts, Sequence) else list(texts)
+    if given is None or not all(isinstance(text, str) for text in given):
+        raise InvalidRequest(f"{name} must be a list of texts, was {texts!r:.80}")
+    return given
+
+
 def check_options(options: Any) -> Sequence[tuple[str, Any]]:
     """Check gRPC channel options.
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from polyhead_client.arguments import check_texts
 from polyhead_client.calls import Deadline, Operation
+from polyhead_client.chunks import LateChunking
+from polyhead_client.directions import Steering
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
+from polyhead_client.late import LateComparison
 from polyhead_client.operations import Progress
-from polyhead_client.probes import Probes
 from polyhead_client.scoring import (
     LabelScore,
     RankedText,
@@ -18,12 +21,12 @@ from polyhead_client.scoring import (
     check_activation,
     check_known,
     check_scoring,
-    check_texts,
     labels_of,
     ranked,
 )
 from polyhead_client.server_operations import Timeout
 from polyhead_client.tagging import Entity, check_strategy, entities_of
+from polyhead_client.tracing import Tracing
 from polyhead_proto.names import LOGITS
 from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, EvidencePair, evidence_layers, evidence_of
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy
@@ -31,7 +34,7 @@ from polyhead_proto.tensors import TensorSpec
 from polyhead_proto.wants import read_flag_or_count
 
 
-class Tasks(Probes):
+class Tasks(LateComparison, LateChunking, Tracing, Steering):
     """All operations of one client."""
 
     def classify(
