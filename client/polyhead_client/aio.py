@@ -112,7 +112,9 @@ class AsyncClient(Connection[grpc.aio.Channel]):
                 if action is None:
                     return cast(T, result)
                 try:
-                    answer = await self._perform(action, streams)
+                    answer = await (
+                        self._join(action) if isinstance(action, Join) else self._perform(action, streams)
+                    )
                     received = received + len(answer) if isinstance(action, NextMessage) else len(answer)
                     advance = partial(operation.send, answer)
                 except PolyheadError as error:
@@ -149,8 +151,6 @@ class AsyncClient(Connection[grpc.aio.Channel]):
             match action:
                 case Call():
                     return await self._call(action)
-                case Join():
-                    await self._join(action)
                 case Stream():
                     streams[action] = self._opened_stream(action)
                     return await _next_message(streams[action])
@@ -166,7 +166,7 @@ class AsyncClient(Connection[grpc.aio.Channel]):
             raise Cancelled.by_close() from error
         return b""
 
-    async def _join(self, action: Join) -> None:
+    async def _join(self, action: Join) -> bytes:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         self._waits.add(woken, action)
@@ -180,6 +180,7 @@ class AsyncClient(Connection[grpc.aio.Channel]):
             raise deadline_exceeded(target=self._target, rpc=action.rpc.name, timeout=action.deadline.timeout)
         if error is not None:
             raise error
+        return b""
 
     def _start(self, operation: Operation[None]) -> Callable[[], None]:
         loop, tasks = cast(asyncio.AbstractEventLoop, self._loop), self._background

@@ -6,7 +6,6 @@ Shape letters: B batch, T tokens, S tokens of the memory or of a query that is c
 import enum
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import add
 from typing import Any, TypeAlias
 
@@ -118,6 +117,10 @@ class Batch:
     """The name of the main input: `text`, `input_ids`, `x` or `query`."""
     size: int = field(init=False)
     """B."""
+    width: int = field(init=False)
+    """T; of texts the bytes of the longest text, or pair of texts."""
+    units: int = field(init=False)
+    """What it costs to compute: B times width."""
     tokens: int | None = field(init=False, default=None)
     """T, or None for texts: the server counts their tokens."""
     memory_row_lengths: Sequence[int] = field(init=False, default=())
@@ -127,25 +130,19 @@ class Batch:
 
     def __post_init__(self) -> None:
         main, *others = self.fields
+        rows = main.rows
         self.kind = main.name
-        self.size = len(main.rows)
+        self.size = len(rows)
+        self.width = rows.shape[1] if isinstance(rows, np.ndarray) else max(map(len, rows))
         if self.lengths is not None:
-            self.tokens = max(lengths_of(main.rows))
+            self.tokens = self.width
         for other in others:
-            if other.name in _MEMORIES:
+            if isinstance(other, Texts):
+                self.width = max(map(add, map(len, rows), map(len, other.rows)))
+            elif other.name in _MEMORIES:
                 self.memory_row_lengths = lengths_of(other.rows)
                 self.memory_tokens = max(self.memory_row_lengths)
-
-    @cached_property
-    def width(self) -> int:
-        """T; of texts the bytes of the longest text, or pair of texts."""
-        if self.tokens is not None:
-            return self.tokens
-        counts = map(len, self.fields[0].rows)
-        for other in self.fields[1:]:
-            if isinstance(other, Texts):
-                counts = map(add, counts, map(len, other.rows))
-        return max(counts)
+        self.units = self.size * self.width
 
     @property
     def row_bytes(self) -> int:

@@ -282,6 +282,9 @@ def unpadded(
         if form is InputForm.RAGGED and not output.token_axes + output.memory_axes:
             continue
         array = arrays[output.name]
+        if cuts is batch.memory_lengths is None:
+            found[output.name] = array[0]
+            continue
         items = list(array)
         for axes, of_axes in ((output.token_axes, cuts), (output.memory_axes, batch.memory_lengths)):
             if of_axes is not None and axes:

@@ -102,11 +102,6 @@ class WaitingCall(Join):
     """Wakes the caller."""
 
     @property
-    def units(self) -> int:
-        """The cost of its own request, in tokens or bytes of text."""
-        return self.batch.size * self.batch.width
-
-    @property
     def patience(self) -> float:
         """Half of the time that is left, at most."""
         remaining = self.deadline.remaining()
@@ -204,8 +199,7 @@ class CallQueue:
         After a joined request, its callers are likely to call again together. So the first of them goes with
         a sender, too, which starts when they have.
         """
-        units = entry.batch.size * entry.batch.width
-        if self._seconds is None or units * self._seconds > _LONGEST_SECONDS / 2:
+        if self._seconds is None or entry.batch.units * self._seconds > _LONGEST_SECONDS / 2:
             return True
         with self._lock:
             if not self.under_way and not self._joins:
@@ -222,7 +216,7 @@ class CallQueue:
             entry.wake = wake
             entry.is_waiting = True
             self._waiting.append(entry)
-            self._units += entry.units
+            self._units += entry.batch.units
             return self._take_slot()
 
     def release(self, calls: int) -> bool:
@@ -252,7 +246,7 @@ class CallQueue:
                     break
                 joined_size, joined_width = size + entry.batch.size, max(width, entry.batch.width)
                 units = joined_size * joined_width
-                padding = units - size * width - entry.units
+                padding = units - size * width - entry.batch.units
                 if (
                     units * seconds <= _LONGEST_SECONDS
                     and padding * seconds <= _PADDING_SECONDS
@@ -357,7 +351,7 @@ class CallQueue:
 
     def _remove(self, entry: WaitingCall) -> None:
         self._waiting.remove(entry)
-        self._units -= entry.units
+        self._units -= entry.batch.units
         entry.is_waiting = False
 
 
