@@ -271,7 +271,8 @@ def judge(comparisons: Sequence[tuple[ServerTraffic, Comparison]]) -> list[Condi
 def main() -> int:
     """Run the benchmark, and return 0 if every condition holds."""
     parser = options(__doc__)
-    parser.add_argument("--encoders", nargs="+", metavar="NAME", help="some of them")
+    names = [each.name for each in (*benches.ENCODERS, benches.MINILM)]
+    parser.add_argument("--encoders", nargs="+", choices=names, metavar="NAME", help="some of them")
     parser.add_argument(
         "--baseline", type=Path, metavar="PATH", help="another checkout, which is also served"
     )

@@ -184,7 +184,7 @@ def python_of(checkout: Path) -> Path:
     if python.exists():
         where = "import polyhead_server; print(polyhead_server.__file__)"
         served = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout
-    if not Path(served).is_relative_to(checkout.absolute()):
+    if not Path(served).is_relative_to(checkout.resolve()):
         raise ContenderError(
             f"{checkout} must have an environment of its own (make -C {checkout} .venv/runtime), "
             f"had {served.strip() or 'none'}"
