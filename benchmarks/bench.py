@@ -271,12 +271,13 @@ def judge(comparisons: Sequence[tuple[ServerTraffic, Comparison]]) -> list[Condi
 def main() -> int:
     """Run the benchmark, and return 0 if every condition holds."""
     parser = options(__doc__)
-    parser.add_argument("--encoders", nargs="+", metavar="NAME", help="some of them")
+    encoders: tuple[BenchEncoder, ...] = (*benches.ENCODERS, benches.MINILM)
+    names = [each.name for each in encoders]
+    parser.add_argument("--encoders", nargs="+", choices=names, metavar="NAME", help="some of them")
     parser.add_argument(
         "--baseline", type=Path, metavar="PATH", help="another checkout, which is also served"
     )
     chosen = begun(parser.parse_args(), seconds=1.2, rounds=6)
-    encoders: tuple[BenchEncoder, ...] = (*benches.ENCODERS, benches.MINILM)
     if chosen.tiny:
         encoders = (*benches.TINY_ENCODERS, benches.TINY_TEXTS)
     every = [each for each in encoders if each.name in (chosen.encoders or [each.name])]

@@ -148,11 +148,18 @@ def python_of(checkout: Path) -> Path:
     """Return the Python of the environment that a checkout has made for itself.
 
     Raises:
-        ContenderError: It has made none.
+        ContenderError: It has made none, or one that serves another checkout.
     """
     python = checkout.absolute() / ".venv" / "bin" / "python"
-    if not python.exists():
-        raise ContenderError(f"{checkout} must have an environment: make -C {checkout} .venv/runtime")
+    served = ""
+    if python.exists():
+        where = "import polyhead_server; print(polyhead_server.__file__)"
+        served = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout
+    if not Path(served).is_relative_to(checkout.resolve()):
+        raise ContenderError(
+            f"{checkout} must have an environment of its own (make -C {checkout} .venv/runtime), "
+            f"had {served.strip() or 'none'}"
+        )
     return python
 
 

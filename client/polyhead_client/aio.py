@@ -1,7 +1,7 @@
 """The client for asyncio; `polyhead_client.client` has the synchronous one."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -9,10 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import grpc
 
-from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.calls import (
     Action,
-    Answer,
     Call,
     Gather,
     Join,
@@ -21,16 +19,13 @@ from polyhead_client.calls import (
     Sleep,
     Stream,
     as_method,
-    resume,
 )
-from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_aio_channel, open_stream
+from polyhead_client.channel import OpenStream, open_channel
+from polyhead_client.connection import Connection
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.operations import refuse_copy
 from polyhead_client.retry import retrying
-from polyhead_client.status import deadline_exceeded, new_request_id, translated
+from polyhead_client.status import deadline_exceeded
 from polyhead_client.tasks import Tasks
-from polyhead_proto.names import REQUEST_ID
-from polyhead_proto.wants import check_flag
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,8 +45,10 @@ def _awaited(
     return method
 
 
-class AsyncClient:
+class AsyncClient(Connection[grpc.aio.Channel]):
     """A client of polyhead servers for asyncio, with the methods of `Client` as coroutines.
+
+    Its first call binds it to the running event loop. In another loop, calls raise `RuntimeError`.
 
     ```
     async with AsyncClient() as client:
@@ -59,57 +56,12 @@ class AsyncClient:
     ```
     """
 
-    def __init__(
-        self,
-        target: str = DEFAULT_TARGET,
-        *,
-        timeout: float | None = DEFAULT_TIMEOUT_S,
-        patient: bool = False,
-        coalesce: bool = True,
-        credentials: grpc.ChannelCredentials | None = None,
-        token: str | None = None,
-        options: Sequence[tuple[str, Any]] = (),
-        channel: grpc.aio.Channel | None = None,
-    ) -> None:
-        """Prepare a client; the first call connects, and binds it to the running event loop.
+    _other = grpc.Channel
 
-        In another loop, calls raise `RuntimeError`.
-
-        Args:
-            target: One server, `host:port` or `unix:/path`. Or several, which take turns: a DNS name with
-                the addresses of all, `dns:///name:port`, or `ipv4:10.0.0.1:8001,10.0.0.2:8001`.
-            timeout: The default timeout of an operation in seconds; None means no limit.
-            patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
-                restarts, or is full). Otherwise calls are retried three times, within about a second.
-            coalesce: Whether to join small concurrent `encode` calls of the same form into one request while
-                others are under way. A call that is joined has the timings of that request.
-            credentials: Credentials for TLS, such as `grpc.ssl_channel_credentials()`; None means no TLS.
-            token: A bearer token to send with every call. Without TLS it crosses the network in the clear.
-            options: gRPC channel options, which override the client's own.
-            channel: A channel to use instead of opening one, for interceptors, fakes and measurements.
-                `target` then only names it, its own retry policy applies (ours is in
-                `polyhead_client.channel.OPTIONS`), no other is opened, and its owner closes it.
-
-        Raises:
-            InvalidRequest: An argument is not valid; the message names it.
-        """
-        check_connection(target, credentials, options, channel, grpc.Channel)
-        check_flag("patient", patient)
-        check_flag("coalesce", coalesce)
-        self._target = target
-        self._operations = Tasks(target, timeout, self._start if coalesce else None)
+    def _set_up(self) -> None:
         self._background: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits = _Waits()
-        self._patient = patient
-        self._metadata = call_metadata(token)
-        self._owned = channel is None
-        self._channel: Any = channel
-        self._open = partial(open_aio_channel, target, credentials, options)
-        self._procedures: dict[str, Any] = {}
-        self._closed = False
-
-    __reduce__ = refuse_copy
 
     encode = _awaited(Tasks.encode)
     classify = _awaited(Tasks.classify)
@@ -149,29 +101,26 @@ class AsyncClient:
         if self._patient:
             operation = retrying(operation)
         streams: dict[Stream, OpenStream] = {}
-        answer: Answer = None
+        advance: Callable[[], Action] = partial(next, operation)
         received = 0
         try:
             while True:
                 if received < _LARGE:
-                    try:
-                        action = resume(operation, answer)
-                    except StopIteration as stop:
-                        return cast(T, stop.value)
+                    action, result = _advanced(advance)
                 else:  # a large reply is read in a thread, so that it does not block the event loop
-                    following, result = await asyncio.to_thread(_advance, operation, answer)
-                    if following is None:
-                        return cast(T, result)
-                    action = following
+                    action, result = await asyncio.to_thread(_advanced, advance)
+                if action is None:
+                    return cast(T, result)
                 try:
                     answer = await (
                         self._join(action) if isinstance(action, Join) else self._perform(action, streams)
                     )
                     received = received + len(answer) if isinstance(action, NextMessage) else len(answer)
+                    advance = partial(operation.send, answer)
                 except PolyheadError as error:
                     if self._closed:  # the call was cancelled by close(): do not retry
                         raise
-                    answer = error
+                    advance = partial(operation.throw, error)
         finally:
             with suppress(ValueError):  # a thread still reads a large reply, and ends the operation
                 operation.close()
@@ -188,16 +137,22 @@ class AsyncClient:
             )
         self._loop = asyncio.get_running_loop()
 
+    async def _call(self, action: Call) -> bytes:
+        procedure, options = self._prepared(action)
+        try:
+            reply: bytes = await procedure(action.data, **options)
+        except grpc.RpcError as error:
+            raise self._failure(error, action, options) from error
+        return reply
+
     async def _perform(self, action: Action, streams: dict[Stream, OpenStream]) -> bytes:
-        self._channel = self._channel or self._open()
+        self._channel = self._channel or open_channel(*self._opened, kind=grpc.aio)
         try:
             match action:
                 case Call():
                     return await self._call(action)
                 case Stream():
-                    streams[action] = open_stream(
-                        self._channel, action, target=self._target, metadata=self._metadata
-                    )
+                    streams[action] = self._opened_stream(action)
                     return await _next_message(streams[action])
                 case NextMessage():
                     return await _next_message(streams[action.stream])
@@ -205,24 +160,11 @@ class AsyncClient:
                     await asyncio.sleep(action.seconds)
                 case Gather():
                     await self._gather(action)
-        except grpc.aio.UsageError as error:
+        except grpc.aio.UsageError as error:  # of a channel that is closed
             if not self._closed:
                 raise
             raise Cancelled.by_close() from error
         return b""
-
-    async def _call(self, action: Call) -> bytes:
-        rpc, deadline = action.rpc, action.deadline
-        if (procedure := self._procedures.get(rpc.name)) is None:
-            procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
-        request_id = new_request_id()
-        with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
-            reply: bytes = await procedure(
-                action.data,
-                timeout=deadline.remaining(),
-                metadata=((REQUEST_ID, request_id), *self._metadata),
-            )
-        return reply
 
     async def _join(self, action: Join) -> bytes:
         loop = asyncio.get_running_loop()
@@ -324,10 +266,10 @@ class _Waits:
             self._set_timer(loop, min(time for time, _, _ in self._waits.values()))
 
 
-def _advance(operation: Operation[T], answer: Answer) -> tuple[Action | None, T | None]:
+def _advanced(advance: Callable[[], Action]) -> tuple[Action | None, Any]:
     """Resume an operation; return its next action or, with None, its result."""
     try:
-        return resume(operation, answer), None
+        return advance(), None
     except StopIteration as stop:  # which cannot be raised through a future
         return None, stop.value
 

@@ -106,8 +106,6 @@ def check_timeout(timeout: T) -> T:
     Raises:
         InvalidRequest: It is not a number above 0.
     """
-    if type(timeout) is float and timeout > 0:  # type: ignore[operator]  # the most common ones
-        return timeout
     number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     # NaN is not above 0 either.
     if timeout is not None and not (number and timeout > 0):  # type: ignore[operator]
@@ -161,6 +159,18 @@ def check_version(value: Any) -> str:
     if type(value) is bool or not (isinstance(value, Integral) or _is_unicode(value)):
         raise InvalidRequest(f"version must be a number, such as 1, or None for the newest, was {value!r}")
     return str(value)
+
+
+def check_texts(name: str, texts: object) -> list[str]:
+    """Return the texts of an argument as a list.
+
+    Raises:
+        InvalidRequest: It is not a sequence of strings.
+    """
+    given = None if isinstance(texts, str) or not isinstance(texts, Sequence) else list(texts)
+    if given is None or not all(isinstance(text, str) for text in given):
+        raise InvalidRequest(f"{name} must be a list of texts, was {texts!r:.80}")
+    return given
 
 
 def check_options(options: Any) -> Sequence[tuple[str, Any]]:

@@ -1,18 +1,105 @@
 """The arguments of `encode` that choose outputs, as the declarations of these read them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from polyhead_client.errors import InvalidRequest
+from polyhead_client.places import Edits, Reads
 from polyhead_proto.datatypes import Precision
 from polyhead_proto.names import DIMENSIONS, DTYPE, HEADS, LAYERS, PRECISION, QUERIES
 from polyhead_proto.outputs import DECLARED
 from polyhead_proto.outputs.attention import WEIGHTED, Weights
 from polyhead_proto.outputs.pooled import VectorPrecision
-from polyhead_proto.wants import Output, Read, check_count, one_of, read_flag, read_given, read_indices
+from polyhead_proto.wants import (
+    Indices,
+    Output,
+    Read,
+    check_count,
+    one_of,
+    read_flag,
+    read_given,
+    read_indices,
+)
+
+
+class Wanted(TypedDict, total=False):
+    """The arguments of `encode` that choose outputs, or select from them.
+
+    Args:
+        output: Whether to fetch the encoder's output.
+        pooled: Whether to fetch the pooled output; None means if the model pools.
+        logits: Whether to fetch the logits of a classifier; None means if the model is one.
+        tokens: Whether to fetch the tokens as strings; None means for texts.
+        spans: Whether to fetch where tokens are in the texts; see `Encoding.spans`.
+        attention: True for the weights of every layer, or layer numbers (-1 is the last).
+        cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
+            Where layers attend to the memory alone, `attention` has these weights.
+        weighted: Whether to return norm-weighted attention: weights times `value_norms`.
+        value_norms: Whether to fetch the norms of each head's values, of the layers of `attention`.
+        scores: Whether to fetch the scores of heads, such as their entropy; see `HeadScores`.
+        rollout: Whether to fetch attention rollout.
+        head_mix: Numbers [L, H] or [B, L, H] with which to sum the weights of all heads to one map,
+            `Encoding.mixed`.
+        contacts: Whether to fetch the probability of a contact of each pair of residues of a protein,
+            from families that were exported with `--graphs contacts`.
+        top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
+        thumbnails: Whether to fetch small pictures of the weights of each head.
+        sparse: Whether to fetch the words of the vocabulary that say most of a text, with their weights,
+            or how many of them; see `SparseVectors`. From families exported with `--graphs sparse`.
+        layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
+            None means all.
+        heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
+        queries: The positions whose rows of weights to fetch, likewise. If they are few, and the family
+            has a graph for it, only these rows are computed.
+        dtype: The datatype of weights and contacts on the wire: "FP32", "FP16" (half the bytes) or
+            "UINT8" (a quarter; error up to 1/510). The result is float32 in any case.
+        dimensions: How many dimensions pooled vectors are to have: their first ones, normalised again if
+            the model normalises. Warns (`UserWarning`) if it does not say that it was trained for that.
+        precision: Pooled vectors as integers, after any cut: "int8" or "uint8", one for each dimension,
+            for families whose export measured their ranges; "binary" (int8) or "ubinary" (uint8), a bit
+            for each. They are those of sentence-transformers' `quantize_embeddings`. None means float32.
+        token_vectors: Whether to fetch the vectors of tokens that late interaction compares, of
+            checkpoints that have them (ColBERT).
+        query_vectors: Such vectors of a query, floats [S, V], to compare each text with:
+            `Encoding.max_similarities`. For families that were exported with `--graphs maxsim`.
+        similarities: Whether to fetch all similarities [S, T] with them, too.
+        read: Places to read, `(layer, token)` of the residual stream or `(layer, token, head)` of what a
+            head gives; see `Place`. For a batch, the same for all sequences, or a list of them for each.
+            For families that were exported with `--graphs stream`, as `edits`.
+        edits: `Edit`s of such places, likewise.
+    """
+
+    output: bool
+    pooled: bool | None
+    logits: bool | None
+    tokens: bool | None
+    spans: bool
+    attention: bool | int | Sequence[int] | None
+    cross_attention: bool | int | Sequence[int] | None
+    weighted: bool
+    value_norms: bool
+    scores: bool
+    rollout: bool
+    head_mix: Any
+    contacts: bool
+    top: int | None
+    thumbnails: bool
+    sparse: bool | int
+    layers: Indices | None
+    heads: Indices | None
+    queries: Indices | None
+    dtype: Precision | None
+    dimensions: int | None
+    precision: VectorPrecision | None
+    token_vectors: bool
+    query_vectors: Any
+    similarities: bool
+    read: Reads | None
+    edits: Edits | None
+
 
 MOST_ROWS = 16
 """The number of queries up to which a graph computes only their rows, where the family has one."""
@@ -40,15 +127,13 @@ _TAKERS = {
 }
 """The outputs that each option goes with."""
 
-_INPUTS = frozenset(each.keyword for each in DECLARED.values() if each.read is read_given)
+INPUTS = frozenset(each.keyword for each in DECLARED.values() if each.read is read_given)
 """The arguments whose values are inputs."""
 
 
 def presence_of(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of `encode` with True in place of what is an input."""
-    if _INPUTS.isdisjoint(wanted):
-        return {**wanted}
-    return {name: value is not None if name in _INPUTS else value for name, value in wanted.items()}
+    return {name: value is not None if name in INPUTS else value for name, value in wanted.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,22 +5,69 @@ returns its result. `Client` and `AsyncClient` carry the actions out, each over 
 """
 
 import inspect
+import math
 import textwrap
+import time
 import typing
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from polyhead_client.deadline import Deadline
+from polyhead_client.arguments import check_timeout
 from polyhead_client.errors import PolyheadError, ServerError
 from polyhead_client.request import serialise
 from polyhead_proto import RPCS, Rpc
 
+_LONGEST_SECONDS = 10**8
+"""Three years. More means no limit, because gRPC's own clock overflows."""
+
+
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass  # to freeze it would take time in every call
+class Deadline:
+    """A deadline on the monotonic clock."""
+
+    timeout: float | None
+    """Seconds from start to end; None means no limit."""
+    _end: float | None
+
+    @classmethod
+    def after(cls, timeout: float | None) -> "Deadline":
+        """Return the deadline `timeout` seconds from now.
+
+        Raises:
+            InvalidRequest: The timeout is not a positive number.
+        """
+        if type(timeout) is not float or not timeout > 0:
+            check_timeout(timeout)
+        if timeout is None or timeout > _LONGEST_SECONDS:
+            return cls(None, None)
+        return cls(float(timeout), time.monotonic() + float(timeout))
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left; None means no limit."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def left(self) -> float | None:
+        """Return the timeout of an operation that must end by then, above 0 even if that has passed."""
+        remaining = self.remaining()
+        return None if remaining is None else max(remaining, 1e-6)
+
+    def clip(self, seconds: float) -> float:
+        """Return `seconds`, or the seconds that are left if those are fewer."""
+        remaining = self.remaining()
+        return seconds if remaining is None else min(seconds, remaining)
+
+
+def latest(deadlines: Iterable[Deadline]) -> Deadline:
+    """Return the last one of several deadlines."""
+    return max(deadlines, key=lambda deadline: math.inf if deadline._end is None else deadline._end)
 
 
 @dataclass(kw_only=True, eq=False)  # to freeze it would take time in every call
@@ -58,12 +105,10 @@ class Sleep:
 class Join:
     """Wait for a request that several callers share, up to the deadline. The answer is empty."""
 
-    __slots__ = ("deadline",)
+    __slots__ = ()
 
     rpc = RPCS["ModelInfer"]
-
-    def __init__(self, deadline: Deadline) -> None:
-        self.deadline = deadline
+    deadline: Deadline
 
     @property
     def patience(self) -> float:
@@ -98,23 +143,8 @@ class Gather:
 
 Action: TypeAlias = Call | Join | Stream | NextMessage | Sleep | Gather
 
-Answer: TypeAlias = bytes | PolyheadError | None
-"""The answer to an action, or the error that it failed with; None before the first action."""
-
 Operation: TypeAlias = Generator[Action, bytes, T]
-"""Yields actions, is sent their answers, and returns a T."""
-
-
-def resume(operation: Operation[T], answer: Answer) -> Action:
-    """Answer an operation's last action, and return its next one.
-
-    Raises:
-        StopIteration: The operation has ended; the exception holds its result.
-        PolyheadError: The operation has failed.
-    """
-    if isinstance(answer, PolyheadError):
-        return operation.throw(answer)
-    return next(operation) if answer is None else operation.send(answer)
+"""Yields actions, is sent their answers or thrown the errors that they failed with, and returns a T."""
 
 
 def call(name: str, message: Message, reply: type[M], deadline: Deadline) -> Operation[M]:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import grpc
 
@@ -13,7 +14,7 @@ from polyhead_client.arguments import check_options, check_target, check_token, 
 from polyhead_client.calls import Stream
 from polyhead_client.channels import CALLS_PER_CHANNEL, Channels
 from polyhead_client.errors import InvalidRequest, ServerError
-from polyhead_client.status import new_request_id, translated
+from polyhead_client.status import translated
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto.names import REQUEST_ID, WANTS_STATUS
 
@@ -117,27 +118,24 @@ def check_connection(
 
 
 def open_channel(
-    target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
+    target: str,
+    credentials: grpc.ChannelCredentials | None,
+    options: Sequence[tuple[str, Any]],
+    *,
+    kind: Any = grpc,
 ) -> Channels:
-    """Open a channel for `Client`, and further ones with its calls; with TLS if there are credentials.
+    """Open a channel, and further ones with its calls; with TLS if there are credentials.
+
+    Args:
+        target: The server's address.
+        credentials: Credentials for TLS, or None.
+        options: Channel options.
+        kind: Makes it: `grpc` for `Client`, `grpc.aio` for `AsyncClient`.
 
     Raises:
         InvalidRequest: The target is not a valid address.
     """
     check_target(target)
-    return _channels(grpc, target, credentials, options)
-
-
-def open_aio_channel(
-    target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-) -> Channels:
-    """Open a channel for `AsyncClient`, otherwise as `open_channel` does."""
-    return _channels(grpc.aio, target, credentials, options)
-
-
-def _channels(
-    kind: Any, target: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-) -> Channels:
     arguments = _merged(target, options, plain=credentials is None)
     if credentials is None:
         open_one = partial(kind.insecure_channel, target, arguments)
@@ -201,7 +199,7 @@ def open_stream(
         target: The server's address, for messages.
         metadata: The metadata of every call.
     """
-    request_id = new_request_id()
+    request_id = uuid4().hex
     return OpenStream(
         call=channel.stream_stream(action.rpc.path)(
             iter([action.data]),

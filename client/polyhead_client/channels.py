@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, partial
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -34,13 +35,8 @@ class _Channel:
         self.room: deque[None] = deque([None] * room)
         self.failed = False
         """Whether its last call ended UNAVAILABLE. Calls of `grpc.aio` tell that only to who awaits them."""
-        self._methods: dict[tuple[str, str], Any] = {}
-
-    def method(self, kind: str, path: str) -> Any:
-        """Return the channel's `unary_unary`, or another kind of method, of a procedure."""
-        if (method := self._methods.get((kind, path))) is None:
-            method = self._methods[kind, path] = getattr(self.channel, kind)(path)
-        return method
+        self.method = cache(lambda kind, path: getattr(channel, kind)(path))
+        """Returns the channel's `unary_unary`, or another kind of method, of a procedure."""
 
     def rank(self) -> tuple[bool, bool, int]:
         """Return what is least for the channel to choose: has room, then works, then has the fewest calls."""
@@ -94,7 +90,8 @@ class Channels:
         """Return a channel for a call, and what to do when the call has ended."""
         most = MOST_TO_SEVERAL if self._several else MOST_CHANNELS
         while True:
-            one = min(self._channels, key=_Channel.rank)
+            first, *others = self._channels
+            one = min(self._channels, key=_Channel.rank) if others else first
             with suppress(IndexError):  # it is full, or others were quicker
                 one.room.pop()
                 return one, one.ended
@@ -119,18 +116,14 @@ class Method:
         self._kind = kind
         self._path = path
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.future = partial(self, how="future")
+        """Returns a call that has begun, of a synchronous channel."""
+
+    def __call__(self, *arguments: Any, how: str = "__call__", **options: Any) -> Any:
         """Call as the channel's method does: return a call, or where that waits, the reply's bytes."""
-        return self._call(lambda method: method(*arguments, **options))
-
-    def future(self, *arguments: Any, **options: Any) -> Any:
-        """Return a call that has begun, of a synchronous channel."""
-        return self._call(lambda method: method.future(*arguments, **options))
-
-    def _call(self, call: Callable[[Any], Any]) -> Any:
         channel, ended = self._take()
         try:
-            begun = call(channel.method(self._kind, self._path))
+            begun = getattr(channel.method(self._kind, self._path), how)(*arguments, **options)
         except BaseException as error:
             ended(error.code() if isinstance(error, grpc.Call) else None)
             raise

@@ -1,7 +1,7 @@
 """The synchronous client; `polyhead_client.aio` has the one for asyncio."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -12,10 +12,8 @@ from weakref import WeakSet
 
 import grpc
 
-from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.calls import (
     Action,
-    Answer,
     Call,
     Gather,
     Join,
@@ -24,16 +22,13 @@ from polyhead_client.calls import (
     Sleep,
     Stream,
     as_method,
-    resume,
 )
-from polyhead_client.channel import OpenStream, call_metadata, check_connection, open_channel, open_stream
+from polyhead_client.channel import OpenStream, open_channel
+from polyhead_client.connection import Connection
 from polyhead_client.errors import Cancelled, PolyheadError
-from polyhead_client.operations import refuse_copy
 from polyhead_client.retry import retrying
-from polyhead_client.status import deadline_exceeded, new_request_id, translated
+from polyhead_client.status import deadline_exceeded
 from polyhead_client.tasks import Tasks
-from polyhead_proto.names import REQUEST_ID
-from polyhead_proto.wants import check_flag
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +49,7 @@ def _blocking(
     return method
 
 
-class Client:
+class Client(Connection[grpc.Channel]):
     """A client of polyhead servers. It is safe to share between threads.
 
     ```
@@ -65,52 +60,11 @@ class Client:
     ```
     """
 
-    def __init__(
-        self,
-        target: str = DEFAULT_TARGET,
-        *,
-        timeout: float | None = DEFAULT_TIMEOUT_S,
-        patient: bool = False,
-        coalesce: bool = True,
-        credentials: grpc.ChannelCredentials | None = None,
-        token: str | None = None,
-        options: Sequence[tuple[str, Any]] = (),
-        channel: grpc.Channel | None = None,
-    ) -> None:
-        """Prepare a client; the first call connects.
+    _other = grpc.aio.Channel
 
-        Args:
-            target: One server, `host:port` or `unix:/path`. Or several, which take turns: a DNS name with
-                the addresses of all, `dns:///name:port`, or `ipv4:10.0.0.1:8001,10.0.0.2:8001`.
-            timeout: The default timeout of an operation in seconds; None means no limit.
-            patient: Whether to retry for as long as `timeout` allows while the server is unavailable (it
-                restarts, or is full). Otherwise calls are retried three times, within about a second.
-            coalesce: Whether to join small concurrent `encode` calls of the same form into one request while
-                others are under way. A call that is joined has the timings of that request.
-            credentials: Credentials for TLS, such as `grpc.ssl_channel_credentials()`; None means no TLS.
-            token: A bearer token to send with every call. Without TLS it crosses the network in the clear.
-            options: gRPC channel options, which override the client's own.
-            channel: A channel to use instead of opening one, for interceptors, fakes and measurements.
-                `target` then only names it, its own retry policy applies (ours is in
-                `polyhead_client.channel.OPTIONS`), no other is opened, and its owner closes it.
-
-        Raises:
-            InvalidRequest: An argument is not valid; the message names it.
-        """
-        check_connection(target, credentials, options, channel, grpc.aio.Channel)
-        check_flag("patient", patient)
-        check_flag("coalesce", coalesce)
-        self._target = target
-        self._operations = Tasks(target, timeout, self._start if coalesce else None)
+    def _set_up(self) -> None:
         self._background = ThreadPoolExecutor(_MAX_BACKGROUND, thread_name_prefix="polyhead-client")
-        self._patient = patient
-        self._metadata = call_metadata(token)
-        self._owned = channel is None
-        self._channel: Any = open_channel(target, credentials, options) if channel is None else channel
-        self._procedures: dict[str, Any] = {}
-        self._closed = False
-
-    __reduce__ = refuse_copy
+        self._channel = self._channel or open_channel(*self._opened)
 
     encode = _blocking(Tasks.encode)
     classify = _blocking(Tasks.classify)
@@ -151,16 +105,25 @@ class Client:
         if self._patient:
             operation = retrying(operation)
         streams: dict[Stream, OpenStream] = {}
-        answer: Answer = None
         try:
+            action = next(operation)
             while True:
-                action = resume(operation, answer)
                 try:
-                    answer = self._perform(action, streams, calls)
+                    answer = (
+                        self._call(action, calls)
+                        if isinstance(action, Call)
+                        else self._perform(action, streams, calls)
+                    )
                 except PolyheadError as error:
                     if self._closed:  # the call was cancelled by close(): do not retry
                         raise
-                    answer = error
+                    action = operation.throw(error)
+                except ValueError as error:  # gRPC's, of a channel that is closed
+                    if not self._closed:
+                        raise
+                    raise Cancelled.by_close() from error
+                else:
+                    action = operation.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -169,48 +132,35 @@ class Client:
             for stream in streams.values():
                 stream.call.cancel()
 
+    def _call(self, action: Call, calls: "_OpenCalls | None") -> bytes:
+        procedure, options = self._prepared(action)
+        try:
+            if calls is None:
+                return bytes(procedure(action.data, **options))
+            call = procedure.future(action.data, **options)
+            calls.add(call)
+            return bytes(call.result())
+        except grpc.RpcError as error:
+            raise self._failure(error, action, options) from error
+
     def _perform(
         self, action: Action, streams: dict[Stream, OpenStream], calls: "_OpenCalls | None"
     ) -> bytes:
-        try:
-            match action:
-                case Call():
-                    return self._call(action, calls)
-                case Join():
-                    self._join(action)
-                case Stream():
-                    stream = open_stream(self._channel, action, target=self._target, metadata=self._metadata)
-                    streams[action] = stream
-                    if calls is not None:
-                        calls.add(stream.call)
-                    return _next_message(stream)
-                case NextMessage():
-                    return _next_message(streams[action.stream])
-                case Sleep():
-                    time.sleep(action.seconds)
-                case Gather():
-                    self._gather(action)
-        except ValueError as error:  # gRPC's, of a channel that is closed
-            if not self._closed or isinstance(error, PolyheadError):
-                raise
-            raise Cancelled.by_close() from error
+        match action:
+            case Join():
+                self._join(action)
+            case Stream():
+                stream = streams[action] = self._opened_stream(action)
+                if calls is not None:
+                    calls.add(stream.call)
+                return _next_message(stream)
+            case NextMessage():
+                return _next_message(streams[action.stream])
+            case Sleep():
+                time.sleep(action.seconds)
+            case Gather():
+                self._gather(action)
         return b""
-
-    def _call(self, action: Call, calls: "_OpenCalls | None") -> bytes:
-        rpc, deadline = action.rpc, action.deadline
-        if (procedure := self._procedures.get(rpc.name)) is None:
-            procedure = self._procedures[rpc.name] = self._channel.unary_unary(rpc.path)
-        request_id = new_request_id()
-        with translated(target=self._target, rpc=rpc.name, timeout=deadline.timeout, request_id=request_id):
-            arguments: dict[str, Any] = {
-                "timeout": deadline.remaining(),
-                "metadata": ((REQUEST_ID, request_id), *self._metadata),
-            }
-            if calls is None:
-                return bytes(procedure(action.data, **arguments))
-            call = procedure.future(action.data, **arguments)
-            calls.add(call)
-            return bytes(call.result())
 
     def _join(self, action: Join) -> None:
         woken: SimpleQueue[None] = SimpleQueue()

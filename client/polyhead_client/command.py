@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from cyclopts import App, ArgumentCollection
+from cyclopts import App, ArgumentCollection, CycloptsError, CycloptsPanel
 from cyclopts.config import Env
 
 GROUP = "polyhead.commands"
@@ -101,6 +101,7 @@ def build_app(
         version=lambda: version("polyhead"),
         config=[_prefer_own, Env(_PREFIX)],
         help_format="markdown" if is_called else "plaintext",  # Markdown takes longer than all the rest
+        error_formatter=_in_a_panel,
         suppress_keyboard_interrupt=False,
     )
     app.register_install_completion_command(help="Teach your shell to complete this command.")
@@ -122,6 +123,11 @@ def print_error(line: str) -> None:
 def printable(text: str) -> str:
     """Return a text in which control characters, which a terminal might obey, are escaped."""
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def _in_a_panel(error: CycloptsError) -> object:
+    """Return an error as it is shown, which repeats what was given."""
+    return CycloptsPanel("\n".join(map(printable, str(error).split("\n"))))
 
 
 def _prefer_own(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -3,7 +3,7 @@
 Shape letters: T tokens, D d_model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.archive import read_format, write_npz
+from polyhead_client.arguments import check_texts
 from polyhead_client.calls import Operation
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.frozen import Picklable
+from polyhead_client.operations import Operations, Progress
 from polyhead_client.places import Edit, is_integer
-from polyhead_client.scoring import check_texts
+from polyhead_client.server_operations import Timeout
 
 _FORMAT = 1
 """Of saved directions; incremented when a reader of the old format would misread the new one."""
@@ -64,60 +66,81 @@ class Direction(Picklable):
         return cls(**read_format(path, "a direction", key="direction_format", number=_FORMAT))
 
 
-def direction(
-    encode: Callable[..., Operation[Encoding]],
-    positive: Sequence[str],
-    negative: Sequence[str],
-    *,
-    layer: int,
-    token: int | None,
-    progress: Callable[[int, int], object] | None,
-    options: dict[str, Any],
-) -> Operation[Direction]:
-    """Compute a direction; see `Client.direction`.
+class Steering(Operations):
+    """The operation that finds directions."""
 
-    Args:
-        encode: `Client.encode` as an operation.
-        positive: See there.
-        negative: See there.
-        layer: See there.
-        token: See there.
-        progress: See there.
-        options: Further arguments of `encode`.
-    """
-    for name, value in (("layer", layer), ("token", token)):
-        if not is_integer(value) and not (name == "token" and value is None):
-            raise InvalidRequest(f"{name} must be an integer, was {value!r:.80}")
-    nothing = {"output": False, "pooled": False, "logits": False}
-    sides = [check_texts("positive", positive), check_texts("negative", negative)]
-    if not all(sides):
-        raise InvalidRequest("positive and negative must be one or more texts each")
-    done, of = 0, sum(map(len, sides))
-    means: list[NDArray[np.float64]] = []
-    found = None
-    for texts in sides:
-        total: Any = 0.0
-        for start in range(0, len(texts), _AT_ONCE):
-            some = texts[start : start + _AT_ONCE]
-            places: Any = [(layer, token)]
-            if token is None:
-                counted = yield from encode(some, tokens=True, **nothing, **options)
-                places = [[(layer, at) for at in range(count)] for count in np.asarray(counted.lengths)]
-            try:
-                found = yield from encode(some, read=places, tokens=False, **nothing, **options)
-            except InvalidRequest as error:  # the caller knows no list of places
-                if error.fault is not None:
-                    error.rephrase(replace(error.fault, aspect=""))
-                raise
-            total = total + sum(np.mean(each, axis=0, dtype=np.float64) for each in _rows(found))
-            done += len(some)
-            if progress is not None:
-                progress(done, of)
-        means.append(total / len(texts))
-    if found is None:
-        raise RuntimeError("no text was read")
-    vector = (means[0] - means[1]).astype(np.float32)
-    return Direction(model=found.model, version=found.version, layer=layer, vector=vector)
+    def direction(
+        self,
+        positive: Sequence[str],
+        negative: Sequence[str],
+        *,
+        layer: int,
+        token: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[Direction]:
+        """Compute a steering vector: the mean of the stream for some texts less that for others.
+
+        Args:
+            positive: Texts that have something.
+            negative: Texts that lack it.
+            layer: Before which the stream is read, 0 to L - 1; L: after the last.
+            token: The position to read, such as 0 for the first; None means the mean of all of a text.
+            model: The family, exported with `--graphs stream`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each group of texts with the number of those that are done, and of all.
+            timeout: Seconds for each group; None means no limit, ... the client's default.
+
+        Returns:
+            The direction, whose `add()` and `project_out()` are edits for `encode`.
+
+        Raises:
+            InvalidRequest: The request is not valid.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        for name, value in (("layer", layer), ("token", token)):
+            if not is_integer(value) and not (name == "token" and value is None):
+                raise InvalidRequest(f"{name} must be an integer, was {value!r:.80}")
+        options: dict[str, Any] = {
+            "model": model,
+            "version": version,
+            "truncate": truncate,
+            "timeout": timeout,
+        }
+        options |= {"output": False, "pooled": False, "logits": False}
+        sides = [check_texts("positive", positive), check_texts("negative", negative)]
+        if not all(sides):
+            raise InvalidRequest("positive and negative must be one or more texts each")
+        done, of = 0, sum(map(len, sides))
+        means: list[NDArray[np.float64]] = []
+        found = None
+        for texts in sides:
+            total: Any = 0.0
+            for start in range(0, len(texts), _AT_ONCE):
+                some = texts[start : start + _AT_ONCE]
+                places: Any = [(layer, token)]
+                if token is None:
+                    counted = yield from self.encode(some, tokens=True, **options)
+                    places = [[(layer, at) for at in range(count)] for count in np.asarray(counted.lengths)]
+                try:
+                    found = yield from self.encode(some, read=places, tokens=False, **options)
+                except InvalidRequest as error:  # the caller knows no list of places
+                    if error.fault is not None:
+                        error.rephrase(replace(error.fault, aspect=""))
+                    raise
+                total = total + sum(np.mean(each, axis=0, dtype=np.float64) for each in _rows(found))
+                done += len(some)
+                if progress is not None:
+                    progress(done, of)
+            means.append(total / len(texts))
+        if found is None:
+            raise RuntimeError("no text was read")
+        vector = (means[0] - means[1]).astype(np.float32)
+        return Direction(model=found.model, version=found.version, layer=layer, vector=vector)
 
 
 def _rows(found: Encoding) -> Sequence[NDArray[Any]]:

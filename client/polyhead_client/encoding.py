@@ -4,32 +4,27 @@ Shape letters: B batch, T tokens, S tokens of the memory or the query, D d_model
 V width of token vectors.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.archive import read_format, write_npz
-from polyhead_client.edges import BOUNDARY_TOKENS
+from polyhead_client.batch import Arrays
 from polyhead_client.frozen import Picklable
-from polyhead_client.notebook import finite, heat_map, labels, strip
-from polyhead_client.padding import Arrays
-from polyhead_client.places import Edits, Reads
+from polyhead_client.notebook import bertviz_arguments, html_of, labels, labels_of, strip
 from polyhead_proto import labelled
-from polyhead_proto.datatypes import Precision
 from polyhead_proto.labelled import numbers, shape_of
 from polyhead_proto.outputs import DECLARED
-from polyhead_proto.outputs.head_scores import HeadScores
-from polyhead_proto.outputs.pooled import VectorPrecision
+from polyhead_proto.outputs.attention import CROSS_ATTENTION_WEIGHTS, Weights
+from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 from polyhead_proto.outputs.sparse import SparseVectors
 from polyhead_proto.outputs.top_keys import TopKeys
-from polyhead_proto.wants import Indices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,84 +39,11 @@ OF_SEVERAL_OUTPUTS: Mapping[str, type[Any]] = MappingProxyType({"top": TopKeys, 
 _MAPS = frozenset(each.field for each in DECLARED.values() if each.is_map)
 """The fields that are a map [T, T] of one sequence."""
 
+_WEIGHTS = [each.field for each in DECLARED.values() if isinstance(each, Weights) and each.has_queries]
+"""The fields with the weights of layers."""
+
 _OF_ALL = {"model", "version", "heads", "queries", "labels", "kept_heads", "timings", "weighted"}
 """The fields that all sequences of a batch share."""
-
-
-class Wanted(TypedDict, total=False):
-    """The arguments of `encode` that choose outputs, or select from them.
-
-    Args:
-        output: Whether to fetch the encoder's output.
-        pooled: Whether to fetch the pooled output; None means if the model pools.
-        logits: Whether to fetch the logits of a classifier; None means if the model is one.
-        tokens: Whether to fetch the tokens as strings; None means for texts.
-        spans: Whether to fetch where tokens are in the texts; see `Encoding.spans`.
-        attention: True for the weights of every layer, or layer numbers (-1 is the last).
-        cross_attention: Likewise the weights to the memory, of decoder blocks, which attend to both.
-            Where layers attend to the memory alone, `attention` has these weights.
-        weighted: Whether to return norm-weighted attention: weights times `value_norms`.
-        value_norms: Whether to fetch the norms of each head's values, of the layers of `attention`.
-        scores: Whether to fetch the scores of heads, such as their entropy; see `HeadScores`.
-        rollout: Whether to fetch attention rollout.
-        head_mix: Numbers [L, H] or [B, L, H] with which to sum the weights of all heads to one map,
-            `Encoding.mixed`.
-        contacts: Whether to fetch the probability of a contact of each pair of residues of a protein,
-            from families that were exported with `--graphs contacts`.
-        top: The number of strongest keys of each query to fetch, with their weights; see `TopKeys`.
-        thumbnails: Whether to fetch small pictures of the weights of each head.
-        sparse: Whether to fetch the words of the vocabulary that say most of a text, with their weights,
-            or how many of them; see `SparseVectors`. From families exported with `--graphs sparse`.
-        layers: The layers whose scores, strongest keys and thumbnails to fetch: 5, [0, 5] or range(3);
-            None means all.
-        heads: The heads whose weights, scores, strongest keys and thumbnails to fetch, likewise.
-        queries: The positions whose rows of weights to fetch, likewise. If they are few, and the family
-            has a graph for it, only these rows are computed.
-        dtype: The datatype of weights and contacts on the wire: "FP32", "FP16" (half the bytes) or
-            "UINT8" (a quarter; error up to 1/510). The result is float32 in any case.
-        dimensions: How many dimensions pooled vectors are to have: their first ones, normalised again if
-            the model normalises. Warns (`UserWarning`) if it does not say that it was trained for that.
-        precision: Pooled vectors as integers, after any cut: "int8" or "uint8", one for each dimension,
-            for families whose export measured their ranges; "binary" (int8) or "ubinary" (uint8), a bit
-            for each. They are those of sentence-transformers' `quantize_embeddings`. None means float32.
-        token_vectors: Whether to fetch the vectors of tokens that late interaction compares, of
-            checkpoints that have them (ColBERT).
-        query_vectors: Such vectors of a query, floats [S, V], to compare each text with:
-            `Encoding.max_similarities`. For families that were exported with `--graphs maxsim`.
-        similarities: Whether to fetch all similarities [S, T] with them, too.
-        read: Places to read, `(layer, token)` of the residual stream or `(layer, token, head)` of what a
-            head gives; see `Place`. For a batch, the same for all sequences, or a list of them for each.
-            For families that were exported with `--graphs stream`, as `edits`.
-        edits: `Edit`s of such places, likewise.
-    """
-
-    output: bool
-    pooled: bool | None
-    logits: bool | None
-    tokens: bool | None
-    spans: bool
-    attention: bool | int | Sequence[int] | None
-    cross_attention: bool | int | Sequence[int] | None
-    weighted: bool
-    value_norms: bool
-    scores: bool
-    rollout: bool
-    head_mix: Any
-    contacts: bool
-    top: int | None
-    thumbnails: bool
-    sparse: bool | int
-    layers: Indices | None
-    heads: Indices | None
-    queries: Indices | None
-    dtype: Precision | None
-    dimensions: int | None
-    precision: VectorPrecision | None
-    token_vectors: bool
-    query_vectors: Any
-    similarities: bool
-    read: Reads | None
-    edits: Edits | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +182,7 @@ class Encoding(Picklable):
             ValueError: The name of the file does not end with .npz.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, scores in (
-            ("scores", self.scores),
-            ("weighted_scores", self.scores and self.scores.weighted),
-        ):
+        for name, scores in self._scores:
             values[name] = scores and {each: scores[each] for each in scores.names}
         values |= {"timings": asdict(self.timings), "score_layers": self.scores and self.scores.layers}
         for name in OF_SEVERAL_OUTPUTS:
@@ -288,15 +207,8 @@ class Encoding(Picklable):
         for name, kind in OF_SEVERAL_OUTPUTS.items():
             if (parts := values.get(name)) is not None:  # releases before it did not write it
                 values[name] = kind(**parts)
-        return cls(
-            **values
-            | {
-                "timings": Timings(**values["timings"]),
-                "scores": _scores(
-                    scores, layers, values["heads"], _scores(weighted, layers, values["heads"])
-                ),
-            }
-        )
+        found = _scores_of(scores, layers, values["heads"], _scores_of(weighted, layers, values["heads"]))
+        return cls(**values | {"timings": Timings(**values["timings"]), "scores": found})
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the attention of one sequence as a pandas DataFrame: a row for each weight.
@@ -310,7 +222,7 @@ class Encoding(Picklable):
         attention = self._of_one_sequence("to_frame").attention
         if not attention:
             raise ValueError("to_frame needs attention: encode with attention; scores.to_frame() has scores")
-        queries, keys = self._labels(next(iter(attention.values())))
+        queries, keys = labels_of(next(iter(attention.values())), self.tokens, self.queries, memory=False)
         return labelled.weights_frame(attention, self.heads or (), queries, keys)
 
     def to_xarray(self) -> "xr.Dataset":
@@ -326,22 +238,22 @@ class Encoding(Picklable):
         """
         self._of_one_sequence("to_xarray")
         found = {}
-        for name, layers in (("attention", self.attention), ("cross_attention", self.cross_attention)):
-            if layers:
-                queries, keys = self._labels(next(iter(layers.values())), memory=name != "attention")
+        for name in _WEIGHTS:
+            if layers := getattr(self, name):
+                memory = name == CROSS_ATTENTION_WEIGHTS.field
+                queries, keys = labels_of(
+                    next(iter(layers.values())), self.tokens, self.queries, memory=memory
+                )
                 found[name] = labelled.array(
                     np.stack(list(layers.values())),
                     {"layer": list(layers), "head": list(self.heads or ())}
-                    | _axes(queries, keys, "key" if name == "attention" else "memory"),
+                    | _axes(queries, keys, "memory" if memory else "key"),
                     name,
                 )
         for name, values in self._maps:
-            tokens = labels(self._tokens, len(values))
+            tokens = labels(self.tokens, len(values))
             found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
-        for name, scores in (
-            ("scores", self.scores),
-            ("weighted_scores", self.scores and self.scores.weighted),
-        ):
+        for name, scores in self._scores:
             if scores is not None:
                 found[name] = scores.to_xarray()
         return labelled.dataset(found, {"model": self.model, "version": self.version})
@@ -374,22 +286,7 @@ class Encoding(Picklable):
         if not isinstance(self.lengths, int):
             first: str = self.sequence(0)._repr_html_() if len(self.lengths) else ""
             return f"{strip([repr(self)])}{first}"
-        shown = strip([repr(self)]) + (strip(self._tokens) if self._tokens else "")
-        for name, layers in (
-            ("attention", self.attention),
-            ("attention to the memory", self.cross_attention),
-        ):
-            if layers and self.heads:
-                layer, weights = next(iter(layers.items()))
-                at = next((at for at, head in enumerate(self.heads) if not self.is_pruned(layer, head)), 0)
-                queries, keys = self._labels(weights, memory=layers is not self.attention)
-                kind = f"norm-weighted {name}" if self.weighted else name
-                title = f"Layer {layer}, head {self.heads[at]}: {kind}"
-                return shown + heat_map(title, finite(weights[at]), list(queries.values()), keys)
-        for name, values in self._maps:
-            tokens = labels(self._tokens, len(values))
-            return shown + heat_map(name.capitalize(), finite(values), tokens, tokens)
-        return shown
+        return html_of(self, self._maps)
 
     @property
     def _summary(self) -> str:
@@ -409,10 +306,10 @@ class Encoding(Picklable):
         return ((name, values) for name, values in every if values is not None)
 
     @property
-    def _tokens(self) -> list[str] | None:
-        """The tokens of one sequence."""
-        tokens: list[Any] | None = self.tokens
-        return tokens
+    def _scores(self) -> list[tuple[str, HeadScores | None]]:
+        """The scores of weights, and those of norm-weighted ones, by name."""
+        weighted = self.scores and self.scores.weighted
+        return [(HEAD_SCORES.field, self.scores), (WEIGHTED_SCORES.role, weighted)]
 
     def _of_one_sequence(self, method: str) -> "Encoding":
         if not isinstance(self.lengths, int):
@@ -420,13 +317,6 @@ class Encoding(Picklable):
                 f"{method} takes one sequence, this is a batch: choose one, sequence(0).{method}()"
             )
         return self
-
-    def _labels(self, weights: NDArray[Any], *, memory: bool = False) -> tuple[dict[int, str], list[str]]:
-        """Return position → label of the queries, and the labels of the keys, of [H, T_query, T_key]."""
-        count = weights.shape[1] if self.queries is None else max(self.queries, default=-1) + 1
-        tokens = labels(self._tokens, count)
-        chosen = range(count) if self.queries is None else self.queries
-        return {at: tokens[at] for at in chosen}, labels(None if memory else self._tokens, weights.shape[2])
 
     def to_bertviz(self) -> dict[str, Any]:
         """Return the arguments of `bertviz.head_view` and `bertviz.model_view`.
@@ -444,26 +334,14 @@ class Encoding(Picklable):
             ValueError: This is a batch, or lacks tokens, attention, or queries of it.
             ImportError: PyTorch is not installed, which BertViz needs.
         """
-        tokens, attention = self.tokens, self.attention
-        if not attention or self.queries is not None:
+        if not self.attention or self.queries is not None:
             raise ValueError("BertViz draws attention of all queries: encode with attention, without queries")
         if not isinstance(self.lengths, int):
             raise ValueError("BertViz draws one sequence, this is a batch: encode one text")
-        if tokens is None:
+        if self.tokens is None:
             raise ValueError("BertViz needs tokens: encode a text, or with tokens=True")
-        # The client itself does without PyTorch. Whoever has BertViz has it.
-        torch = import_module("torch")
-        weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
-        # BertViz picks layers by their positions, and draws no others.
-        some = next(iter(weights.values()))
-        of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
-        second = [at for before, at in pairwise(of_texts) if at - before > 1]
-        return {
-            "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
-            "tokens": tokens,
-            "sentence_b_start": second[0] if len(second) == 1 else None,
-            "include_layers": list(weights),
-        }
+        tokens: list[Any] = self.tokens
+        return bertviz_arguments(tokens, self.attention)
 
 
 def _item(value: Any, index: int) -> Any:
@@ -489,7 +367,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _scores(
+def _scores_of(
     by_name: Mapping[str, NDArray[Any]] | None,
     layers: list[int],
     heads: tuple[int, ...],

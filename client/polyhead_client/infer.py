@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from polyhead_client.command import printable
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 
@@ -22,9 +21,7 @@ app = App(name="infer")
 def _no_option(_: object, text: str) -> None:
     """Reject misspelt options: texts may begin with a hyphen, because `-` means the standard input."""
     if text.startswith("-") and text != "-" and not any(letter.isspace() for letter in text):
-        raise CycloptsError(
-            msg=f'Unknown option: "{printable(text)}".'
-        )  # a ValueError would be shown with all texts
+        raise CycloptsError(msg=f'Unknown option: "{text}".')  # a ValueError would be shown with all texts
 
 
 @app.default

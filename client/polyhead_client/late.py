@@ -1,4 +1,4 @@
-"""The results of late interaction: documents with scores, and which of their tokens each score comes from.
+"""Late interaction: documents with scores, and which of their tokens each score comes from.
 
 Shape letters: B batch, S tokens of the query, T tokens of a document.
 """
@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client.arguments import check_texts
+from polyhead_client.calls import Operation
 from polyhead_client.encoding import Encoding
+from polyhead_client.errors import InvalidRequest
+from polyhead_client.operations import Operations, Progress
+from polyhead_client.server_operations import Timeout
+from polyhead_proto.names import TEXT
+from polyhead_proto.wants import check_count, check_flag
 
 _NOT_COMPARED = -1
 """The similarity of a token of a document that is not compared."""
@@ -76,3 +83,126 @@ def _matches(
         TokenMatch(number, query[number], at, document[at], float(largest[number]))
         for number, at in enumerate(similarities.argmax(1).tolist())
     )
+
+
+class LateComparison(Operations):
+    """The operations of late interaction."""
+
+    def maxsim(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        matches: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[list[MatchedText]]:
+        """Sort documents by late interaction with a query (ColBERT), on the server.
+
+        The query's vectors are fetched once, and sent with the documents, whose vectors stay on the server.
+
+        Args:
+            query: The query.
+            documents: The documents, as many as you like.
+            top: The most results, from the best on; None means all.
+            matches: Whether to say which token of a document each token of the query matches.
+            model: The family, exported with `--graphs maxsim`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of documents that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The documents with their scores, the best first; of equal ones the earlier.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the family has no such graph.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        most = check_count("top", top)
+        check_flag("matches", matches)
+        if not (documents := check_texts("documents", documents)):
+            return []
+        asked, found = yield from self.compare(
+            query,
+            documents,
+            similarities=matches,
+            model=model,
+            version=version,
+            truncate=truncate,
+            progress=progress,
+            timeout=timeout,
+        )
+        tokens: Any = asked.tokens
+        return matched(documents, found, tokens, top=most)
+
+    def compare(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        similarities: bool = False,
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[tuple[Encoding, Encoding]]:
+        """Compare the tokens of documents with those of a query, by late interaction; `maxsim` sorts by it.
+
+        Both get their prompt, `query` or `document`, if the model has it.
+
+        Args:
+            query: The query.
+            documents: One or more documents.
+            similarities: Whether to fetch all similarities [S, T], and the documents' tokens.
+            model: The family, exported with `--graphs maxsim`; None means the only one that takes texts.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of documents that are done, and of all.
+            timeout: Seconds for the whole operation; None means no limit, ... the client's default.
+
+        Returns:
+            The encoding of the query, with its `token_vectors` and tokens, and that of the documents, with
+            their `max_similarities`.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the family has no such graph.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        if not isinstance(query, str):
+            raise InvalidRequest(f"query must be a text, was {query!r:.80}")
+        if not (documents := check_texts("documents", documents)):
+            raise InvalidRequest("documents must be one or more texts, were none")
+        deadline = self._deadline(timeout)
+        info = yield from self.model(model, version=version, takes=TEXT, timeout=deadline.left())
+        options: dict[str, Any] = {
+            "model": info.family,
+            "version": version,
+            "output": False,
+            "pooled": False,
+            "logits": False,
+            "truncate": truncate,
+        }
+
+        def prompt(name: str) -> str | None:
+            return name if name in info.prompts else None
+
+        asked = yield from self.encode(
+            query, prompt_name=prompt("query"), token_vectors=True, timeout=deadline.left(), **options
+        )
+        found = yield from self.encode(
+            documents,
+            prompt_name=prompt("document"),
+            query_vectors=asked.token_vectors,
+            similarities=similarities,
+            tokens=similarities,
+            progress=progress,
+            timeout=deadline.left(),
+            **options | {"version": asked.version},  # another may be the newest by now
+        )
+        return asked, found

@@ -1,21 +1,16 @@
 """A cache of the metadata of a server's models."""
 
-from collections.abc import Hashable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from polyhead_client.arguments import check_version
 from polyhead_client.asked import Asked
-from polyhead_client.calls import Operation, call
-from polyhead_client.deadline import Deadline
+from polyhead_client.calls import Deadline, Operation, call
 from polyhead_client.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from polyhead_client.models import ModelInfo, ServedModel, family_of
-from polyhead_client.request import EncodeTemplate
+from polyhead_client.request import Forms
 from polyhead_client.selection import gives, not_available
 from polyhead_proto import messages as pb
 from polyhead_proto.names import LOGITS, OUTPUT, POOLED
-
-_MOST_TEMPLATES = 256
-"""That are kept, because a program asks for few different outputs again and again."""
 
 
 class ModelCache:
@@ -25,18 +20,7 @@ class ModelCache:
         self._target = target
         self._models: dict[tuple[str, str], ModelInfo] = {}
         self._only_family: dict[str | None, str] = {}
-        self._templates: dict[Hashable, EncodeTemplate] = {}
-
-    def template(self, key: Hashable) -> EncodeTemplate | None:
-        """Return the template of earlier calls with this key, if there is one."""
-        return None if key is None else self._templates.get(key)
-
-    def remember(self, key: Hashable, template: EncodeTemplate) -> None:
-        """Keep a template, unless its key is None."""
-        if key is not None:
-            if len(self._templates) >= _MOST_TEMPLATES:
-                self._templates.clear()
-            self._templates[key] = template
+        self.forms = Forms()
 
     def model(self, name: str | None, version: int | str | None, deadline: Deadline) -> Operation[ModelInfo]:
         """Return a model's metadata; without a name, that of the only family."""
@@ -143,25 +127,9 @@ class ModelCache:
     def forget(self, name: str) -> None:
         """Drop a model and the others of its family, which may have changed, from the cache."""
         self._only_family.clear()
-        self._templates.clear()
+        self.forms.clear()
         for key in [key for key in self._models if family_of(key[0]) == family_of(name)]:
             self._models.pop(key, None)
-
-
-def key_of(fixed: tuple[object, ...], arguments: Mapping[str, Any]) -> Hashable:
-    """Return the key of a template: the arguments of a call, of which lists are as good as tuples.
-
-    Types count, as 1 equals True, but is no flag. None stands for arguments that cannot be compared.
-    """
-    key: list[object] = [*fixed, *map(type, fixed)]
-    for name, value in arguments.items():
-        is_list = isinstance(value, list | tuple)
-        key += (name, type(value), (*value, *map(type, value)) if is_list else value)
-    try:
-        hash(found := tuple(key))
-    except TypeError:
-        return None
-    return found
 
 
 def _raise_none_ready(target: str, listed: list[ServedModel]) -> NoReturn:

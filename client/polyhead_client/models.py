@@ -28,6 +28,16 @@ _AXES = {
 }
 
 
+def _number(key: Property) -> "cached_property[int | None]":
+    """Make a property of a model that is a number."""
+
+    def read(info: "ModelInfo") -> int | None:
+        value = info.properties.get(key, "")
+        return int(value) if value.isdecimal() else None
+
+    return cached_property(read)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInfo(Picklable):
     """A served model: the fast graph of a family (`NAME`) or another graph (`NAME.attention`, …).
@@ -104,15 +114,10 @@ class ModelInfo(Picklable):
             raise ServerError(f"malformed reply: what {self.name} says of its prompts")
         return MappingProxyType({str(name): str(text) for name, text in prompts.items()})
 
-    @cached_property
-    def layers(self) -> int | None:
-        """L."""
-        return self._number(Property.LAYERS)
-
-    @cached_property
-    def heads(self) -> int | None:
-        """H; where heads were pruned, the number before."""
-        return self._number(Property.HEADS)
+    layers = _number(Property.LAYERS)
+    """L."""
+    heads = _number(Property.HEADS)
+    """H; where heads were pruned, the number before."""
 
     @property
     def precision(self) -> str | None:
@@ -170,50 +175,24 @@ class ModelInfo(Picklable):
         except (ValueError, TypeError) as error:
             raise ServerError(f"malformed reply: {Property.KEPT_HEADS} of {self.name}") from error
 
-    @cached_property
-    def d_model(self) -> int | None:
-        """D."""
-        return self._number(Property.D_MODEL)
-
-    @cached_property
-    def parameters(self) -> int | None:
-        """The number of trained parameters."""
-        return self._number(Property.PARAMETERS)
-
-    @cached_property
-    def vocabulary(self) -> int | None:
-        """The number of token ids; None for a family that takes vectors."""
-        return self._number(Property.VOCABULARY)
-
-    @cached_property
-    def max_tokens(self) -> int | None:
-        """The largest T."""
-        return self._number(Property.MAX_TOKENS)
-
-    @cached_property
-    def max_batch_size(self) -> int | None:
-        """The largest B of a request."""
-        return self._number(Property.MAX_BATCH_SIZE)
-
-    @cached_property
-    def max_request_tokens(self) -> int | None:
-        """The largest B × T of a request, padding included."""
-        return self._number(Property.MAX_REQUEST_TOKENS)
-
-    @cached_property
-    def max_request_bytes(self) -> int | None:
-        """The largest request that the server accepts."""
-        return self._number(Property.MAX_REQUEST_BYTES)
-
-    @cached_property
-    def max_reply_bytes(self) -> int | None:
-        """The largest reply that the server sends in one message."""
-        return self._number(Property.MAX_REPLY_BYTES)
-
-    @cached_property
-    def max_stream_reply_bytes(self) -> int | None:
-        """The largest reply that the server streams in parts; None if it does not."""
-        return self._number(Property.MAX_STREAM_REPLY_BYTES)
+    d_model = _number(Property.D_MODEL)
+    """D."""
+    parameters = _number(Property.PARAMETERS)
+    """The number of trained parameters."""
+    vocabulary = _number(Property.VOCABULARY)
+    """The number of token ids; None for a family that takes vectors."""
+    max_tokens = _number(Property.MAX_TOKENS)
+    """The largest T."""
+    max_batch_size = _number(Property.MAX_BATCH_SIZE)
+    """The largest B of a request."""
+    max_request_tokens = _number(Property.MAX_REQUEST_TOKENS)
+    """The largest B × T of a request, padding included."""
+    max_request_bytes = _number(Property.MAX_REQUEST_BYTES)
+    """The largest request that the server accepts."""
+    max_reply_bytes = _number(Property.MAX_REPLY_BYTES)
+    """The largest reply that the server sends in one message."""
+    max_stream_reply_bytes = _number(Property.MAX_STREAM_REPLY_BYTES)
+    """The largest reply that the server streams in parts; None if it does not."""
 
     @cached_property
     def _by_role(self) -> Mapping[str, tuple[TensorSpec, ...]]:
@@ -231,10 +210,6 @@ class ModelInfo(Picklable):
         if drift is not None and not isinstance(drift, dict):
             raise ServerError(f"malformed reply: {key} of {self.name}")
         return None if drift is None else MappingProxyType(drift)
-
-    def _number(self, key: Property) -> int | None:
-        value = self.properties.get(key, "")
-        return int(value) if value.isdecimal() else None
 
 
 @dataclass(frozen=True, kw_only=True)

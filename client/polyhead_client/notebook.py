@@ -3,12 +3,16 @@
 Shape letters: T tokens, H heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyhead_client.edges import BOUNDARY_TOKENS
 
 MOST_SHOWN = 32
 """The most tokens on either side of a map."""
@@ -17,6 +21,56 @@ _STYLE = "border: 0; padding: 2px 4px; font: 12px sans-serif; text-align: left;"
 _UPRIGHT = f"{_STYLE} writing-mode: vertical-rl;"
 _COLOUR = "37, 99, 235"
 """Red, green and blue of the largest weight; smaller ones let a light or dark page shine through."""
+
+
+def html_of(encoding: Any, maps: Iterable[tuple[str, Any]]) -> str:
+    """Return the tokens of one sequence, and the weights of the first head that was asked for.
+
+    Args:
+        encoding: The `Encoding`.
+        maps: Its maps [T, T] by name, of which the first is shown where there are no weights of heads.
+    """
+    tokens = encoding.tokens
+    shown = strip([repr(encoding)]) + (strip(tokens) if tokens else "")
+    for name, layers in (
+        ("attention", encoding.attention),
+        ("attention to the memory", encoding.cross_attention),
+    ):
+        if layers and encoding.heads:
+            layer, weights = next(iter(layers.items()))
+            heads = enumerate(encoding.heads)
+            at = next((at for at, head in heads if not encoding.is_pruned(layer, head)), 0)
+            queries, keys = labels_of(
+                weights, tokens, encoding.queries, memory=layers is not encoding.attention
+            )
+            kind = f"norm-weighted {name}" if encoding.weighted else name
+            title = f"Layer {layer}, head {encoding.heads[at]}: {kind}"
+            return shown + heat_map(title, finite(weights[at]), list(queries.values()), keys)
+    for name, values in maps:
+        sides = labels(tokens, len(values))
+        return shown + heat_map(name.capitalize(), finite(values), sides, sides)
+    return shown
+
+
+def bertviz_arguments(tokens: Sequence[str], attention: Mapping[int, NDArray[Any]]) -> dict[str, Any]:
+    """Return the arguments of BertViz for the weights of one sequence by layer; see `Encoding.to_bertviz`.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    # The client itself does without PyTorch. Whoever has BertViz has it.
+    torch = import_module("torch")
+    weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
+    # BertViz picks layers by their positions, and draws no others.
+    some = next(iter(weights.values()))
+    of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
+    second = [at for before, at in pairwise(of_texts) if at - before > 1]
+    return {
+        "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
+        "tokens": tokens,
+        "sentence_b_start": second[0] if len(second) == 1 else None,
+        "include_layers": list(weights),
+    }
 
 
 def heat_map(title: str, weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str]) -> str:
@@ -56,7 +110,24 @@ def strip(tokens: Sequence[str]) -> str:
     return f"<p>{shown}{' …' if len(tokens) > 4 * MOST_SHOWN else ''}</p>"
 
 
-def labels(tokens: Sequence[str] | None, count: int) -> list[str]:
+def labels_of(
+    weights: NDArray[Any], tokens: Sequence[Any] | None, queries: Sequence[int] | None, *, memory: bool
+) -> tuple[dict[int, str], list[str]]:
+    """Return position → label of the queries, and the labels of the keys.
+
+    Args:
+        weights: [H, T_query, T_key].
+        tokens: Those of the sequence, if there are some.
+        queries: The positions of the queries; None means all.
+        memory: Whether keys are those of a memory.
+    """
+    count = weights.shape[1] if queries is None else max(queries, default=-1) + 1
+    named = labels(tokens, count)
+    chosen = range(count) if queries is None else queries
+    return {at: named[at] for at in chosen}, labels(None if memory else tokens, weights.shape[2])
+
+
+def labels(tokens: Sequence[Any] | None, count: int) -> list[str]:
     """Return tokens, or their positions where there are none."""
     return [str(at) for at in range(count)] if not tokens else [str(token) for token in tokens[:count]]
 

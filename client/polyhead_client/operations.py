@@ -5,20 +5,18 @@ is made of encodings alone is in `polyhead_client.tasks`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn, TypeAlias, Unpack
 
 from numpy.typing import NDArray
 
-from polyhead_client import request
 from polyhead_client.arguments import check_name, check_prompt_name, check_version
-from polyhead_client.asked import Asked, presence_of
-from polyhead_client.calls import Call, Gather, NextMessage, Operation, Stream
+from polyhead_client.asked import INPUTS, Asked, Wanted, presence_of
+from polyhead_client.batch import Batch
+from polyhead_client.calls import Call, Deadline, Gather, NextMessage, Operation, Stream
 from polyhead_client.coalescing import Coalescer, Start
-from polyhead_client.deadline import Deadline
-from polyhead_client.encoding import Encoding, Wanted
+from polyhead_client.encoding import Encoding
 from polyhead_client.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -27,15 +25,12 @@ from polyhead_client.errors import (
     TooLarge,
     Unavailable,
 )
-from polyhead_client.inputs import Batch, Inputs, per_head, prepare, query_field, rows_field
-from polyhead_client.model_cache import key_of
-from polyhead_client.padding import InputForm
+from polyhead_client.inputs import Inputs, per_head, prepare, query_field, rows_field
 from polyhead_client.parts import Assembly
 from polyhead_client.places import AskedPlaces, read_interventions
-from polyhead_client.reply import layout_of, read, read_message
-from polyhead_client.request import EncodeTemplate, check_inputs, input_of
+from polyhead_client.reply import Results, read, read_message
+from polyhead_client.request import EncodeTemplate, build, check_inputs, input_of, reply_bytes
 from polyhead_client.requested import RequestedOutputs
-from polyhead_client.results import Results
 from polyhead_client.selection import select
 from polyhead_client.server_operations import ServerOperations, Timeout
 from polyhead_client.splitting import MAX_IN_FLIGHT, JoinedResults, halves, locate_errors, plan
@@ -54,6 +49,7 @@ from polyhead_proto.wants import check_flag
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sequences that are done, and of all."""
 
+_INFER = RPCS["ModelInfer"]
 # Replies from this size on come faster in parts.
 _LARGE_REPLY_BYTES = 4 * 2**20
 _MOST_ATTEMPTS = 4
@@ -164,14 +160,14 @@ class Operations(ServerOperations):
             memory_lengths=memory_lengths,
             memory_mask=memory_mask,
         )
-        single = batch.form is InputForm.SINGLE
-        asked_of = read_interventions(wanted.get("read"), wanted.get("edits"), size=batch.size, single=single)
-        chosen = presence_of(wanted)
-        if asked_of is not None:
-            chosen["read"] = asked_of.roles
-        key = key_of((batch.kind, model, version, prompt_name, truncate), chosen)
-        if (template := self._models.template(key)) is None:
-            template = yield from self._template(
+        chosen: Mapping[str, Any] = wanted
+        asked_of = None
+        if not INPUTS.isdisjoint(wanted):
+            asked_of = read_interventions(wanted.get("read"), wanted.get("edits"), batch)
+            chosen = presence_of(wanted) | ({} if asked_of is None else {"read": asked_of.roles})
+        form = self._models.forms.find((batch.kind, model, version, prompt_name, truncate), chosen)
+        if (template := form.template) is None:
+            template = form.template = yield from self._template(
                 batch,
                 chosen,
                 deadline,
@@ -180,8 +176,8 @@ class Operations(ServerOperations):
                 prompt_name=prompt_name,
                 truncate=truncate,
             )
-            self._models.remember(key, template)
-        check_inputs(template.info, batch)
+        elif len(batch.fields) > 1:
+            check_inputs(template.info, batch)
         info, requested = template.info, template.requested
         if requested.rows and requested.queries is not None:
             batch = batch.with_fields(rows_field(requested.queries, batch))
@@ -221,7 +217,7 @@ class Operations(ServerOperations):
     def _template(
         self,
         batch: Batch,
-        chosen: dict[str, Any],
+        chosen: Mapping[str, Any],
         deadline: Deadline,
         *,
         model: str | None,
@@ -343,21 +339,21 @@ def _request(
             parts from some MiB on, because that is faster.
     """
     info, requested = template.info, template.requested
-    build = partial(request.build, template, batch)
-    size = request.reply_bytes(requested, size=batch.size, tokens=batch.tokens, memory=batch.memory_tokens)
-    fits = info.max_reply_bytes is None or size <= info.max_reply_bytes
-    most = info.max_stream_reply_bytes
-    in_parts = most is not None and (_LARGE_REPLY_BYTES <= size <= most if fits else stream)
+    most, in_parts = info.max_stream_reply_bytes, False
+    if batch.tokens is not None and most is not None:
+        size = reply_bytes(requested, size=batch.size, tokens=batch.tokens, memory=batch.memory_tokens)
+        fits = info.max_reply_bytes is None or size <= info.max_reply_bytes
+        in_parts = _LARGE_REPLY_BYTES <= size <= most if fits else stream
     if not in_parts:
         try:
-            data = yield Call(rpc=RPCS["ModelInfer"], data=build(), deadline=deadline)
+            data = yield Call(rpc=_INFER, data=build(template, batch), deadline=deadline)
         except TooLarge as error:
             # Only the server knows how many tokens texts have, and so how large the reply is.
             if most is None or not stream or error.limit != Property.MAX_REPLY_BYTES:
                 raise
         else:
             return read_message(data, batch, requested)
-    return (yield from _request_in_parts(build(parts=True), batch, requested, deadline))
+    return (yield from _request_in_parts(build(template, batch, parts=True), batch, requested, deadline))
 
 
 def _request_in_parts(
@@ -375,5 +371,4 @@ def _request_in_parts(
         except Unavailable as error:  # which gRPC does not retry after the first message
             if not retries or (error.retry_after or 0) < 0:
                 raise
-    layout = layout_of(assembly.message, len(assembly.contents), batch, requested)
-    return read(layout, assembly.message.parameters, assembly.contents, batch, requested)
+    return read(assembly.message, assembly.contents, batch, requested)

@@ -1,33 +1,16 @@
-"""Sequences of different lengths, the arguments that accompany them, and padding on the right.
+"""Sequences of different lengths, and the arguments that accompany them.
 
 Shape letters: B batch, T tokens, D d_model.
 """
 
-import enum
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client.batch import InputForm, Rows, pad
 from polyhead_client.errors import InvalidRequest
-
-Rows: TypeAlias = NDArray[Any] | list[NDArray[Any]]
-"""B rows: one array [B, ...], or a list of arrays."""
-
-Arrays: TypeAlias = Any
-"""An array, or for a ragged batch a list of B arrays; the inputs decide, so type checkers cannot tell."""
-
-
-class InputForm(enum.Enum):
-    """The form of the inputs, and so of the results."""
-
-    SINGLE = enum.auto()
-    """One sequence: results without the batch dimension."""
-    ARRAY = enum.auto()
-    """One array of B sequences: results are arrays."""
-    RAGGED = enum.auto()
-    """A list of B sequences: results are lists, each item of its own length."""
 
 
 class Sequences:
@@ -132,17 +115,6 @@ def as_array(name: str, value: Any) -> NDArray[Any]:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, or a tensor on a GPU
         raise InvalidRequest(f"{name} cannot be read as an array: {error}") from error
-
-
-def pad(rows: Rows) -> NDArray[Any]:
-    """Return rows as one array; rows of a list are padded with zeros to the largest size of every axis."""
-    if isinstance(rows, np.ndarray):
-        return rows
-    longest = np.max([row.shape for row in rows], axis=0)
-    padded = np.zeros((len(rows), *longest), np.result_type(*{row.dtype for row in rows}))
-    for row, place in zip(rows, padded, strict=True):
-        place[tuple(map(slice, row.shape))] = row
-    return padded
 
 
 def described(array: NDArray[Any]) -> str:

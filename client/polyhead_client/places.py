@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client.batch import Arrays, Batch, InputForm, TensorField, pad
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.inputs import TensorField
 from polyhead_client.models import ModelInfo
-from polyhead_client.padding import Arrays, as_array, described, pad
+from polyhead_client.padding import as_array, described
 from polyhead_proto.faults import Fault
 from polyhead_proto.names import EDIT_VECTORS, HEAD_EDIT_VECTORS
 from polyhead_proto.outputs.stream import HEAD_OUTPUTS, STREAM
@@ -195,24 +195,21 @@ class AskedPlaces:
         return [(place, mode, vector) for place, (_, mode, vector) in found.items()]
 
 
-def read_interventions(
-    read: Reads | None, edits: Edits | None, *, size: int, single: bool
-) -> AskedPlaces | None:
+def read_interventions(read: Reads | None, edits: Edits | None, batch: Batch) -> AskedPlaces | None:
     """Read the arguments `read` and `edits` of `encode`; None where there is neither.
 
     Args:
         read: See there.
         edits: See there.
-        size: B.
-        single: Whether there is one sequence, and no batch.
+        batch: The inputs.
 
     Raises:
         InvalidRequest: They are anything else.
     """
     if read is None and edits is None:
         return None
-    rows, reads_nested = _rows("read", read, size, single)
-    edit_rows, edits_nested = _rows("edits", edits, size, single)
+    rows, reads_nested = _rows("read", read, batch)
+    edit_rows, edits_nested = _rows("edits", edits, batch)
     nested = {"read": reads_nested, "edits": edits_nested}
     found = AskedPlaces(reads=[], edits=edit_rows, nested=nested)
     for row, items in enumerate(rows):
@@ -222,13 +219,14 @@ def read_interventions(
     return found
 
 
-def _rows(name: str, value: Any, size: int, single: bool) -> tuple[list[list[Any]], bool]:
+def _rows(name: str, value: Any, batch: Batch) -> tuple[list[list[Any]], bool]:
     """Return the items of each sequence, and whether they were given for each apart."""
+    size = batch.size
     if value is None:
         return [[] for _ in range(size)], False
     if not isinstance(value, list | tuple) or not value:
         raise InvalidRequest(f"{name} must be a list of one or more places, was {value!r:.80}")
-    nested = not single and any(isinstance(item, list) for item in value)
+    nested = batch.form is not InputForm.SINGLE and any(isinstance(item, list) for item in value)
     if nested and (len(value) != size or not all(isinstance(item, list) for item in value)):
         raise InvalidRequest(f"{name} must be a list for each of {size} sequences, or one for all of them")
     rows = [list(item) for item in value] if nested else [list(value)] * size

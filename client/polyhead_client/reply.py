@@ -1,196 +1,246 @@
 """Check the reply to a request of `encode`, and bring it into the form of the inputs.
 
-Shape letters: B batch, T tokens, D d_model, H heads.
+Shape letters: B batch, T tokens, D d_model, H heads, L layers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
+from polyhead_client.batch import Arrays, Batch, InputForm
+from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
 from polyhead_client.errors import ServerError
-from polyhead_client.inputs import Batch
-from polyhead_client.padding import Arrays, InputForm
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
-from polyhead_client.results import Results
-from polyhead_client.tensors import to_array, to_texts
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import restored
+from polyhead_proto.datatypes import restored, to_array, unpack_strings
 from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
 from polyhead_proto.outputs.attention import Weights
+from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 from polyhead_proto.outputs.value_norms import norm_weighted
-from polyhead_proto.wire import split
+from polyhead_proto.wire import read_reply
 
-Content = bytes | memoryview
+_NAME_OF = attrgetter("name")
 
-_RAW = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-_PARAMETERS = pb.ModelInferResponse.PARAMETERS_FIELD_NUMBER
-_PARAMETER: Any = GetMessageClass(
-    cast(Any, pb.ModelInferResponse.DESCRIPTOR).nested_types_by_name["ParametersEntry"]
-)
-_MOST_LAYOUTS, _LONGEST_HEADER = 256, 16_384
+_MOST_COPIED = 1 << 16
+"""The bytes of a reply up to which protobuf, which copies contents, reads it faster than our walk."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
-    """What a reply says of its outputs, which fit the request."""
+_NONE: Mapping[str, Any] = MappingProxyType({"output": None, "pooled": None, "attention": None})
+"""The fields of `Encoding` without a default."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Results:
+    """The outputs of a request, or of several that were joined."""
 
     model: str
     version: str
-    places: Sequence[tuple[SelectedOutput, int, str, tuple[int, ...]]]
-    """Of each requested output the index of its content, its datatype and shape."""
-    extents: Mapping[str, int]
-    """The size of each shape letter, which is the same in all outputs."""
+    arrays: Mapping[str, Arrays]
+    """All outputs but tokens and lengths."""
+    tokens: list[str] | list[list[str]] | None
+    lengths: NDArray[Any]
+    """[B]."""
+    heads: int
+    """H; 0 where no output has such an axis, or `heads` selects from it."""
+    timings: Mapping[str, int]
+    """The server's, as `Timings` names them."""
+
+    def encoding(self, requested: RequestedOutputs, form: InputForm, total_ns: int) -> Encoding:
+        """Return them as the result of `encode`.
+
+        Args:
+            requested: The outputs of the request.
+            form: The form of the inputs.
+            total_ns: The duration of the call.
+        """
+        single = form is InputForm.SINGLE
+        heads = requested.heads or tuple(range(self.heads)) or None
+        found: dict[str, Any] = {}
+        parts: dict[str, dict[str, Any]] = {}
+        for role, outputs in requested.by_role.items():
+            declared, array = outputs[0].declared, self.arrays.get(outputs[0].name)
+            if declared.by_layer:
+                found[declared.field] = self._by_layer(outputs, single)
+            elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
+                parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads or ())
+            elif declared.part:
+                parts.setdefault(declared.field, {})[declared.part] = array
+            elif declared.field:
+                found[declared.field] = array
+        if scores := parts.pop(HEAD_SCORES.field, None):
+            found[HEAD_SCORES.field] = replace(scores["values"], weighted=scores["weighted"])
+        for field, values in parts.items():
+            found[field] = OF_SEVERAL_OUTPUTS[field](**values)
+        return Encoding(
+            model=self.model,
+            version=self.version,
+            labels=requested.labels,
+            heads=heads,
+            queries=requested.queries,
+            tokens=self.tokens,
+            lengths=int(self.lengths[0]) if single else self.lengths,
+            timings=Timings(total_ns=total_ns, **self.timings),
+            kept_heads=requested.kept_heads,
+            weighted=requested.weighted,
+            **{**_NONE, **found},
+        )
+
+    def _by_layer(self, outputs: Sequence[SelectedOutput], single: bool) -> Mapping[int, Arrays]:
+        return MappingProxyType(
+            {
+                layer: _of_layer(self.arrays[output.name], output.tensor.layer_axis, index, single)
+                for output in outputs
+                for index, layer in enumerate(output.layers)
+            }
+        )
+
+    def _scores(self, output: SelectedOutput, heads: tuple[int, ...]) -> HeadScores:
+        return HeadScores(
+            values=self.arrays[output.name],
+            names=output.tensor.labels or (),
+            layers=tuple(output.layers),
+            heads=heads,
+        )
 
 
 def read_message(data: bytes, batch: Batch, requested: RequestedOutputs) -> Results:
-    """Read the bytes of a ModelInferResponse.
+    """Read the bytes of a ModelInferResponse; see `read`.
 
-    What it says of its outputs is kept: it is the same in the next reply of its kind, but for timings.
+    Raises:
+        ServerError: The reply does not match the request, or is malformed.
+    """
+    try:
+        if len(data) <= _MOST_COPIED:
+            message = pb.ModelInferResponse.FromString(data)
+            return read(message, message.raw_output_contents, batch, requested)
+        message, contents, _ = read_reply(data, pb.ModelInferResponse)
+    except DecodeError as error:
+        raise ServerError(f"malformed reply: it is no ModelInferResponse: {error}") from error
+    return read(message, contents, batch, requested)
+
+
+def read(
+    message: pb.ModelInferResponse,
+    contents: Sequence[bytes | memoryview],
+    batch: Batch,
+    requested: RequestedOutputs,
+) -> Results:
+    """Read a reply.
 
     Args:
-        data: The reply.
+        message: The reply; its contents are not read.
+        contents: The raw contents of its outputs.
         batch: The inputs of the request.
         requested: The outputs of the request.
 
     Raises:
         ServerError: The reply does not match the request, or is malformed.
     """
-    try:
-        header, (contents, parameters) = split(data, _RAW, _PARAMETERS)
-        key = header, len(contents), batch.size, batch.tokens, batch.memory_tokens
-        if (layout := requested.layouts.get(key)) is None:
-            message = pb.ModelInferResponse.FromString(header)
-            layout = layout_of(message, len(contents), batch, requested)
-            if len(requested.layouts) >= _MOST_LAYOUTS:
-                requested.layouts.clear()
-            if len(header) <= _LONGEST_HEADER:
-                requested.layouts[key] = layout
-        entries = [_PARAMETER.FromString(each) for each in parameters]
-    except DecodeError as error:
-        raise ServerError(f"malformed reply: it is no ModelInferResponse: {error}") from error
-    return read(layout, {entry.key: entry.value for entry in entries}, contents, batch, requested)
+    arrays: dict[str, NDArray[Any]] = {}
+    rows, lengths = None, batch.lengths
+    places, extents = _places(message, len(contents), batch, requested)
+    for output, index, datatype, shape in places:
+        name = output.name
+        try:
+            if name == TOKENS:
+                rows = _rows_of_texts(unpack_strings(name, shape, contents[index]), shape)
+                continue
+            array = to_array(name, datatype, shape, contents[index])
+        except ValueError as error:
+            raise ServerError(f"malformed reply: {error}") from None
+        if name == LENGTHS:
+            lengths = array
+        elif output.declared.fractions:
+            arrays[name] = _whole(restored(array), output) if output.pruned_from else restored(array)
+        else:
+            arrays[name] = array
+    if lengths is None:
+        raise RuntimeError("lengths must be requested with texts")
+    if lengths.min() < 0 or lengths.max() > extents.get("T", lengths.max()):
+        raise ServerError(f"malformed reply: lengths {lengths.tolist()} for {extents.get('T')} tokens")
+    if requested.weighted:
+        _weight(arrays, requested)
+    timings = {}
+    for name in TIMINGS:
+        if name in message.parameters and message.parameters[name].HasField("int64_param"):
+            timings[name] = message.parameters[name].int64_param
+    return Results(
+        model=message.model_name,
+        version=message.model_version,
+        arrays=unpadded(arrays, requested, batch, lengths),
+        tokens=None if rows is None else unpadded_tokens(rows, batch, lengths),
+        lengths=lengths,
+        heads=extents.get("H", 0),
+        timings=timings,
+    )
 
 
-def layout_of(
+def _places(
     message: pb.ModelInferResponse, count: int, batch: Batch, requested: RequestedOutputs
-) -> Layout:
+) -> tuple[list[tuple[SelectedOutput, int, str, tuple[int, ...]]], dict[str, int]]:
     """Check what a reply with so many contents says of its outputs.
+
+    Returns:
+        Of each requested output the index of its content, its datatype and shape. And the size of each shape
+        letter, which is the same in all outputs.
 
     Raises:
         ServerError: The reply does not match the request, or is malformed.
     """
-    names = [output.name for output in message.outputs]
+    names = list(map(_NAME_OF, message.outputs))
     if len(names) != count:
         raise ServerError(f"malformed reply: {len(names)} outputs with {count} contents")
     if len(set(names)) != len(names):
         raise ServerError(f"malformed reply: an output comes twice in {names}")
-    sizes = {"B": batch.size, "T": batch.tokens, "S": batch.memory_tokens}
-    extents = {letter: size for letter, size in sizes.items() if size is not None}
+    extents = {"B": batch.size}
+    for letter, given in (("T", batch.tokens), ("S", batch.memory_tokens)):
+        if given is not None:
+            extents[letter] = given
     places = []
     for output in requested.outputs:
         if output.name not in names:
             raise ServerError(f"malformed reply: {output.name} is missing, there are {sorted(names)}")
         index = names.index(output.name)
         datatype, shape = message.outputs[index].datatype, tuple(message.outputs[index].shape)
-        if datatype not in output.datatypes:
-            raise ServerError(
-                f"malformed reply: {output.name} must be {' or '.join(output.datatypes)}, was {datatype}"
-            )
-        _check_shape(output, shape, extents)
+        fits = datatype in output.datatypes and len(shape) == len(output.dims)
+        for dim, size in zip(output.dims, shape, strict=True) if fits else ():
+            known = extents.setdefault(dim, size) if isinstance(dim, str) else dim
+            fits = fits and size == known
+        if not fits:
+            raise _misfit(output, datatype, shape, extents)
         if output.pruned_from:
             extents.setdefault("H", output.pruned_from)
         places.append((output, index, datatype, shape))
-    return Layout(
-        model=message.model_name,
-        version=message.model_version,
-        places=places,
-        extents=extents,
-    )
+    return places, extents
 
 
-def _check_shape(output: SelectedOutput, shape: tuple[int, ...], extents: dict[str, int]) -> None:
-    dims = output.dims
-    if len(shape) == len(dims):
-        expected = [
-            extents.setdefault(dim, extent) if isinstance(dim, str) else dim
-            for dim, extent in zip(dims, shape, strict=True)
-        ]
-        if list(shape) == expected:
-            return
-    spelled = [f"{dim}={extents[dim]}" if dim in extents else str(dim) for dim in dims]
-    raise ServerError(f"malformed reply: {output.name} must be [{', '.join(spelled)}], was {list(shape)}")
+def _misfit(
+    output: SelectedOutput, datatype: str, shape: tuple[int, ...], extents: Mapping[str, int]
+) -> ServerError:
+    """Return the error for an output whose datatype or shape is not what it must be."""
+    if datatype not in output.datatypes:
+        must, was = " or ".join(output.datatypes), datatype
+    else:
+        known: Mapping[Any, int] = extents
+        dims = (f"{dim}={known[dim]}" if dim in known else str(dim) for dim in output.dims)
+        must, was = f"[{', '.join(dims)}]", str(list(shape))
+    return ServerError(f"malformed reply: {output.name} must be {must}, was {was}")
 
 
-def read(
-    layout: Layout,
-    parameters: Mapping[str, pb.InferParameter],
-    contents: Sequence[Content],
-    batch: Batch,
-    requested: RequestedOutputs,
-) -> Results:
-    """Read the contents of a reply.
-
-    Args:
-        layout: What it says of its outputs.
-        parameters: Its parameters, among them its timings.
-        contents: The raw contents.
-        batch: The inputs of the request.
-        requested: The outputs of the request.
-
-    Raises:
-        ServerError: The contents do not fit the layout.
-    """
-    arrays: dict[str, NDArray[Any]] = {}
-    rows, counts = None, batch.lengths
-    for output, index, datatype, shape in layout.places:
-        if output.name == TOKENS:
-            rows = to_texts(TOKENS, shape, contents[index])
-            continue
-        array = to_array(output.name, datatype, shape, contents[index])
-        if output.name == LENGTHS:
-            counts = _checked(array, layout.extents.get("T"))
-        else:
-            arrays[output.name] = _restored(array, output) if output.declared.fractions else array
-    if counts is None:
-        raise RuntimeError("lengths must be requested with texts")
-    if requested.weighted:
-        _weight(arrays, requested)
-    unpadder = Unpadder(batch, counts)
-    return Results(
-        model=layout.model,
-        version=layout.version,
-        arrays={
-            output.name: unpadder.output(arrays[output.name], output)
-            for output in requested.outputs
-            if output.name in arrays
-        },
-        tokens=None if rows is None else unpadder.tokens(rows),
-        lengths=counts,
-        heads=layout.extents.get("H", 0),
-        timings={
-            name: parameters[name].int64_param
-            for name in TIMINGS
-            if name in parameters and parameters[name].HasField("int64_param")
-        },
-    )
+def _rows_of_texts(elements: Sequence[bytes], shape: tuple[int, ...]) -> list[list[str]]:
+    """Return the rows of a BYTES output [B, T]."""
+    texts, columns = [element.decode(errors="replace") for element in elements], shape[1]
+    return [texts[row * columns : (row + 1) * columns] for row in range(shape[0])]
 
 
-def _checked(lengths: NDArray[Any], tokens: int | None) -> NDArray[Any]:
-    if lengths.min() < 0 or (tokens is not None and lengths.max() > tokens):
-        raise ServerError(f"malformed reply: lengths {lengths.tolist()} for {tokens} tokens")
-    return lengths
-
-
-def _restored(array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
-    """Return weights or probabilities as FP32, with zeros for heads that were pruned."""
-    array = restored(array)
-    if not output.pruned_from:
-        return array
+def _whole(array: NDArray[Any], output: SelectedOutput) -> NDArray[Any]:
+    """Return weights with zeros for heads that were pruned."""
     batch, _, *rest = array.shape
     whole = np.zeros((batch, output.pruned_from, *rest), array.dtype)
     whole[:, list(output.tensor.heads or ())] = array
@@ -209,37 +259,57 @@ def _weight(arrays: dict[str, NDArray[Any]], requested: RequestedOutputs) -> Non
         arrays[output.name] = norm_weighted(weights, of_layer, out=out)
 
 
-class Unpadder:
-    """Brings outputs [B, ...] into the form of the inputs, without the padding that they did not have."""
+def unpadded(
+    arrays: Mapping[str, NDArray[Any]], requested: RequestedOutputs, batch: Batch, lengths: NDArray[Any]
+) -> Mapping[str, Arrays]:
+    """Bring outputs [B, ...] into the form of the inputs, without the padding that they did not have.
 
-    def __init__(self, batch: Batch, lengths: NDArray[Any]) -> None:
-        self._form = batch.form
-        # Keep the caller's padding; remove that of the client or the server.
-        self._cuts = lengths if batch.form is InputForm.RAGGED or batch.tokens is None else None
-        self._memory_cuts = batch.memory_lengths
-        self._cuts_nothing = self._cuts is None and self._memory_cuts is None
-
-    def output(self, array: NDArray[Any], output: SelectedOutput) -> Arrays:
-        """Trim an output to the lengths of each sequence, and of its memory."""
-        if self._form is InputForm.ARRAY:
-            return array
-        if self._form is InputForm.SINGLE and self._cuts_nothing:
-            return array[0]
-        axes, memory_axes = output.token_axes, output.memory_axes
-        if self._form is InputForm.RAGGED and not axes + memory_axes:
-            return array
+    Args:
+        arrays: The outputs by name.
+        requested: What they are.
+        batch: The inputs.
+        lengths: The tokens of each sequence, [B].
+    """
+    form = batch.form
+    if form is InputForm.ARRAY:
+        return arrays
+    # Keep the caller's padding; remove that of the client or the server.
+    cuts = lengths if form is InputForm.RAGGED or batch.tokens is None else None
+    found: dict[str, Arrays] = dict(arrays)
+    for output in requested.outputs:
+        if output.name not in arrays:
+            continue
+        if form is InputForm.RAGGED and not output.token_axes + output.memory_axes:
+            continue
+        array = arrays[output.name]
+        if cuts is batch.memory_lengths is None:
+            found[output.name] = array[0]
+            continue
         items = list(array)
-        for cut_axes, cuts in ((axes, self._cuts), (memory_axes, self._memory_cuts)):
-            if cuts is not None and cut_axes:
+        for axes, of_axes in ((output.token_axes, cuts), (output.memory_axes, batch.memory_lengths)):
+            if of_axes is not None and axes:
                 slices = [slice(None)] * (array.ndim - 1)
-                for index, length in enumerate(cuts):
-                    for axis in cut_axes:
+                for index, length in enumerate(of_axes):
+                    for axis in axes:
                         slices[axis] = slice(length)
                     items[index] = items[index][tuple(slices)]
-        return items[0] if self._form is InputForm.SINGLE else items
+        found[output.name] = items[0] if form is InputForm.SINGLE else items
+    return found
 
-    def tokens(self, rows: list[list[str]]) -> list[str] | list[list[str]]:
-        """Trim the tokens of each sequence to its length."""
-        if self._cuts is not None:
-            rows = [row[:length] for row, length in zip(rows, self._cuts, strict=True)]
-        return rows[0] if self._form is InputForm.SINGLE else rows
+
+def unpadded_tokens(
+    rows: list[list[str]], batch: Batch, lengths: NDArray[Any]
+) -> list[str] | list[list[str]]:
+    """Trim the tokens of each sequence to its length, likewise."""
+    if batch.form is InputForm.RAGGED or batch.tokens is None:
+        rows = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    return rows[0] if batch.form is InputForm.SINGLE else rows
+
+
+def _of_layer(arrays: Arrays, axis: int | None, index: int, single: bool) -> Arrays:
+    """Take one layer; `axis` is counted with B, None where there is but one."""
+    if axis is None:
+        return arrays
+    if isinstance(arrays, list):
+        return [_of_layer(array, axis, index, True) for array in arrays]
+    return arrays[(slice(None),) * (axis - single) + (index,)]

@@ -1,13 +1,14 @@
 """Check and build the request of an `encode`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 from google.protobuf.message import EncodeError, Message
 
+from polyhead_client.batch import Batch
 from polyhead_client.errors import InvalidRequest, TooLarge
-from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
 from polyhead_client.requested import RequestedOutputs
 from polyhead_proto import messages as pb
@@ -29,7 +30,7 @@ from polyhead_proto.wire import write_varint
 # Names, shapes and timings. An estimate that is too small only costs a rejected call.
 _FIELDS_BYTES, _OUTPUT_BYTES = 512, 96
 _LARGEST_MESSAGE = 2**31 - 1
-_MOST_HEADERS = 256
+_MOST_HEADERS = _MOST_FORMS = 256
 _RAW_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 
 
@@ -52,6 +53,35 @@ class EncodeTemplate:
         return lru_cache(_MOST_HEADERS)(partial(_header, self))
 
 
+class Form:
+    """A form of calls: what those of `encode` with the same arguments share, but for their inputs."""
+
+    template: EncodeTemplate | None = None
+    """None until the first of them has chosen its outputs."""
+
+
+class Forms:
+    """The forms of calls, of which a program has few that it uses again and again."""
+
+    def __init__(self) -> None:
+        self._kept = lru_cache(_MOST_FORMS)(lambda _key: Form())
+        self.clear = self._kept.cache_clear
+
+    def find(self, fixed: tuple[object, ...], arguments: Mapping[str, Any]) -> Form:
+        """Return the form of calls with these arguments, of which lists are as good as tuples.
+
+        Types count, as 1 equals True, but is no flag. Arguments that cannot be compared share no form.
+        """
+        key: list[object] = [*fixed, *map(type, fixed)]
+        for name, value in arguments.items():
+            is_list = isinstance(value, list | tuple)
+            key += (name, type(value), (*value, *map(type, value)) if is_list else value)
+        try:
+            return self._kept(tuple(key))
+        except TypeError:
+            return Form()
+
+
 def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> bytes:
     """Build the bytes of a ModelInferRequest that names every requested output.
 
@@ -63,12 +93,14 @@ def build(template: EncodeTemplate, batch: Batch, *, parts: bool = False) -> byt
     Raises:
         TooLarge: The request exceeds the server's limit.
     """
-    info, tensors = template.info, batch.tensors
-    header = template.header(parts, *[(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors])
+    info = template.info
+    inputs, pieces = [], list[bytes | memoryview]()
     # What protobuf would write, which copies each tensor three times.
-    pieces: list[bytes | memoryview] = [header]
-    for tensor in tensors:
-        pieces += (_RAW_TAG, write_varint(len(tensor.raw)), tensor.raw)
+    for field in batch.fields:
+        form, raw = field.encoded()
+        inputs.append(form)
+        pieces += (_RAW_TAG, write_varint(len(raw)), raw)
+    pieces.insert(0, template.header(parts, *inputs))
     size, limit = sum(map(len, pieces)), info.max_request_bytes or _LARGEST_MESSAGE
     if size > min(limit, _LARGEST_MESSAGE):
         raise TooLarge(

@@ -3,10 +3,9 @@
 Shape letters: B batch, T tokens, S tokens of a memory, H heads.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DTYPE, LOGITS
@@ -83,8 +82,6 @@ class RequestedOutputs:
     """Whether to return attention norm-weighted."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
     """See `Encoding`."""
-    layouts: dict[Hashable, Any] = field(default_factory=dict)
-    """What replies say of them, by the fields in which they say it."""
 
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""

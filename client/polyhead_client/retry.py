@@ -3,7 +3,7 @@
 import random
 from typing import TypeVar
 
-from polyhead_client.calls import Action, Answer, Call, Join, Operation, Sleep, Stream, resume
+from polyhead_client.calls import Action, Call, Join, Operation, Sleep, Stream
 from polyhead_client.channel import RETRIED
 from polyhead_client.errors import Cancelled, PolyheadError, Unavailable
 
@@ -18,14 +18,15 @@ def retrying(operation: Operation[T]) -> Operation[T]:
     gRPC's own retries end within a second; a server takes longer to restart. The error is raised when the
     deadline leaves no time, or when the server says that a retry is of no use.
     """
-    answer: Answer = None
     try:
+        action = next(operation)
         while True:
-            action = resume(operation, answer)
             try:
                 answer = yield from _attempt(action)
             except PolyheadError as error:
-                answer = error
+                action = operation.throw(error)
+            else:
+                action = operation.send(answer)
     except StopIteration as stop:
         result: T = stop.value
         return result

@@ -37,18 +37,6 @@ class RankedText:
     """The tokens of the query and of the text that attend to each other most; None unless asked for."""
 
 
-def check_texts(name: str, texts: object) -> list[str]:
-    """Return the texts of an argument as a list.
-
-    Raises:
-        InvalidRequest: It is not a sequence of strings.
-    """
-    given = None if isinstance(texts, str) or not isinstance(texts, Sequence) else list(texts)
-    if given is None or not all(isinstance(text, str) for text in given):
-        raise InvalidRequest(f"{name} must be a list of texts, was {texts!r:.80}")
-    return given
-
-
 def check_scoring(top: object, raw_scores: object) -> int | None:
     """Check what `classify` and `rerank` have in common; return the most results.
 

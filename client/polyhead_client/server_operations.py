@@ -4,8 +4,7 @@ from types import EllipsisType
 from typing import TypeAlias
 
 from polyhead_client.arguments import check_name, check_timeout
-from polyhead_client.calls import Operation, Sleep, call
-from polyhead_client.deadline import Deadline
+from polyhead_client.calls import Deadline, Operation, Sleep, call
 from polyhead_client.errors import DeadlineExceeded, NotFound, Unavailable
 from polyhead_client.model_cache import ModelCache
 from polyhead_client.models import ModelInfo, ModelStatistics, ServedModel, ServerInfo

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyhead_client.batch import Batch, Texts, lengths_of
 from polyhead_client.errors import PolyheadError, Unavailable
-from polyhead_client.inputs import Batch
 from polyhead_client.models import ModelInfo
+from polyhead_client.reply import Results
 from polyhead_client.request import reply_bytes
 from polyhead_client.requested import RequestedOutputs
-from polyhead_client.results import Results
 from polyhead_proto.names import LENGTHS, TOKENS
 
 MAX_IN_FLIGHT = 4
@@ -29,7 +29,11 @@ def plan(info: ModelInfo, batch: Batch, requested: RequestedOutputs) -> list[sli
 
     Only the server knows how many tokens texts have; a part that it rejects as too large is halved later.
     """
-    if batch.size == 1:
+    size = batch.size
+    if set(map(type, batch.fields)) == {Texts}:
+        most = info.max_batch_size or size
+        return [slice(start, min(start + most, size)) for start in range(0, size, most)]
+    if size == 1:
         return [slice(0, 1)]
     parts = list(_split(info, batch, requested, largest_reply=None))
     if len(parts) == 1:
@@ -60,19 +64,24 @@ class _Extent(NamedTuple):
 def _split(
     info: ModelInfo, batch: Batch, requested: RequestedOutputs, *, largest_reply: int | None
 ) -> Iterator[slice]:
-    counts, row_bytes = _row_lengths(batch), batch.bytes_by_row
-    memory_counts = batch.memory_row_lengths or [0] * batch.size
+    counts = [0] * batch.size if batch.lengths is None else lengths_of(batch.fields[0].rows)
+    memory_counts, row_bytes = batch.memory_row_lengths or [0] * batch.size, batch.bytes_by_row
 
     def exceeds(part: _Extent) -> bool:
         """Return whether a request with these sequences exceeds a limit."""
-        tokens = None if batch.lengths is None else part.tokens
-        of_each = (
-            (part.size, info.max_batch_size),
-            (part.size * part.row_bytes, info.max_request_bytes),
-            (part.size * max(part.tokens, part.memory), info.max_request_tokens),
-            (reply_bytes(requested, size=part.size, tokens=tokens, memory=part.memory), largest_reply),
-        )
-        return any(limit is not None and value > limit for value, limit in of_each)
+        size, tokens, memory, each = part
+        reply = 0
+        if batch.lengths is not None and largest_reply is not None:
+            reply = reply_bytes(requested, size=size, tokens=tokens, memory=memory)
+        for value, limit in (
+            (size, info.max_batch_size),
+            (size * each, info.max_request_bytes),
+            (size * max(tokens, memory), info.max_request_tokens),
+            (reply, largest_reply),
+        ):
+            if limit is not None and value > limit:
+                return True
+        return False
 
     if not exceeds(_Extent(batch.size, max(counts), max(memory_counts), max(row_bytes))):
         yield slice(0, batch.size)
@@ -85,13 +94,6 @@ def _split(
             start, longer = index, _Extent(1, *each)
         part = longer
     yield slice(start, batch.size)
-
-
-def _row_lengths(batch: Batch) -> list[int]:
-    """Return the length of each row, with the caller's padding; 0 for texts."""
-    if batch.lengths is None:
-        return [0] * batch.size
-    return [len(row) for row in batch.fields[0].rows]
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Translate gRPC errors into the client's own."""
 
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -66,20 +65,9 @@ _HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
 """Hints by pattern, which is searched in the address and gRPC's message about a failed connection."""
 
 
-def new_request_id() -> str:
-    """Return a new id for a call, by which to find it in the server's log."""
-    return uuid.uuid4().hex
-
-
 @contextmanager
 def translated(*, target: str, rpc: str, timeout: float | None, request_id: str) -> Iterator[None]:
-    """Translate a `grpc.RpcError` into a `PolyheadError`, with the original as its cause.
-
-    Args:
-        target: The server's address, for the message.
-        rpc: The procedure's name, for the message.
-        timeout: The timeout of the call in seconds.
-        request_id: The id of the call.
+    """Translate a `grpc.RpcError` into a `PolyheadError`, with the original as its cause; see `failure_of`.
 
     Raises:
         PolyheadError: The call failed.
@@ -87,30 +75,45 @@ def translated(*, target: str, rpc: str, timeout: float | None, request_id: str)
     try:
         yield
     except grpc.RpcError as error:
-        code: grpc.StatusCode | None = error.code() if hasattr(error, "code") else None
-        details: str = (error.details() if hasattr(error, "details") else None) or str(error)
-        match code:
-            case grpc.StatusCode.UNAVAILABLE:
-                about = f"{target} {details}"
-                hints = (f"; {hint}" for pattern, hint in _HINTS.items() if pattern.search(about))
-                message = f"{target} is unavailable: {details}{next(hints, '')}"
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
-                message = _too_late(target, rpc, timeout)
-            case _:
-                message = details
-        kind = ServerError if code is None else ERRORS.get(code, ServerError)
-        failure = kind(
-            message,
-            code=code,
-            details=details,
-            request_id=_trailing(error, REQUEST_ID) or request_id,
-            fault=Fault.from_json(_trailing(error, FAULT) or b""),
-        )
-        if isinstance(failure, TooLarge):
-            failure.limit = _trailing(error, LIMIT)
-        if isinstance(failure, Unavailable):
-            failure.retry_after = _retry_after(error)
-        raise failure from error
+        raise failure_of(error, target=target, rpc=rpc, timeout=timeout, request_id=request_id) from error
+
+
+def failure_of(
+    error: grpc.RpcError, *, target: str, rpc: str, timeout: float | None, request_id: str
+) -> PolyheadError:
+    """Return what a `grpc.RpcError` means.
+
+    Args:
+        error: The error of a call.
+        target: The server's address, for the message.
+        rpc: The procedure's name, for the message.
+        timeout: The timeout of the call in seconds.
+        request_id: The id of the call, by which to find it in the server's log.
+    """
+    code: grpc.StatusCode | None = error.code() if hasattr(error, "code") else None
+    details: str = (error.details() if hasattr(error, "details") else None) or str(error)
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            about = f"{target} {details}"
+            hints = (f"; {hint}" for pattern, hint in _HINTS.items() if pattern.search(about))
+            message = f"{target} is unavailable: {details}{next(hints, '')}"
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = _too_late(target, rpc, timeout)
+        case _:
+            message = details
+    kind = ServerError if code is None else ERRORS.get(code, ServerError)
+    failure = kind(
+        message,
+        code=code,
+        details=details,
+        request_id=_trailing(error, REQUEST_ID) or request_id,
+        fault=Fault.from_json(_trailing(error, FAULT) or b""),
+    )
+    if isinstance(failure, TooLarge):
+        failure.limit = _trailing(error, LIMIT)
+    if isinstance(failure, Unavailable):
+        failure.retry_after = _retry_after(error)
+    return failure
 
 
 def deadline_exceeded(*, target: str, rpc: str, timeout: float | None) -> DeadlineExceeded:

@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyhead_client.calls import Operation
-from polyhead_client.deadline import Deadline
+import numpy as np
+
+from polyhead_client.arguments import check_texts
+from polyhead_client.calls import Deadline, Operation
+from polyhead_client.chunks import LateChunking
+from polyhead_client.directions import Steering
 from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
-from polyhead_client.evidence import evidence_in
+from polyhead_client.late import LateComparison
 from polyhead_client.operations import Progress
-from polyhead_client.probes import Probes
 from polyhead_client.scoring import (
     LabelScore,
     RankedText,
@@ -18,20 +21,20 @@ from polyhead_client.scoring import (
     check_activation,
     check_known,
     check_scoring,
-    check_texts,
     labels_of,
     ranked,
 )
 from polyhead_client.server_operations import Timeout
 from polyhead_client.tagging import Entity, check_strategy, entities_of
+from polyhead_client.tracing import Tracing
 from polyhead_proto.names import LOGITS
-from polyhead_proto.outputs.evidence import DEFAULT_PAIRS
+from polyhead_proto.outputs.evidence import DEFAULT_PAIRS, EvidencePair, evidence_layers, evidence_of
 from polyhead_proto.outputs.tagging import IGNORED_LABELS, AggregationStrategy
 from polyhead_proto.tensors import TensorSpec
 from polyhead_proto.wants import read_flag_or_count
 
 
-class Tasks(Probes):
+class Tasks(LateComparison, LateChunking, Tracing, Steering):
     """All operations of one client."""
 
     def classify(
@@ -175,7 +178,7 @@ class Tasks(Probes):
                 timeout=deadline.left(),
                 **options | {"version": encoding.version},  # another may be the newest by now
             )
-            found = evidence_in(attended, DEFAULT_PAIRS if pairs is True else pairs)
+            found = _evidence_in(attended, DEFAULT_PAIRS if pairs is True else pairs)
             results[at] = replace(result, evidence=found)
         return results
 
@@ -264,3 +267,16 @@ def _logits_of(encoding: Encoding, *, of_tokens: bool) -> tuple[Any, tuple[str, 
             f"model must be a classifier of {wanted}, {encoding.model} classifies {does}, for {call}"
         )
     return logits, encoding.labels or tuple(map(str, range(logits[0].shape[-1])))
+
+
+def _evidence_in(encoding: Encoding, count: int) -> tuple[EvidencePair, ...]:
+    """Return the pairs of tokens with the largest weights; see `polyhead_proto.outputs.evidence.evidence_of`.
+
+    Args:
+        encoding: That of a pair of texts, with norm-weighted attention of all layers, tokens and spans.
+        count: The most pairs.
+    """
+    attention: Any = encoding.attention
+    tokens: Any = encoding.tokens
+    gathered = (attention[layer].sum(0, dtype=np.float64) for layer in evidence_layers(attention))
+    return tuple(evidence_of(gathered, np.asarray(encoding.spans), tokens, count))

@@ -19,8 +19,10 @@ from polyhead_client.encoding import Encoding
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.frozen import Picklable
 from polyhead_client.models import ModelInfo
+from polyhead_client.operations import Operations, Progress
 from polyhead_client.padding import as_array, described
 from polyhead_client.places import Edit, Place
+from polyhead_client.server_operations import Timeout
 
 By: TypeAlias = Literal["token", "head"]
 
@@ -60,73 +62,99 @@ class Trace(Picklable):
             yield int(layer), int(place), float(self.shares[layer, place])
 
 
-def trace(
-    encode: Callable[..., Operation[Encoding]],
-    model_of: Callable[[str], Operation[ModelInfo]],
-    clean: Any,
-    corrupted: Any,
-    *,
-    metric: Metric,
-    by: By,
-    progress: Callable[[int, int], object] | None,
-    options: dict[str, Any],
-) -> Operation[Trace]:
-    """Trace; see `Client.trace`.
+class Tracing(Operations):
+    """The operation of causal tracing."""
 
-    Args:
-        encode: `Client.encode` as an operation.
-        model_of: Returns a model's metadata.
-        clean: See there.
-        corrupted: See there.
-        metric: See there.
-        by: See there.
-        progress: See there.
-        options: Further arguments of `encode`.
-    """
-    if by not in get_args(By):
-        raise InvalidRequest(f"by must be one of {', '.join(get_args(By))}, was {by!r:.80}")
-    with_output = callable(metric)
-    # All runs are of one graph, so that they differ by what is patched alone.
-    base = yield from encode(**_batch([clean, corrupted]), read=[(0, 0)], output=with_output, **options)
-    counts = np.asarray(base.lengths).tolist()
-    if counts[0] != counts[1] or not counts[0]:
-        raise InvalidRequest(
-            f"clean and corrupted must have as many tokens, one or more, had {counts[0]} and {counts[1]}"
+    def trace(
+        self,
+        clean: Any,
+        corrupted: Any,
+        *,
+        metric: Metric = None,
+        by: By = "token",
+        model: str | None = None,
+        version: int | str | None = None,
+        truncate: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = ...,
+    ) -> Operation[Trace]:
+        """Find the places that carry what makes two inputs differ, by causal tracing.
+
+        For every layer and token, or layer and head, the value of the clean run is put into the corrupted
+        one. These runs share requests, as few as the server's limits allow.
+
+        Args:
+            clean: A text, a pair of texts as a tuple, or another single sequence that `encode` takes.
+            corrupted: Another, with as many tokens.
+            metric: What is to be recovered: the name of a label, for its logit; a vector [P], for the cosine
+                of the pooled vector with it; or a function of the `Encoding` of one sequence, which has the
+                output. None means a reranker's score, or else the cosine with the clean input's vector.
+            by: `token`, for [L + 1, T] shares of the stream; or `head`, for [L, H] of what heads give, each
+                at all tokens.
+            model: The family, exported with `--graphs stream`; None means the only one that takes the inputs.
+            version: The version; None means the newest.
+            truncate: Whether to truncate texts that are too long, instead of raising an error.
+            progress: Called after each request with the number of places that are done, and of all.
+            timeout: Seconds for each batch of runs; None means no limit, ... the client's default.
+
+        Raises:
+            InvalidRequest: The request is not valid, or the metric does not tell the inputs apart.
+            PolyheadError: The call failed; `polyhead_client.errors` lists the kinds.
+        """
+        options: dict[str, Any] = {
+            "model": model,
+            "version": version,
+            "truncate": truncate,
+            "timeout": timeout,
+        }
+        if by not in get_args(By):
+            raise InvalidRequest(f"by must be one of {', '.join(get_args(By))}, was {by!r:.80}")
+        with_output = callable(metric)
+        # All runs are of one graph, so that they differ by what is patched alone.
+        base = yield from self.encode(
+            **_batch([clean, corrupted]), read=[(0, 0)], output=with_output, **options
         )
-    measure = _measure(metric, base)
-    first, second = map(float, measure(base))
-    if not abs(first - second) > _SAME * max(1.0, abs(first)):
-        raise InvalidRequest(f"clean and corrupted must differ in the metric, had {first:g} and {second:g}")
-    info = yield from model_of(base.model)
-    if info.layers is None or info.heads is None:
-        raise InvalidRequest(f"{base.model} must say how many layers and heads it has, and does not")
-    tokens = range(counts[0])
-    values = np.full((info.layers + (by == "token"), info.heads if by == "head" else counts[0]), np.nan)
-    patches = yield from _patches(encode, clean, info, len(tokens), by=by, options=options)
-    at_once = len(patches)
-    if with_output:
-        at_once = max(1, _AT_ONCE_BYTES // (4 * counts[0] * (info.d_model or 1024)))
-    for start in range(0, len(patches), at_once):
-        some = patches[start : start + at_once]
-        patched = yield from encode(
-            **_batch([corrupted] * len(some)),
-            edits=[edits for _, edits in some],
-            output=with_output,
-            progress=None if progress is None else _shifted(progress, start, len(patches)),
-            **options,
+        counts = np.asarray(base.lengths).tolist()
+        if counts[0] != counts[1] or not counts[0]:
+            raise InvalidRequest(
+                f"clean and corrupted must have as many tokens, one or more, had {counts[0]} and {counts[1]}"
+            )
+        measure = _measure(metric, base)
+        first, second = map(float, measure(base))
+        if not abs(first - second) > _SAME * max(1.0, abs(first)):
+            raise InvalidRequest(
+                f"clean and corrupted must differ in the metric, had {first:g} and {second:g}"
+            )
+        info = yield from self.model(base.model, version=version, timeout=timeout)
+        if info.layers is None or info.heads is None:
+            raise InvalidRequest(f"{base.model} must say how many layers and heads it has, and does not")
+        tokens = range(counts[0])
+        values = np.full((info.layers + (by == "token"), info.heads if by == "head" else counts[0]), np.nan)
+        patches = yield from _patches(self.encode, clean, info, len(tokens), by=by, options=options)
+        at_once = len(patches)
+        if with_output:
+            at_once = max(1, _AT_ONCE_BYTES // (4 * counts[0] * (info.d_model or 1024)))
+        for start in range(0, len(patches), at_once):
+            some = patches[start : start + at_once]
+            patched = yield from self.encode(
+                **_batch([corrupted] * len(some)),
+                edits=[edits for _, edits in some],
+                output=with_output,
+                progress=None if progress is None else _shifted(progress, start, len(patches)),
+                **options,
+            )
+            for (place, _), value in zip(some, measure(patched), strict=True):
+                values[place] = value
+        named: Any = base.tokens or [[str(at) for at in tokens]] * 2
+        return Trace(
+            model=base.model,
+            version=base.version,
+            by=by,
+            shares=(values - second) / (first - second),
+            clean=first,
+            corrupted=second,
+            tokens=(list(named[0]), list(named[1])),
         )
-        for (place, _), value in zip(some, measure(patched), strict=True):
-            values[place] = value
-    named: Any = base.tokens or [[str(at) for at in tokens]] * 2
-    return Trace(
-        model=base.model,
-        version=base.version,
-        by=by,
-        shares=(values - second) / (first - second),
-        clean=first,
-        corrupted=second,
-        tokens=(list(named[0]), list(named[1])),
-    )
 
 
 def _patches(

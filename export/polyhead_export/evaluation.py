@@ -3,9 +3,9 @@
 What is left to differ from PyTorch in float64 is what the graph computes, not how it is rounded. So a mistake
 shows on every processor, and however ill-conditioned the encoder is.
 
-onnx's reference implementation of the operators is used, in NumPy, but for two: its `Gelu` rounds to fp32,
-and its `GatherElements` takes at most 64 indices. Operators of onnxruntime's own are added, as far as graphs
-use them.
+onnx's reference implementation of the operators is used, in NumPy, but for three: its `Gelu` rounds to fp32,
+as does a `Cast` to it, which graphs of 16 bits have, and its `GatherElements` takes at most 64 indices.
+Operators of onnxruntime's own are added, as far as graphs use them.
 """
 
 import itertools
@@ -65,6 +65,16 @@ def _read(tensor: ir.TensorProtocol) -> Array | None:
 
 def _widened(value: Array | None) -> Array | None:
     return value.astype(np.float64) if value is not None and value.dtype == np.float32 else value
+
+
+class _Cast(OpRun):
+    """onnx's operator, which leaves wider floats than fp32 as they are."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, *, to: int, **_: Any) -> tuple[Array]:
+        wide = to == ir.DataType.FLOAT and x.dtype == np.float64
+        return (x if wide else x.astype(ir.DataType(to).numpy()),)
 
 
 class _Gelu(OpRun):
@@ -219,6 +229,7 @@ class _FastGelu(_Gelu):
 
 
 _OPERATORS = {
+    "Cast": _Cast,
     "Gelu": _Gelu,
     "GatherElements": _GatherElements,
     "MultiHeadAttention": _MultiHeadAttention,

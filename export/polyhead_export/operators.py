@@ -51,11 +51,11 @@ def required_operators(
     if precision not in IN_16_BITS:
         return required
     if config.feed_forward is not None:
-        # The first norm of a pre-norm encoder follows no residual, so it is not fused.
-        first_alone = config.norm == "pre"
-        required["SkipLayerNormalization"] = (
-            (1 + both) * config.layers - first_alone + (first_alone and config.final_norm)
-        )
+        norms = (1 + both) * config.layers
+        if config.norm == "pre":
+            # Those that follow no residual are not fused: the first, or with edits that of each layer.
+            norms += -config.layers if kind.intervenes else config.final_norm - 1
+        required["SkipLayerNormalization"] = norms
         if config.bias and config.activation in ("gelu", "gelu_tanh"):
             required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers
     return required

@@ -58,6 +58,30 @@ _AFTER: Mapping[str, InputRange] = {
 }
 
 
+def make_parts_constant(model: ir.Model) -> None:
+    """Make constants of the parts of a constant, and of transposes, in place: products take no others.
+
+    A graph of pooled tokens alone splits the matrix of one W_qkv.
+
+    Args:
+        model: A traced graph, before it is quantised.
+    """
+    for node in list(model.graph):
+        constant = _input(node, 0).const_value if node.op_type in {"Split", "Transpose"} else None
+        if constant is None:
+            continue
+        array = constant.numpy()
+        if node.op_type == "Transpose":
+            parts = [array.transpose(node.attributes["perm"].as_ints())]
+        else:
+            parts = np.split(array, len(node.outputs), node.attributes.get_int("axis", 0))
+        for output, part in zip(node.outputs, parts, strict=True):
+            name, output.name = str(output.name), f"{output.name}_computed"
+            made = _initializer(model.graph, name, np.ascontiguousarray(part))
+            ir.convenience.replace_all_uses_with(output, made)
+    RemoveUnusedNodesPass()(model)
+
+
 def quantise(model: ir.Model, names: Mapping[str, str]) -> None:
     """Quantise the products and the large tables of a traced fp32 graph, in place.
 

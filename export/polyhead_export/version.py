@@ -18,7 +18,7 @@ from polyhead_export.neighbours import measure_neighbours
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import Judge, Judged, JudgeInFp32, Parity, compared_sizes
 from polyhead_export.precision import IN_16_BITS, Precision, in_precision
-from polyhead_export.quantisation import check_products, quantise
+from polyhead_export.quantisation import check_products, make_parts_constant, quantise
 from polyhead_export.quantised_parity import JudgeInInt8
 from polyhead_export.sentences import token_ids
 from polyhead_export.signature import GraphKind, outputs_of, packs
@@ -72,7 +72,7 @@ def write_version(
             graph = ir.load(kept[kind.name])
         else:
             on_step(f"{name}: tracing the {kind.name} graph")
-            graph = build_graph(served, kind, pack=packs(encoder.config, precision))
+            graph = _trace(served, kind, precision)
         try:
             model = _in_its_precision(graph, encoder, kind, precision, names, longest=longest)
             operators[kind.name] = count_operators(model)
@@ -120,6 +120,13 @@ def write_version(
         failures=failures | refused,
     )
     return parity, failures | refused
+
+
+def _trace(encoder: Encoder, kind: GraphKind, precision: Precision) -> ir.Model:
+    graph = build_graph(encoder, kind, pack=packs(encoder.config, precision))
+    if precision == "int8":
+        make_parts_constant(graph)
+    return graph
 
 
 def _in_its_precision(

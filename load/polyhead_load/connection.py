@@ -24,9 +24,8 @@ import gevent
 import grpc.experimental.gevent
 from gevent import monkey
 
-from polyhead_client.calls import Call, Stream
+from polyhead_client.calls import Call, Deadline, Stream
 from polyhead_client.channel import call_metadata, open_channel, open_stream
-from polyhead_client.deadline import Deadline
 from polyhead_client.errors import PolyheadError
 from polyhead_client.options import OPEN_ACCESS, Access
 from polyhead_client.status import translated

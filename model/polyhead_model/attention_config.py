@@ -137,7 +137,7 @@ class AttentionConfig:
         if self.local_window is None:
             for name, value in self.given("global_every", "local_rotary_base"):
                 raise ValueError(
-                    f"{name} needs local_window: without it no layer is local ({name} was {value!r})"
+                    f"{name} needs local_window: without it no layer is local ({name} was {shown(value)})"
                 )
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
@@ -145,7 +145,7 @@ class AttentionConfig:
     def _check_rotations(self) -> None:
         if self.rotary_base is None:
             for name, value in self.given("local_rotary_base", "rotary_frequencies"):
-                raise ValueError(f"{name} needs rotary_base ({name} was {value!r})")
+                raise ValueError(f"{name} needs rotary_base ({name} was {shown(value)})")
             return
         for name, base in self.given("rotary_base", "local_rotary_base"):
             if not base > 1.0:

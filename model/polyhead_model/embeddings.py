@@ -55,6 +55,9 @@ class Embeddings(nn.Module):
         if self.positions is not None and self.padding_id is not None:
             counted = (input_ids != self.padding_id).to(torch.int64)
             x = x + self.positions(layout.pack(counted.cumsum(1) * counted))
+        elif self.positions is not None and isinstance(layout, Padded):
+            # Not a slice, whose size would be the table's if more tokens are traced than it has rows.
+            x = x + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
         elif self.positions is not None:
             x = x + layout.at_positions(self.positions.weight[: input_ids.shape[1]])
         if self.norm is not None:

@@ -160,6 +160,9 @@ def _integers(name: str, value: Any) -> tuple[int, ...] | None:
 
 # ---- What is declared ----------------------------------------------------------------------------
 
+_SAME: Any = None
+"""In place of a name that follows from others."""
+
 OF_HEADS = frozenset({HEADS, LAYERS})
 """The options of an output of all heads of all layers."""
 
@@ -174,8 +177,8 @@ class Output:
 
     role: str
     """What its tensors have as role, or as name where they have none."""
-    keyword: str = ""
-    """The argument of `encode` that asks for it; empty: it comes with others."""
+    keyword: str = _SAME
+    """The argument of `encode` that asks for it, by default its role; empty: it comes with others."""
     read: Read = read_flag
     """Reads that argument."""
     default: Literal["", "always", "present", "texts"] = ""
@@ -186,8 +189,8 @@ class Output:
     """What gives a family such outputs; empty: the insight graph, which follows one sequence."""
     is_input: bool = False
     """Whether the role is that of an input."""
-    field: str = ""
-    """The field of `Encoding` that it fills; empty: none."""
+    field: str = _SAME
+    """The field of `Encoding` that it fills, by default its role, or of a part the keyword; empty: none."""
     part: str = ""
     """What it is of the field's value, where that has outputs of several roles."""
     by_layer: bool = False
@@ -208,6 +211,12 @@ class Output:
     """Whether it holds numbers from 0 to 1, which come as bytes if asked for: weights, probabilities."""
     vectors: bool = False
     """Whether it holds vectors that can be cut, and written with fewer bits."""
+
+    def __post_init__(self) -> None:
+        if self.keyword is _SAME:
+            object.__setattr__(self, "keyword", self.role)
+        if self.field is _SAME:
+            object.__setattr__(self, "field", self.keyword if self.part else self.role)
 
     def axis(self, tensor: TensorSpec, parameter: str) -> int | None:
         """Return the axis from which a parameter of an output selects; None: it does not apply."""

@@ -1,5 +1,6 @@
 """A server takes part only if it answers as onnxruntime does."""
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.contenders import Contender, ContenderError
+from benchmarks.contenders import Contender, ContenderError, python_of
 from benchmarks.encoders import BenchEncoder, export_missing
 from benchmarks.graph import encode, open_graph
 from polyhead_model import EncoderConfig
@@ -64,3 +65,13 @@ def test_other_numbers_are_wrong(graph: Path, change: Change) -> None:
         pytest.raises(ContenderError, match="it must answer small as onnxruntime does"),
     ):
         contender.check(ENCODER, graph)
+
+
+def test_a_checkout_is_measured_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ContenderError, match=r"must have an environment of its own .*, had none"):
+        python_of(tmp_path)
+
+    (tmp_path / ".venv").symlink_to(sys.prefix)  # serves what it was made for
+
+    with pytest.raises(ContenderError, match=r"had .*polyhead_server"):
+        python_of(tmp_path)

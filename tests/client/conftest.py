@@ -429,7 +429,7 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         return Sleep(seconds=0.0)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
-    monkeypatch.setattr("polyhead_client.deadline.time", clock)
+    monkeypatch.setattr("polyhead_client.calls.time", clock)
     monkeypatch.setattr("polyhead_client.server_operations.Sleep", pause)
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import fields
 
-from polyhead_client.asked import ARGUMENTS
-from polyhead_client.encoding import Encoding, Wanted
+from polyhead_client.asked import ARGUMENTS, Wanted
+from polyhead_client.encoding import Encoding
 from polyhead_proto.outputs import DECLARED
 
 

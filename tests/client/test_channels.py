@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from polyhead_client import AsyncClient, Client, InvalidRequest, PolyheadError
-from polyhead_client.channel import open_aio_channel, open_channel
+from polyhead_client.channel import open_channel
 from polyhead_client.channels import Channels
 from polyhead_load.sweep.server import free_port
 from polyhead_proto import RPCS
@@ -136,7 +136,7 @@ def test_streams_of_threads_run_at_once(crowd: Crowd) -> None:
 
 
 async def test_streams_of_a_loop_run_at_once(crowd: Crowd) -> None:
-    channels = open_aio_channel(crowd.target, None, OPTIONS)
+    channels = open_channel(crowd.target, None, OPTIONS, kind=grpc.aio)
     method = channels.stream_stream("/a.Service/Method")
 
     async def replies() -> list[bytes]:

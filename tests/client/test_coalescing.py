@@ -61,7 +61,7 @@ class Gate:
         ]
 
 
-PATIENCE = "polyhead_client.coalescing._PATIENCE_SECONDS"
+PATIENCE = "polyhead_client.waiting._PATIENCE_SECONDS"
 
 
 @pytest.fixture

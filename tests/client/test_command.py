@@ -64,6 +64,20 @@ def test_an_unknown_command_is_a_wrong_command_line(capsys: pytest.CaptureFixtur
     assert "Unknown command" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["\x1b[2J"], ["tried", "--\x1b[2J"], ["tried", "--flag=\x1b[2J"]])
+def test_what_a_terminal_would_obey_is_escaped(
+    add: Add, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    add("return flag")
+
+    with pytest.raises(SystemExit):
+        main(arguments)
+
+    said = capsys.readouterr().err
+    assert "\\x1b[2J" in said
+    assert "\x1b" not in said
+
+
 @pytest.mark.parametrize(("body", "status"), [("return None", 0), ("return 3", 3), ("return flag", 1)])
 def test_the_status_is_the_commands(add: Add, body: str, status: int) -> None:
     add(body)

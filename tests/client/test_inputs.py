@@ -117,14 +117,14 @@ def test_what_does_not_fit_the_inputs_is_refused(
 def test_big_endian_and_strided_arrays_arrive_as_little_endian_rows() -> None:
     x = np.arange(24, dtype=">f4").reshape(4, 3, 2).transpose(2, 1, 0)
 
-    tensor = prepare(x).tensors[0]
+    (_, _, shape), raw = prepare(x).fields[0].encoded()
 
-    np.testing.assert_array_equal(np.frombuffer(tensor.raw, "<f4").reshape(tensor.shape), x)
+    np.testing.assert_array_equal(np.frombuffer(raw, "<f4").reshape(shape), x)
 
 
 def test_padding_need_not_be_given_where_there_is_none() -> None:
-    assert [tensor.name for tensor in prepare(X, lengths=[3, 3]).tensors] == ["x"]
-    assert [tensor.name for tensor in prepare(X, lengths=[3, 2]).tensors] == ["x", "lengths"]
+    assert [field.name for field in prepare(X, lengths=[3, 3]).fields] == ["x"]
+    assert [field.name for field in prepare(X, lengths=[3, 2]).fields] == ["x", "lengths"]
 
 
 def test_arrays_of_other_libraries_are_read() -> None:
@@ -132,7 +132,7 @@ def test_arrays_of_other_libraries_are_read() -> None:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             return X
 
-    assert prepare(Foreign()).tensors[0].shape == (2, 3, 4)  # type: ignore[arg-type]
+    assert prepare(Foreign()).fields[0].encoded()[0] == ("x", "FP32", (2, 3, 4))  # type: ignore[arg-type]
 
 
 def test_arrays_that_cannot_be_read_are_refused() -> None:

@@ -5,8 +5,7 @@ import pytest
 from tests.client.conftest import Connect, FakeServer
 
 from polyhead_client import Cancelled, Client, PolyheadError, Unavailable
-from polyhead_client.calls import NextMessage, Operation, Sleep, Stream
-from polyhead_client.deadline import Deadline
+from polyhead_client.calls import Deadline, NextMessage, Operation, Sleep, Stream
 from polyhead_client.retry import retrying
 from polyhead_proto import RPCS
 

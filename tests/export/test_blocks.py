@@ -13,9 +13,12 @@ from tests.numerics import close
 
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.fast import FastGraph
+from polyhead_export.kinds.sparse import SparseGraph
 from polyhead_export.parity import reference_outputs
 from polyhead_export.samples import sample_inputs
+from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.task_heads import Splade
 
 LOCAL = EncoderConfig(
     d_model=16,
@@ -41,6 +44,19 @@ def graph_of(config: EncoderConfig) -> tuple[Encoder, ort.InferenceSession]:
     return encoder, session_of(build_graph(encoder, FastGraph(), pack=True))
 
 
+def with_all_values(model: ir.Model) -> ort.InferenceSession:
+    """A session of a graph that gives every value."""
+    proto = ir.to_proto(model)
+    named = {each.name for each in proto.graph.output}
+    proto.graph.output.extend(
+        ir.to_proto(output)
+        for node in model.graph
+        for output in node.outputs
+        if output.name not in named and output.type is not None
+    )
+    return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
 @pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (3, 50), (1, 64), (4, 65), (4, 150), (2, 333)])
 @pytest.mark.parametrize("config", [LOCAL, LONG, CAUSAL], ids=["masked", "without a mask", "causal"])
 def test_a_graph_with_local_layers_is_what_pytorch_gives(
@@ -61,16 +77,7 @@ def test_a_graph_with_local_layers_is_what_pytorch_gives(
     ids=["a local layer", "all layers"],
 )
 def test_no_value_grows_with_the_square_of_tokens(config: EncoderConfig) -> None:
-    model = build_graph(Encoder(config).eval(), FastGraph(), pack=True)
-    proto = ir.to_proto(model)
-    named = {each.name for each in proto.graph.output}
-    proto.graph.output.extend(
-        ir.to_proto(output)
-        for node in model.graph
-        for output in node.outputs
-        if output.name not in named and output.type is not None
-    )
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = with_all_values(build_graph(Encoder(config).eval(), FastGraph(), pack=True))
 
     def largest(tokens: int) -> int:
         x = np.zeros((1, tokens, 8), np.float32)
@@ -89,3 +96,37 @@ def test_the_axis_of_blocks_varies() -> None:
     shapes = [node.inputs[0].shape for node in model.graph if node.op_type == "NonZero" and node.inputs[0]]
     (of_blocks,) = (shape for shape in shapes if shape is not None and len(shape) == 2)
     assert not isinstance(of_blocks[1], int)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (
+            EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=30, splade=Splade(pooling="sum")),
+            SparseGraph(),
+        ),
+        (EncoderConfig(d_model=8, heads=2, layers=1, pooling="mean"), FastGraph()),
+    ],
+    ids=["words of tokens", "tokens"],
+)
+def test_sums_of_blocks_are_as_large_as_their_graph_says(config: EncoderConfig, kind: GraphKind) -> None:
+    """What is traced has one block; a runtime may give two values whose sizes have one name one memory."""
+    encoder = seeded(config, 3)
+    model = build_graph(encoder, kind)
+    inputs = sample_inputs(config, kind, 5, 200, seed=1)
+
+    values = run(with_all_values(model), inputs)
+
+    for name, expected in reference_outputs(encoder, kind, inputs).items():
+        close(values[name], expected)
+    declared = [each for node in model.graph for each in node.outputs if each.shape is not None]
+    sizes = [
+        (str(dimension), size)
+        for each in declared
+        for dimension, size in zip(each.shape or (), values[str(each.name)].shape, strict=True)
+        if str(dimension) != "None"
+    ]
+    known = {name: size for name, size in sizes if name.isidentifier()}
+    assert {5, 200} <= {*known.values()}
+    for formula, size in sizes:
+        assert eval(formula, {}, known) == size, formula

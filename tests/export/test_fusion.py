@@ -18,6 +18,7 @@ from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.rows import RowsGraph
+from polyhead_export.kinds.stream import StreamGraph
 from polyhead_export.operators import check_operators, count_operators, required_operators
 from polyhead_export.parity import reference_outputs
 from polyhead_export.samples import sample_inputs
@@ -74,6 +75,12 @@ def fused(variant: str, kind: GraphKind) -> ir.Model:
             "causal, pre-norm",
             FastGraph(),
             {"Attention": 3, "SkipLayerNormalization": 6, "LayerNormalization": 1, "FastGelu": 3},
+        ),
+        # What flows is edited before each layer, and after the last.
+        (
+            "causal, pre-norm",
+            StreamGraph(),
+            {"Attention": 3, "SkipLayerNormalization": 3, "LayerNormalization": 4, "FastGelu": 3},
         ),
         ("own head width, no bias", RowsGraph(), {"Attention": 2, "Softmax": 2}),
         pytest.param(

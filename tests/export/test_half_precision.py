@@ -13,6 +13,7 @@ from tests.encoders import seeded
 from tests.exports import session_of
 
 from polyhead_export import ParityError, export_family
+from polyhead_export.evaluation import evaluate
 from polyhead_export.fusion import fuse
 from polyhead_export.half_precision import widen
 from polyhead_model import EncoderConfig
@@ -69,6 +70,17 @@ def test_only_weights_are_rounded(narrow: int, tmp_path: Path) -> None:
     result = run(widen(scaled_sum(narrow), rounding=False), x, tmp_path)
 
     np.testing.assert_allclose(result, (x + b) * b + b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("narrow", NARROW)
+def test_float64_is_not_rounded_in_between(narrow: int) -> None:
+    """What an encoder multiplies would be off by more than a constant's rounding explains."""
+    x = np.random.default_rng(6).standard_normal(500)
+    b = np.array(1 / 3).astype(NARROW[narrow]).astype(np.float64)
+
+    (result,) = evaluate(widen(scaled_sum(narrow), rounding=False), ["y"], {"x": x})
+
+    np.testing.assert_allclose(result, (x + b) * b + b, rtol=1e-14)
 
 
 def test_a_mistake_in_a_fused_operator_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from tests.encoders import draw_heads_that_prefer_some_keys, seeded
 from tests.exports import run, session_of
+from tests.numerics import close
 
 from polyhead_export.comparison import check_parity
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds.attention import AttentionGraph
 from polyhead_export.kinds.fast import FastGraph
-from polyhead_export.parity import Reference
+from polyhead_export.parity import Reference, reference_outputs
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_proto.drift import cosines_of, deviation
@@ -37,6 +38,17 @@ def test_graphs_agree_with_pytorch(masks: bool) -> None:
         np.testing.assert_allclose(actual["output"], expected.output.numpy(), rtol=1e-5, atol=1e-5)
         for layer, weights in enumerate(expected.attention):
             np.testing.assert_allclose(actual[f"attention.{layer}"], weights.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [1, 2, 5])
+def test_an_encoder_may_have_fewer_positions_than_are_traced(positions: int) -> None:
+    config = EncoderConfig(d_model=8, heads=2, layers=1, vocabulary=7, positions=positions)
+    encoder, kind = seeded(config, 11), FastGraph()
+    session = session_of(build_graph(encoder, kind))
+
+    for tokens in {1, positions}:
+        inputs = sample_inputs(config, kind, 3, tokens, seed=tokens)
+        close(run(session, inputs)["output"], reference_outputs(encoder, kind, inputs)["output"])
 
 
 ROTARY = {

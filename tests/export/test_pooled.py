@@ -1,6 +1,7 @@
 """The pooled graph gives what the fast graph gives for each sequence, and computes no other token at last."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,20 @@ def test_another_token_in_the_place_of_the_first_is_found(tmp_path: Path) -> Non
             check_parity(compared, KIND.file)
 
 
-@pytest.mark.parametrize(("name", "precision"), [("BERT", "int8"), ("ModernBERT", "fp16")])
-def test_it_is_exported_in_other_precisions(name: str, precision: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("encoder", "precision"),
+    [
+        (lambda: build(BERT), "int8"),
+        (lambda: build(ENCODERS["GPT-2"]).fuse(), "int8"),
+        (lambda: build(MODERN), "fp16"),
+    ],
+    ids=["BERT", "GPT-2, one W_qkv", "ModernBERT"],
+)
+def test_it_is_exported_in_other_precisions(
+    encoder: Callable[[], Encoder], precision: Any, tmp_path: Path
+) -> None:
     """The export itself compares it with PyTorch."""
-    exported = export_family(build(ENCODERS[name]), "small", tmp_path, graphs=["pooled"], precision=precision)
+    exported = export_family(encoder(), "small", tmp_path, graphs=["pooled"], precision=precision)
 
     assert "pooled" in exported.parity.outputs
 

@@ -160,5 +160,7 @@ def test_errors_do_not_show_all_of_what_is_long() -> None:
         Classifier(labels=(*labels, labels[7]))
     with pytest.raises(TypeError, match="labels\\[100000\\] must be a string, was 7") as also:
         Classifier(labels=[*labels, 7])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rotary_frequencies needs rotary_base") as third:
+        EncoderConfig(d_model=16, heads=4, layers=1, rotary_frequencies=(0.5,) * 100_000)
 
-    assert len(str(raised.value)) + len(str(also.value)) < 300
+    assert sum(len(str(each.value)) for each in (raised, also, third)) < 450

@@ -12,8 +12,6 @@ from cyclopts.validators import Number
 from polyhead_client.options import OPEN_ACCESS, Access
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from polyhead_load.report.page import SweepReport
 
 app = App(name="sweep")
@@ -204,10 +202,10 @@ def presets(name: str | None = None, /) -> None:
 
 def _show(report: "SweepReport") -> None:
     from polyhead_load.report.choice import choose_lines, choose_table
-    from polyhead_load.report.tables import remarks, terminal_table
+    from polyhead_load.report.tables import remarks, terminal_table, wide_console
     from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 
-    console, findings = _console(), report.findings
+    console, findings = wide_console(), report.findings
     console.print(terminal_table(findings))
     console.print(choose_table(report.options, findings.sweep.varied, report.target))
     lines = [*choose_lines(report.options, report.target), *remarks(findings)]
@@ -236,16 +234,6 @@ def _interrupted(path: Path) -> str:
         f"interrupted: {count} runs are kept in {path}; give the same command again to go on, or "
         f"`polyhead sweep report {shlex.quote(str(path))}` to see what they say"
     )
-
-
-def _console() -> "Console":
-    """Return a console that is wide enough for a table where there is no terminal."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
-    return console
 
 
 def _exit(number: int, _: object) -> NoReturn:

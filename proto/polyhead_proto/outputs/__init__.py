@@ -24,4 +24,4 @@ DECLARED: Mapping[str, Output] = MappingProxyType(
 
 def declared(tensor: TensorSpec) -> Output:
     """Return the declaration of an output; one that nobody declares has nothing but its axes."""
-    return DECLARED.get(tensor.meaning) or Output(role=tensor.meaning)
+    return DECLARED.get(tensor.meaning) or Output(role=tensor.meaning, keyword="", field="")

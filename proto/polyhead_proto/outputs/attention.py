@@ -26,9 +26,7 @@ class Weights(Output):
 
 ATTENTION_WEIGHTS = Weights(
     role=ATTENTION,
-    keyword="attention",
     read=read_layers,
-    field="attention",
     by_layer=True,
     options=_OPTIONS,
     layers_from="attention",
@@ -41,9 +39,7 @@ ATTENTION_WEIGHTS = Weights(
 
 CROSS_ATTENTION_WEIGHTS = Weights(
     role="cross_attention",
-    keyword="cross_attention",
     read=read_layers,
-    field="cross_attention",
     by_layer=True,
     options=_OPTIONS,
     layers_from="cross_attention",
@@ -56,6 +52,7 @@ CROSS_ATTENTION_WEIGHTS = Weights(
 
 ATTENTION_ROWS = Weights(
     role="attention_rows",
+    keyword="",
     field="attention",
     by_layer=True,
     layers_from="attention",
@@ -66,6 +63,7 @@ ATTENTION_ROWS = Weights(
 
 CROSS_ATTENTION_ROWS = Weights(
     role="cross_attention_rows",
+    keyword="",
     field="cross_attention",
     by_layer=True,
     layers_from="cross_attention",

@@ -10,8 +10,6 @@ from polyhead_proto.wants import Output, check_count
 
 CONTACTS = Output(
     role="contacts",
-    keyword="contacts",
-    field="contacts",
     options=frozenset({DTYPE}),
     source="polyhead export --graphs contacts adds one, if the checkpoint predicts them",
     is_map=True,

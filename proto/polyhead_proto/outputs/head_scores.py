@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-HEAD_SCORES = Output(role="head_scores", keyword="scores", field="scores", part="values", options=OF_HEADS)
+HEAD_SCORES = Output(role="head_scores", keyword="scores", part="values", options=OF_HEADS)
 """[B, L, H, Scores]; NaN where a score is not defined."""
 
-WEIGHTED_SCORES = Output(role="weighted_scores", keyword="scores", field="scores", part="weighted")
+WEIGHTED_SCORES = Output(role="weighted_scores", keyword="scores", part="weighted")
 """The same of norm-weighted attention."""
 
 

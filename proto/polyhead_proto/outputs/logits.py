@@ -10,11 +10,9 @@ from polyhead_proto.wants import Output, read_choice
 
 CLASS_LOGITS = Output(
     role=LOGITS,
-    keyword="logits",
     read=read_choice,
     default="present",
     absent="has no classifier",
-    field="logits",
 )
 """[B, C]; of a classifier of tokens [B, T, C]."""
 

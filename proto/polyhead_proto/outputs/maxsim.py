@@ -9,11 +9,10 @@ MAX_SIMILARITIES = Output(
     role="max_similarities",
     keyword=QUERY_VECTORS,
     read=read_given,
-    field="max_similarities",
     options=frozenset({"similarities"}),
     source=_SOURCE,
 )
 """[B, S]: the largest of each token of the query."""
 
-SIMILARITIES = Output(role="similarities", keyword="similarities", field="similarities", source=_SOURCE)
+SIMILARITIES = Output(role="similarities", source=_SOURCE)
 """[B, S, T]: cosines."""

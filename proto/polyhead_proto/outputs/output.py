@@ -3,7 +3,5 @@
 from polyhead_proto.names import OUTPUT
 from polyhead_proto.wants import Output
 
-TOKEN_OUTPUT = Output(
-    role=OUTPUT, keyword="output", default="always", absent="has no such output", field="output"
-)
+TOKEN_OUTPUT = Output(role=OUTPUT, default="always", absent="has no such output")
 """[B, T, D]."""

@@ -12,11 +12,9 @@ from polyhead_proto.wants import Output, read_choice
 
 POOLED_VECTORS = Output(
     role=POOLED,
-    keyword="pooled",
     read=read_choice,
     default="present",
     absent="does not pool",
-    field="pooled",
     options=frozenset({DIMENSIONS, PRECISION}),
     vectors=True,
 )

@@ -2,5 +2,5 @@
 
 from polyhead_proto.wants import Output
 
-ROLLOUT = Output(role="rollout", keyword="rollout", field="rollout", is_map=True)
+ROLLOUT = Output(role="rollout", is_map=True)
 """[B, T, T]."""

@@ -14,7 +14,6 @@ SPARSE_INDICES = Output(
     role="sparse_indices",
     keyword="sparse",
     read=read_flag_or_count,
-    field="sparse",
     part="indices",
     source=_SOURCE,
 )
@@ -24,7 +23,6 @@ SPARSE_VALUES = Output(
     role="sparse_values",
     keyword="sparse",
     read=read_flag_or_count,
-    field="sparse",
     part="values",
     source=_SOURCE,
 )

@@ -8,13 +8,11 @@ from polyhead_proto.wants import Output, read_given
 
 _SOURCE = "polyhead export --graphs stream adds one"
 
-STREAM = Output(role="stream", keyword="read", read=read_given, field="stream", source=_SOURCE)
+STREAM = Output(role="stream", keyword="read", read=read_given, source=_SOURCE)
 """[B, Reads, D]."""
 
-HEAD_OUTPUTS = Output(
-    role="head_outputs", keyword="read", read=read_given, field="head_outputs", source=_SOURCE
-)
+HEAD_OUTPUTS = Output(role="head_outputs", keyword="read", read=read_given, source=_SOURCE)
 """[B, HeadReads, K]."""
 
-EDITS = Output(role=EDIT_VECTORS, keyword="edits", read=read_given, source=_SOURCE, is_input=True)
+EDITS = Output(role=EDIT_VECTORS, keyword="edits", field="", read=read_given, source=_SOURCE, is_input=True)
 """The input of the vectors of edits, [B, Edits, D]."""

@@ -2,5 +2,5 @@
 
 from polyhead_proto.wants import OF_HEADS, Output
 
-THUMBNAILS = Output(role="thumbnails", keyword="thumbnails", field="thumbnails", options=OF_HEADS)
+THUMBNAILS = Output(role="thumbnails", options=OF_HEADS)
 """[B, L, H, Side, Side], bytes."""

@@ -4,8 +4,6 @@ from polyhead_proto.wants import Output
 
 TOKEN_VECTORS = Output(
     role="token_vectors",
-    keyword="token_vectors",
-    field="token_vectors",
     source="checkpoints of late interaction have them, such as ColBERT's",
 )
 """[B, T, V], of length 1."""

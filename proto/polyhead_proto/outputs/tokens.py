@@ -8,7 +8,7 @@ _ABSENT = "has no tokeniser"
 
 TOKEN_STRINGS = Output(
     role=TOKENS,
-    keyword="tokens",
+    field="",
     read=read_choice,
     default="texts",
     absent=_ABSENT,
@@ -18,9 +18,7 @@ TOKEN_STRINGS = Output(
 
 TOKEN_SPANS = Output(
     role=SPANS,
-    keyword="spans",
     absent=_ABSENT,
-    field="spans",
     made=TensorSpec(
         name=SPANS,
         datatype="INT32",
@@ -35,6 +33,8 @@ TOKEN_SPANS = Output(
 
 TOKEN_COUNTS = Output(
     role=LENGTHS,
+    keyword="",
+    field="",
     default="texts",
     absent="has no such output",
     made=TensorSpec(name=LENGTHS, datatype="INT32", axes=("B",), shape=(-1,)),

@@ -14,13 +14,12 @@ TOP_KEYS = Output(
     role="top_keys",
     keyword="top",
     read=check_count,
-    field="top",
     part="keys",
     options=OF_HEADS,
 )
 """[B, L, H, T, Top]: positions; -1 where a query has fewer keys."""
 
-TOP_WEIGHTS = Output(role="top_weights", keyword="top", read=check_count, field="top", part="weights")
+TOP_WEIGHTS = Output(role="top_weights", keyword="top", read=check_count, part="weights")
 """Their weights."""
 
 

@@ -12,15 +12,13 @@ from polyhead_proto.wants import OF_HEADS, Output
 
 VALUE_NORMS = Output(
     role="value_norms",
-    keyword="value_norms",
-    field="value_norms",
     by_layer=True,
     options=OF_HEADS,
     layers_from="attention",
 )
 """[B, L, H, T]; [B, L, H, S] where layers attend to a memory alone."""
 
-CROSS_VALUE_NORMS = Output(role="cross_value_norms", layers_from="cross_attention")
+CROSS_VALUE_NORMS = Output(role="cross_value_norms", keyword="", field="", layers_from="cross_attention")
 """[B, L, H, S], of layers that attend to both."""
 
 

@@ -48,21 +48,10 @@ class RequestAccount:
     model: Model | None = None
     batch: int = 0
     started_ns: int = field(default_factory=time.perf_counter_ns)
-    parse_ns: int = 0
-    tokenise_ns: int | None = None
     input_ns: int = 0
-    """Until the request was handed to the scheduler; all others are durations of one step."""
-    queue_ns: int = 0
-    compute_ns: int = 0
-    write_ns: int = 0
-
-    @property
-    def timings(self) -> dict[str, int]:
-        """The reply's parameters about time, without the time that writing it takes."""
-        found = {_PARSE: self.parse_ns, _QUEUE: self.queue_ns, _COMPUTE: self.compute_ns}
-        if self.tokenise_ns is not None:
-            found[_TOKENISE] = self.tokenise_ns
-        return found
+    """Until the request was handed to the scheduler."""
+    timings: dict[str, int] = field(default_factory=dict)
+    """Durations of steps, by the names of the reply's parameters."""
 
     def __enter__(self) -> "RequestAccount":
         return self
@@ -72,19 +61,23 @@ class RequestAccount:
         if error is not None:
             self._count_failure(error, model, total_ns)
         elif model is not None:
-            times = self.timings | {SERIALISE: self.write_ns, "request_ns": total_ns}
-            model.statistics.succeeded(self.batch, times)
+            model.statistics.succeeded(self.batch, self.timings | {"request_ns": total_ns})
         if model is None or (record := CURRENT.get()) is None:
             return
         record.model, record.version = model.signature.name, model.signature.version
         if error is None:
             record.batch = self.batch
-            record.stages = {"parse": (0, self.parse_ns)}
-            if self.tokenise_ns is not None:
-                record.stages["tokenise"] = (self.parse_ns, self.tokenise_ns)
-            record.stages["queue"] = (self.input_ns, self.queue_ns)
-            record.stages["compute"] = (self.input_ns + self.queue_ns, self.compute_ns)
-            record.stages["serialise"] = (total_ns - self.write_ns, self.write_ns)
+            of = self.timings
+            begun = {
+                _PARSE: 0,
+                _TOKENISE: of[_PARSE],
+                _QUEUE: self.input_ns,
+                _COMPUTE: self.input_ns + of[_QUEUE],
+                SERIALISE: total_ns - of[SERIALISE],
+            }
+            record.stages = {
+                name.removesuffix("_ns"): (begun[name], of[name]) for name in begun if name in of
+            }
 
     def _count_failure(self, error: BaseException, model: Model | None, total_ns: int) -> None:
         # At its deadline gRPC cancels a request that has not ended by itself; the caller has not left then.
@@ -158,34 +151,36 @@ class Inference:
                         held.add(-seen.expanded_bytes)
                     if self._registry.changes == changes:
                         self._templates.remember(request, job.template)
-                account.parse_ns, account.tokenise_ns = job.parsed_ns - account.started_ns, job.tokenise_ns
+                timings = {_PARSE: job.parsed_ns - account.started_ns}
+                if job.tokenise_ns is not None:
+                    timings[_TOKENISE] = job.tokenise_ns
                 layout, parts, arrays = job.layout, job.parts, job.extras
                 account.batch = layout.batch
                 held.add(layout.computed_bytes + min(layout.size, self._max_reply_bytes), model.statistics)
                 account.input_ns = time.perf_counter_ns() - account.started_ns
+                timings |= {_QUEUE: 0, _COMPUTE: 0}
                 if job.work is not None:
                     done = await model.scheduler.submit(job.work)
-                    account.queue_ns, account.compute_ns = done.queue_ns, done.compute_ns
+                    timings |= {_QUEUE: done.queue_ns, _COMPUTE: done.compute_ns}
                     arrays |= done.outputs
                     del done
             del job  # what only the engine needs
             if parts is None or send is None:
                 make = partial(make_reply, layout, arrays, request.request_id)
-                message, account.write_ns = await self._write(
-                    layout.work_bytes + request.kept_bytes, make, write, account.timings
+                message, wrote_ns = await self._write(
+                    layout.work_bytes + request.kept_bytes, make, write, timings
                 )
+                account.timings = timings | {SERIALISE: wrote_ns}
                 return message
+            wrote_ns = 0
             for part in parts:
-                message, account.write_ns = await self._write(
-                    parts.work_bytes(part),
-                    partial(make_part, parts, part, arrays),
-                    write,
-                    account.timings,
-                    account.write_ns,
+                message, wrote_ns = await self._write(
+                    parts.work_bytes(part), partial(make_part, parts, part, arrays), write, timings, wrote_ns
                 )
                 if part.number < parts.count - 1:
                     await send(message)
                     del message  # before the next is made
+            account.timings = timings | {SERIALISE: wrote_ns}
             return message
 
     def on_retired(self, _model: Model) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import convert
 from polyhead_proto.names import TIMINGS
 from polyhead_proto.outputs import declared
 from polyhead_proto.wire import write_varint
@@ -166,7 +165,7 @@ def make_reply(
     for output in layout.outputs:
         content = arrays[output.spec.name]
         if not isinstance(content, bytes):
-            content = convert(output.take(content), output.datatype)
+            content = output.made_of(content)
         contents.append(content)
     return InferReply(
         signature=layout.signature,

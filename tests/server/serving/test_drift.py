@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.encoders import seeded
+from tests.encoders import BERT, MODERN, seeded
 from tests.server.graphs import OpenGraph, manifest_of
 
 from polyhead_client import Client
 from polyhead_export import export_family
+from polyhead_export.precision import Precision
 from polyhead_model import EncoderConfig
 from polyhead_model.task_heads import Dense
 from polyhead_server.engine.dataflow import outputs_after
@@ -141,6 +142,30 @@ def test_every_output_keeps_its_bits_in_company(
             expected = {spec.name for spec in signature.results}
             unsteady = outputs_after(version.folder / record.file, choose_device(device).unsteady)
             assert expected - {*same_bits(engines, signature)} <= unsteady
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "precision"),
+    [
+        (MODERN, "int8"),
+        (
+            replace(BERT, types=0, relative_buckets=8, relative_distance=16, bias=False, norm_bias=False),
+            "fp32",
+        ),
+        (EncoderConfig(d_model=24, heads=3, layers=1, cross_attention="alone", pooling="mean"), "fp32"),
+    ],
+    ids=["windows in int8", "relative positions", "attention to another sequence"],
+)
+def test_other_encoders_keep_their_bits(
+    config: EncoderConfig, precision: Precision, tmp_path: Path, device: str
+) -> None:
+    export_family(seeded(config, 3), "other", tmp_path, precision=precision)
+    manifest = manifest_of(tmp_path, "other")
+    for graph, record in manifest.graphs.items():
+        signature = signature_of(manifest, graph)
+        engines = on_threads(tmp_path / "other" / "1" / record.file, signature, device)
+        assert {*same_bits(engines, signature)} == {spec.name for spec in signature.results}
 
 
 def test_dense_layers_of_any_width_keep_their_bits(tmp_path: Path, device: str) -> None:
