@@ -222,7 +222,7 @@ def wait_until_ready(
     """
     deadline = time.monotonic() + _START_SECONDS
     for _ in range(connections):
-        with Client(address, timeout=5, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
+        with Client(address, timeout=5) as client:
             while not client.ready():
                 if (code := process.poll()) is not None:
                     written = b"" if log is None else log.read_bytes()[begin:]
