@@ -218,14 +218,13 @@ def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphFac
         StartError: There is no such repository.
         RepositoryError: It has no such model.
     """
-    found = scan(models)
-    families = {version.family for version in found}
+    every = scan(models)
     family = None if name is None else name.partition(".")[0]
-    if family not in {None, *families}:
-        raise RepositoryError(f"{models} has no model {name!r}: it has {', '.join(sorted(families))}")
+    found = [version for version in every if family in {None, version.family}]
+    if not found:
+        families = sorted({version.family for version in every})
+        raise RepositoryError(f"{models} has no model {name!r}: it has {', '.join(families)}")
     for version in found:
-        if family not in {None, version.family}:
-            continue
         if isinstance(version, Broken):
             yield {"model": version.family, "version": version.version, "problem": version.reason}
             continue

@@ -60,14 +60,6 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
         RepositoryError: The graph does not load.
         DeviceError: It does not run on the device, or only in part.
     """
-    session = _open(path, device, threads)
-    check_provider(session.get_providers(), device)
-    if device.checks_placement:
-        check_placement(path, session, device)
-    return session
-
-
-def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -89,6 +81,9 @@ def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
             raise RepositoryError(f"{path.name} needs more memory than there is") from error
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
+    check_provider(session.get_providers(), device)
+    if device.checks_placement:
+        check_placement(path, session, device)
     return session
 
 

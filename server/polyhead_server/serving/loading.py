@@ -78,7 +78,12 @@ class Failed:
     @property
     def may_pass(self) -> bool:
         """The machine lacked memory or room, or the storage did not answer: it may load another time."""
-        return _may_pass(self.error)
+        error: BaseException | None = self.error
+        while error is not None:
+            if isinstance(error, DownloadError) or exhausted(error) or is_out_of_memory(error):
+                return True
+            error = error.__cause__
+        return False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -274,15 +279,6 @@ def without(signature: Signature) -> str:
     }
     lost = [tensor.name for tensor in signature.results if tensor.name not in others]
     return f"; the family lacks {', '.join(lost)} without it" if lost else ""
-
-
-def _may_pass(error: BaseException | None) -> bool:
-    return error is not None and (
-        isinstance(error, DownloadError)
-        or exhausted(error)
-        or is_out_of_memory(error)
-        or _may_pass(error.__cause__)
-    )
 
 
 def start(function: Callable[[], T]) -> Future[T]:
