@@ -59,7 +59,6 @@ class Procedures:
     ) -> None:
         self._registry = registry
         self._lifecycle = lifecycle
-        self._reconciler = reconciler
         self._settings = settings
         self._changes: set[asyncio.Task[None]] = set()
         self._by_name: dict[str, Procedure] = {
@@ -71,8 +70,12 @@ class Procedures:
             "ModelConfig": lambda asked: model_config(self._find(asked), settings),
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": lambda asked: repository_index(registry, ready_only=asked.ready),
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
+            "RepositoryModelLoad": lambda asked: self._change(
+                asked, reconciler.load, pb.RepositoryModelLoadResponse()
+            ),
+            "RepositoryModelUnload": lambda asked: self._change(
+                asked, reconciler.unload, pb.RepositoryModelUnloadResponse(), "unload_dependents"
+            ),
         }
 
     def find(self, name: str) -> Procedure:
@@ -97,30 +100,32 @@ class Procedures:
         models = [self._find(request)] if request.name else self._registry.models()
         return await asyncio.to_thread(model_statistics, models, self._registry.metrics)
 
-    async def _load(self, request: pb.RepositoryModelLoadRequest) -> Message:
-        """Load a family as it is in the repository now, and return when it is served."""
-        with self._lifecycle.accept():
-            self._check_change(request)
-            await self._finish(self._reconciler.load(request.model_name))
-            return pb.RepositoryModelLoadResponse()
+    async def _change(
+        self,
+        request: Any,
+        change: Callable[[str], Coroutine[Any, Any, None]],
+        answer: Message,
+        *accepted: str,
+    ) -> Message:
+        """Load or unload a family, and answer when that is done. It is done even if the caller leaves.
 
-    async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> Message:
-        """Take a family out of service. Accepted requests finish; then its memory is freed."""
+        Args:
+            request: Names the family.
+            change: Does it.
+            answer: What the caller gets.
+            accepted: The parameters that the request may have.
+        """
         with self._lifecycle.accept():
-            self._check_change(request, "unload_dependents")
-            await self._finish(self._reconciler.unload(request.model_name))
-            return pb.RepositoryModelUnloadResponse()
+            self._check_change(request, *accepted)
+            task = asyncio.get_running_loop().create_task(change(request.model_name))
+            self._changes.add(task)
+            task.add_done_callback(self._changes.discard)
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may ask
+            await asyncio.shield(task)
+            return answer
 
     def _find(self, request: Any) -> Model:
         return self._registry.find(request.name, request.version)
-
-    async def _finish(self, change: Coroutine[Any, Any, None]) -> None:
-        """Finish a change even if its caller leaves."""
-        task = asyncio.get_running_loop().create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its caller may have left
-        await asyncio.shield(task)
 
     def _check_change(self, request: Any, *accepted: str) -> None:
         if self._settings.repository_mode != "explicit":
