@@ -140,7 +140,8 @@ def this_machine() -> Machine:
     limit = min((each.limit for each in THIS_PROCESS.memory_limits()), default=None)
     openvino = None
     with suppress(DeviceError):
-        openvino = openvino_session.version() if devices.on_openvino("") else None
+        devices.on_openvino("")
+        openvino = openvino_session.version()
     return Machine(
         versions={
             "polyhead": metadata.version("polyhead"),

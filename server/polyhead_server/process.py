@@ -59,13 +59,13 @@ async def serve(settings: Settings, worker: "Supervised | None" = None) -> int:
         stopped.set()
 
     async with AsyncExitStack() as stack:
-        replaces = worker is not None and worker.restarts > 0
+        replaces = worker is not None and worker.assignment.restarts > 0
         server = GrpcServer(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
             metrics.start()
             warn_if_exposed(settings)
         else:
-            metrics.start(worker.number, worker.restarts)
+            metrics.start(worker.assignment.worker, worker.assignment.restarts)
             loop.add_reader(worker.lifeline, supervisor_ended, worker.lifeline)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.

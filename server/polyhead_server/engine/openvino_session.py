@@ -149,13 +149,10 @@ def load() -> Any:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     try:
         import openvino
-    except ModuleNotFoundError as error:
-        raise DeviceError(
-            "--device openvino does not work here: OpenVINO is not installed: "
-            "pip install 'polyhead[openvino]'"
-        ) from error
     except ImportError as error:
-        raise DeviceError(f"--device openvino does not work here: {error}") from error
+        is_missing = isinstance(error, ModuleNotFoundError)
+        why = "OpenVINO is not installed: pip install 'polyhead[openvino]'" if is_missing else error
+        raise DeviceError(f"--device openvino does not work here: {why}") from error
     return openvino
 
 

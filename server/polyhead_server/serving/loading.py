@@ -140,11 +140,10 @@ class Loader:
     def _load_graph(self, path: Path, signature: Signature, tokeniser: Tokeniser | None) -> Loaded | Failed:
         device, threads = self.device, self.threads
         count = self.lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
-        counts = [max(1, threads // count), threads] if device.host_threads and count > 1 else [threads]
-        lanes = [count, 1][: len(counts)]
-        opening = [
-            start(partial(self._open, path, signature, *each)) for each in zip(counts, lanes, strict=True)
-        ]
+        sessions = [(threads, count)]  # threads of a run, and lanes
+        if device.host_threads and count > 1:
+            sessions = [(max(1, threads // count), count), (threads, 1)]
+        opening = [start(partial(self._open, path, signature, *each)) for each in sessions]
         wait(opening)
         engines = [one.result() for one in opening if one.exception() is None]
         try:
@@ -163,7 +162,7 @@ class Loader:
         if engines[1:]:
             # As if threads shared the work without loss: runs soon show what it really takes. A price that
             # was too high would stay, as nothing would run there.
-            shared = {size: seconds * counts[0] / counts[1] for size, seconds in prior.items()}
+            shared = {size: seconds * sessions[0][0] / threads for size, seconds in prior.items()}
             wide = Lanes(engine=engines[1], costs=model(shared))
         return Loaded(
             signature=signature,

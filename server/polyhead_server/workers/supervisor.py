@@ -93,8 +93,8 @@ class Supervisor:
         finally:
             self.stop()
             stopping.cancel()
-            codes = await self._end(keepers)
-        return 0 if all(code == 0 for code in codes) else 1
+            await self._wait_for(keepers)
+        return int(any(await asyncio.gather(*keepers)))
 
     def stop(self) -> None:
         """Let all workers drain. Only the first call does anything."""
@@ -110,18 +110,13 @@ class Supervisor:
         for process in self._running.values():
             _signal(process, signal.SIGKILL)
 
-    async def _end(self, keepers: Sequence[asyncio.Task[int]]) -> list[int]:
-        """Wait for all workers, kill those that take too long, and return the exit codes.
-
-        Raises:
-            StartError: One has given up.
-        """
+    async def _wait_for(self, keepers: Sequence[asyncio.Task[int]]) -> None:
+        """Wait for all workers, and kill those that take too long."""
         _, late = await asyncio.wait(keepers, timeout=self._settings.drain_seconds + _LAST_STEPS_SECONDS)
         if late:
             LOGGER.error("%d workers did not stop in time", len(late))
             self.kill()
             await asyncio.wait(late)
-        return await asyncio.gather(*keepers)
 
     async def _keep(self, worker: int) -> int:
         """Keep one worker running until `stop`, and return the exit code of its last process.

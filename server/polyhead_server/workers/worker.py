@@ -34,7 +34,7 @@ class Assignment:
     worker: int
     """Its number, from 0."""
     restarts: int
-    """How often the worker has been replaced. A replacement listens only when it has loaded."""
+    """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
 
 
 ASSIGNMENTS = TypeAdapter(Assignment)
@@ -48,16 +48,14 @@ class Supervised:
 
     Args:
         file: The pipe to the supervisor.
-        number: The worker's own, from 0.
-        restarts: How often it has been replaced. A replacement listens once it has loaded: others answer.
+        assignment: What the supervisor has sent.
     """
 
     lifeline = _STDIN
     """A file that becomes readable when the supervisor ends."""
 
-    def __init__(self, file: int, *, number: int, restarts: int) -> None:
-        self.number = number
-        self.restarts = restarts
+    def __init__(self, file: int, assignment: Assignment) -> None:
+        self.assignment = assignment
         self._file = file
         self._line = LOADING
         os.set_blocking(file, False)
@@ -96,10 +94,7 @@ def main() -> int:
     from polyhead_server.process import run
 
     try:
-        return run(
-            assignment.settings,
-            Supervised(pipe, number=assignment.worker, restarts=assignment.restarts),
-        )
+        return run(assignment.settings, Supervised(pipe, assignment))
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)
         return 1
