@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
@@ -19,6 +18,9 @@ from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.repository.copies import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 
+if TYPE_CHECKING:
+    from polyhead_server.workers.worker import Supervised
+
 LOST = 75
 """The exit code if the device failed for good: start the process again (`EX_TEMPFAIL` of sysexits.h)."""
 
@@ -26,28 +28,12 @@ _LONGEST_END_SECONDS = 10.0
 """How long a server without a device may take to end: a run may hang on the device."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerContext:
-    """What ties a worker to its supervisor and to the other workers on its port."""
-
-    number: int
-    """Its own, from 0."""
-    restarts: int
-    """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
-    lifeline: int
-    """A file that becomes readable when the supervisor ends."""
-    on_ready: Callable[[], None]
-    """Called when every model is loaded or has failed."""
-    keep_reporting: Callable[[], Coroutine[Any, Any, None]]
-    """Runs on the event loop until cancelled: whoever misses its reports knows that the loop stands still."""
-
-
-async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
+async def serve(settings: Settings, worker: "Supervised | None" = None) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Another SIGINT ends the drain at once; SIGTERM does not.
 
     Args:
         settings: How the server runs.
-        worker: Its context if it is one of several workers.
+        worker: What ties it to its supervisor if it is one of several workers.
 
     Returns:
         The exit code: 0 if every accepted request was finished, `LOST` if the device failed, else 1. It is
@@ -73,13 +59,13 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
         stopped.set()
 
     async with AsyncExitStack() as stack:
-        replaces = worker is not None and worker.restarts > 0
+        replaces = worker is not None and worker.assignment.restarts > 0
         server = GrpcServer(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
             metrics.start()
             warn_if_exposed(settings)
         else:
-            metrics.start(worker.number, worker.restarts)
+            metrics.start(worker.assignment.worker, worker.assignment.restarts)
             loop.add_reader(worker.lifeline, supervisor_ended, worker.lifeline)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.
@@ -105,7 +91,7 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             if replaces:
                 http.start()
             if worker is not None:
-                worker.on_ready()
+                worker.ready()
 
         await _run_until(server, (stopped, http.failed, server.runtime.lifecycle.lost), on_ready)
         return await _end(server, http, settings.drain_seconds) or int(http.failed.is_set())
@@ -119,7 +105,7 @@ def prepare(device: str) -> None:
     remove_abandoned_copies()
 
 
-def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
+def run(settings: Settings, worker: "Supervised | None" = None) -> NoReturn:
     """Serve as a process of its own, and exit with the code of `serve`.
 
     Raises:
