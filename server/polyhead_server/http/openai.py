@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Response
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
@@ -32,10 +31,8 @@ _EXAMPLE: dict[str, Any] = {"model": "minilm", "input": ["A cat sat.", "The dog 
 embeddings_router = make_router(OPENAI, INFERENCE)
 
 
-class EmbeddingsBody(VectorOptions):
+class EmbeddingsBody(VectorOptions, json_schema_extra={"not": _NO_BASE64, "example": _EXAMPLE}):
     """What to embed."""
-
-    model_config = ConfigDict(json_schema_extra={"not": _NO_BASE64, "example": _EXAMPLE})
 
     input: Inputs
     """A text, texts, token ids or lists of token ids"""
