@@ -150,11 +150,11 @@ def task_of(caller: Caller, name: str | None) -> str:
 
 
 def cheapest(registry: Registry, signature: Signature, roles: Collection[str]) -> Signature:
-    """Return the graph of the same family with such outputs: without vectors of tokens, or this one."""
-    able: list[Signature] = []
+    """Return the graph of the same version with such outputs: without vectors of tokens, or this one."""
+    family, able = (signature.manifest.name, signature.version), list[Signature]()
     for model in registry.models():
         each = model.signature
-        if each.manifest.name == signature.manifest.name and each.outputs_by_role.keys() >= {*roles}:
+        if (each.manifest.name, each.version) == family and each.outputs_by_role.keys() >= {*roles}:
             if names.OUTPUT not in each.outputs:
                 return each
             able.append(each)
