@@ -40,6 +40,8 @@ class EmbeddingsBody(VectorOptions, json_schema_extra={"not": _NO_BASE64, "examp
     """Jina's encoding_format"""
     output_dtype: Literal["float", VectorPrecision] | None = None
     """Of what the vectors are made: float by default. Others come in base64 only with Voyage's truncation"""
+    encoding_type: Annotated[Literal["float", "binary", "ubinary"] | None, Means("output_dtype")] = None
+    """What LlamaIndex calls output_dtype when it asks Jina"""
 
 
 class Embedding(Described):
