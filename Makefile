@@ -26,7 +26,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench compare gpu-check soak images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench calls compare gpu-check soak images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -107,6 +107,9 @@ compare: $(VENV)/dev  ## Measure beside Triton and other engines; PARTS="peers n
 
 gpu-check: $(VENV)/dev  ## Measure graphs and server on this machine's GPU; PARTS="shapes served" picks some
 	$(BIN)/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
+
+calls: $(VENV)/dev  ## Count the functions that a request enters, in the server and in its client
+	$(BIN)/python -m benchmarks.calls
 
 soak: $(VENV)/dev  ## Half an hour of mixed load, crowds, large JSON and hostile connections; PARTS="crowds json" picks some
 	$(BIN)/python -m benchmarks.soak $(if $(PARTS),--parts $(PARTS))

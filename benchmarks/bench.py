@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import encoders as benches
-from benchmarks.contenders import POLYHEAD, Contender, echo_server, export_by, polyhead, python_of
+from benchmarks.contenders import POLYHEAD, Contender, echo_server, polyhead, python_of, run_module
 from benchmarks.encoders import BenchEncoder, mixed_lengths, request_bytes
 from benchmarks.engines.limit import ALONE, LIMIT, EncoderLimit, limit_of
 from benchmarks.generator import (
@@ -271,13 +271,13 @@ def judge(comparisons: Sequence[tuple[ServerTraffic, Comparison]]) -> list[Condi
 def main() -> int:
     """Run the benchmark, and return 0 if every condition holds."""
     parser = options(__doc__)
-    names = [each.name for each in (*benches.ENCODERS, benches.MINILM)]
+    encoders: tuple[BenchEncoder, ...] = (*benches.ENCODERS, benches.MINILM)
+    names = [each.name for each in encoders]
     parser.add_argument("--encoders", nargs="+", choices=names, metavar="NAME", help="some of them")
     parser.add_argument(
         "--baseline", type=Path, metavar="PATH", help="another checkout, which is also served"
     )
     chosen = begun(parser.parse_args(), seconds=1.2, rounds=6)
-    encoders: tuple[BenchEncoder, ...] = (*benches.ENCODERS, benches.MINILM)
     if chosen.tiny:
         encoders = (*benches.TINY_ENCODERS, benches.TINY_TEXTS)
     every = [each for each in encoders if each.name in (chosen.encoders or [each.name])]
@@ -289,8 +289,9 @@ def main() -> int:
         if chosen.baseline:
             python, models = python_of(chosen.baseline), chosen.models.with_name("baseline-models")
             with console.status("exporting by the baseline"):
-                export_by(python, models, [each.name for each in every])
-            served.append(stack.enter_context(polyhead(models, name=BASELINE, python=python, http=True)))
+                run_module(python, "benchmarks.encoders", models, *(each.name for each in every))
+            program = [str(python.with_name("polyhead"))]
+            served.append(stack.enter_context(polyhead(models, name=BASELINE, program=program, http=True)))
         bench, seconds = Bench(served, chosen), chosen.seconds
         for encoder in every:
             if encoder is sentences:

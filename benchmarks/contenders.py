@@ -4,10 +4,10 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -15,22 +15,20 @@ import numpy as np
 import psutil
 
 from benchmarks.encoders import BenchEncoder, infer_request, sequences
-from benchmarks.generator import Send, channel_to, unary
+from benchmarks.generator import Send, channel_to, closed_loop, unary, unary_calls
 from benchmarks.graph import encode, open_graph
-from benchmarks.machine import cpu_seconds
 from benchmarks.rounds import Sample
-from polyhead_load.sweep.server import free_port, running
-from polyhead_proto import RPCS
+from polyhead_load.sweep.server import cpu_seconds, free_port, running, wait_until_ready
 from polyhead_proto import messages as pb
 
 POLYHEAD = "polyhead"
 AT_ONCE = 32
 """Requests at once whose answers are checked, so that servers join them into batches."""
-_START_SECONDS = 600.0
 _PROBES = 8
 """Connections per worker that must find one that is ready."""
 _TOLERANCE = 1e-4
 _ROOT = Path(__file__).parent.parent
+_PROGRAM = str(Path(sys.executable).with_name("polyhead"))
 
 
 class ContenderError(Exception):
@@ -46,7 +44,6 @@ class Contender:
     process: psutil.Process
     http: str = ""
     """Where it answers over HTTP; empty if it does not."""
-    log: Path | None = None
     suffix: str = ""
     """What the names of its models add to the encoder's."""
 
@@ -65,31 +62,19 @@ class Contender:
         asyncio.run(send(seconds=seconds / 5))
         return asyncio.run(send(seconds=seconds, server=self.cpu_seconds)).sample(per_call)
 
+    def load_closed(
+        self, requests: Sequence[bytes], in_flight: int, seconds: float, per_call: int = 1
+    ) -> Sample:
+        """Keep so many requests in flight for a while, see `load`."""
+        send = partial(closed_loop, partial(unary_calls, self.address), requests, in_flight=in_flight)
+        return self.load(send, seconds, per_call)
+
     def requests(self, encoder: BenchEncoder, lengths: Sequence[int]) -> list[bytes]:
         """Return requests of one sequence, the same for every server but for the model's name."""
         return [
             infer_request(encoder.name + self.suffix, {"x": x[None]}, ["output"])
             for x in sequences(encoder, lengths)
         ]
-
-    def wait(self, connections: int = 1) -> None:
-        """Wait until it is ready.
-
-        Args:
-            connections: How many in a row must find it ready. The system picks a worker for each connection;
-                one that is ready says nothing of the others.
-
-        Raises:
-            ContenderError: It has ended, or is not ready in time.
-        """
-        end = time.monotonic() + _START_SECONDS
-        while connections:
-            if self._ready():
-                connections -= 1
-            elif self.process.status() == psutil.STATUS_ZOMBIE or time.monotonic() > end:
-                raise ContenderError(f"{self.name} is not ready" + (f"; see {self.log}" if self.log else ""))
-            else:
-                time.sleep(0.05)
 
     def check(self, encoder: BenchEncoder, graph: Path, lengths: Sequence[int] = ()) -> None:
         """Compare its answers with onnxruntime's own.
@@ -127,18 +112,6 @@ class Contender:
             raise ContenderError(f"{self.name} does not answer: {error.details()}") from error
         return [pb.ModelInferResponse.FromString(reply) for reply in replies]
 
-    def _ready(self) -> bool:
-        try:
-            return pb.ServerReadyResponse.FromString(self._ask("ServerReady")).ready
-        except grpc.RpcError:
-            return False
-
-    def _ask(self, rpc: str) -> bytes:
-        """Send an empty request on a connection of its own."""
-        with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(RPCS[rpc].path)
-            return call(b"", timeout=30)
-
 
 @contextmanager
 def polyhead(
@@ -146,7 +119,7 @@ def polyhead(
     flags: Sequence[str] = (),
     *,
     name: str = POLYHEAD,
-    python: Path = Path(sys.executable),
+    program: Sequence[str] = (_PROGRAM,),
     workers: int = 1,
     http: bool = False,
     environment: Mapping[str, str] | None = None,
@@ -157,20 +130,18 @@ def polyhead(
         models: The model repository.
         flags: Flags of `polyhead serve`.
         name: What it is called.
-        python: Of the environment whose polyhead serves.
+        program: The command `polyhead`, perhaps of another environment.
         workers: How many workers the flags ask for: each must be ready.
         http: Whether it answers over HTTP.
         environment: Variables beyond this process's own.
     """
     port, http_port = free_port(), free_port()
-    command = [str(python.with_name("polyhead")), "serve", "--models", str(models), "--port", str(port)]
+    command = [*program, "serve", "--models", str(models), "--port", str(port)]
     command += ["--http-port", str(http_port), *(["--http"] * http), "--log-level", "warning", *flags]
+    address, http_address = f"127.0.0.1:{port}", f"127.0.0.1:{http_port}"
     with running(command, environment=environment) as process:
-        contender = Contender(
-            name=name, address=f"127.0.0.1:{port}", process=process, http=f"127.0.0.1:{http_port}"
-        )
-        contender.wait(1 if workers == 1 else _PROBES * workers)
-        yield contender
+        wait_until_ready(process, address, connections=1 if workers == 1 else _PROBES * workers)
+        yield Contender(name=name, address=address, process=process, http=http_address)
 
 
 def python_of(checkout: Path) -> Path:
@@ -192,20 +163,21 @@ def python_of(checkout: Path) -> Path:
     return python
 
 
-def export_by(python: Path, models: Path, names: Sequence[str]) -> None:
-    """Export encoders by the polyhead of an environment, unless they are in the model repository."""
-    subprocess.run(
-        [python, "-m", "benchmarks.encoders", models, *names],
-        env=os.environ | {"PYTHONPATH": str(_ROOT)},
-        check=True,
-    )
+def run_module(python: Path, module: str, *arguments: str | Path) -> None:
+    """Run a module of the benchmarks in an environment, to its end.
+
+    Raises:
+        subprocess.CalledProcessError: It failed.
+    """
+    environment = os.environ | {"PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([python, "-m", module, *arguments], env=environment, check=True)
 
 
 @contextmanager
 def echo_server() -> Iterator[Contender]:
     """Start the `grpc.aio` server that only echoes."""
     port = free_port()
+    address = f"127.0.0.1:{port}"
     with running([sys.executable, "-m", "benchmarks.echo_server", str(port)]) as process:
-        contender = Contender(name="`grpc.aio` echo", address=f"127.0.0.1:{port}", process=process)
-        contender.wait()
-        yield contender
+        wait_until_ready(process, address)
+        yield Contender(name="`grpc.aio` echo", address=address, process=process)

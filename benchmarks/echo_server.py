@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from polyhead_proto import RPCS, SERVICE
+from polyhead_proto.wire import write_varint
 
 
 def add_echo(server: grpc.aio.Server) -> None:
@@ -24,7 +25,7 @@ def add_echo(server: grpc.aio.Server) -> None:
 
     async def echo_stream(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
         async for request in requests:
-            yield b"\x12" + _varint(len(request)) + request  # the field of the reply
+            yield b"\x12" + write_varint(len(request)) + request  # the field of the reply
 
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "ServerReady": grpc.unary_unary_rpc_method_handler(answer_ready),
@@ -42,15 +43,6 @@ async def _serve(port: int) -> None:
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await server.wait_for_termination()
-
-
-def _varint(value: int) -> bytes:
-    """Write a length as protobuf does."""
-    written = bytearray()
-    while value > 127:
-        written.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*written, value])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import grpc
@@ -53,18 +53,48 @@ _LONGEST_SECONDS = 60.0
 # ---- What is measured ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadResult:
-    """Measurements of one load."""
+def _unknown() -> float:
+    return 0.0
 
-    latencies_ms: Sequence[float]
+
+class BadReplyError(RuntimeError):
+    """A reply that is an error by what it says."""
+
+
+@dataclass(kw_only=True)
+class LoadResult:
+    """The calls of one load; its clock starts when it is made."""
+
+    server: CpuSeconds = _unknown
+    latencies_ms: list[float] = field(default_factory=list)
     """Of the calls that succeeded."""
-    errors: int
-    seconds: float
-    client_cores: float
+    errors: int = 0
+    seconds: float = 0.0
+    client_cores: float = 0.0
     """Cores that this process kept busy."""
-    server_cores: float
+    server_cores: float = 0.0
     """Cores that the server kept busy; 0 if its CPU time is unknown."""
+
+    def __post_init__(self) -> None:
+        self._cpu = self.server(), time.process_time()
+        self.start = time.perf_counter()
+
+    async def call(self, call: Awaitable[object], since: float) -> None:
+        """Wait for a call that was due at `since`, and record how it ends."""
+        try:
+            await call
+        except (grpc.aio.AioRpcError, BadReplyError, OSError, EOFError):
+            self.errors += 1
+        else:
+            self.latencies_ms.append(1e3 * (time.perf_counter() - since))
+
+    def stop(self) -> "LoadResult":
+        """Stop the clock."""
+        self.seconds = time.perf_counter() - self.start
+        server, client = self._cpu
+        self.server_cores = (self.server() - server) / self.seconds
+        self.client_cores = (time.process_time() - client) / self.seconds
+        return self
 
     @property
     def rate(self) -> float:
@@ -95,46 +125,6 @@ Send: TypeAlias = Callable[..., Coroutine[Any, Any, LoadResult]]
 """`closed_loop` or `open_loop`, of which some arguments may be given already."""
 
 
-def _unknown() -> float:
-    return 0.0
-
-
-class BadReplyError(RuntimeError):
-    """A reply that is an error by what it says."""
-
-
-class _CallRecorder:
-    """Record the calls of one load; its clock starts when it is made."""
-
-    def __init__(self, server: CpuSeconds) -> None:
-        self._latencies_ms: list[float] = []
-        self._errors = 0
-        self._server = server
-        self._server_cpu = server()
-        self._cpu = time.process_time()
-        self.start = time.perf_counter()
-
-    async def call(self, call: Awaitable[object], since: float) -> None:
-        """Wait for a call that was due at `since`, and record how it ends."""
-        try:
-            await call
-        except (grpc.aio.AioRpcError, BadReplyError, OSError, EOFError):
-            self._errors += 1
-        else:
-            self._latencies_ms.append(1e3 * (time.perf_counter() - since))
-
-    def result(self) -> LoadResult:
-        """Stop the clock."""
-        seconds = time.perf_counter() - self.start
-        return LoadResult(
-            latencies_ms=self._latencies_ms,
-            errors=self._errors,
-            seconds=seconds,
-            client_cores=(time.process_time() - self._cpu) / seconds,
-            server_cores=(self._server() - self._server_cpu) / seconds,
-        )
-
-
 # ---- Loops ---------------------------------------------------------------------------------------------
 
 
@@ -152,7 +142,7 @@ async def closed_loop(
     """
     async with connect() as call:
         await warm_up(call, requests[:2])
-        recorder, turn, finished = _CallRecorder(server), itertools.count(), False
+        recorder, turn, finished = LoadResult(server=server), itertools.count(), False
         end = recorder.start + seconds
 
         async def work() -> None:
@@ -165,7 +155,7 @@ async def closed_loop(
                 await recorder.call(call(requests[position]), now)
 
         await asyncio.gather(*(work() for _ in range(in_flight)))
-        return recorder.result()
+        return recorder.stop()
 
 
 async def open_loop(
@@ -191,14 +181,14 @@ async def open_loop(
     """
     async with connect() as call:
         await warm_up(call, requests[:2])
-        recorder, turns = _CallRecorder(server), itertools.cycle(requests)
+        recorder, turns = LoadResult(server=server), itertools.cycle(requests)
 
         async def send(at: float) -> None:
             bounded = asyncio.wait_for(call(next(turns)), _LONGEST_SECONDS)
             await recorder.call(bounded, recorder.start + at)
 
         await send_at(poisson(rate, seed, seconds=seconds), send, start=recorder.start)
-        return recorder.result()
+        return recorder.stop()
 
 
 async def warm_up(call: Call, requests: Iterable[Any], *, seconds: float = _WARM_UP_SECONDS) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import psutil
 
+from benchmarks.generator import background
 from polyhead_proto import RPCS
+from polyhead_proto.wire import write_varint
 
 RENEWED_SECONDS = 0.5
 """How long a hostile connection lasts."""
@@ -160,9 +162,8 @@ async def attack(
             await asyncio.sleep(PAUSE_SECONDS)
             memory.append(server.memory_info().rss)
 
-    beside = [asyncio.create_task(hostile.run()), asyncio.create_task(look())]
     until = time.perf_counter() + seconds
-    try:
+    async with background(hostile.run()), background(look()):
         while (started := time.perf_counter()) < until:
             try:
                 await call()
@@ -172,10 +173,6 @@ async def attack(
             answered = asyncio.Event()
             taken.append(time.perf_counter() - started)
             await asyncio.sleep(PAUSE_SECONDS)
-    finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.wait(beside)
     return AttackOutcome(
         hostile_calls=hostile.calls,
         honest_calls=len(taken),
@@ -212,17 +209,9 @@ def _header_blocks(address: str, bomb: Bomb) -> tuple[bytes, bytes]:
 
 def _text(text: str) -> bytes:
     """Return a text of HPACK, not compressed: its length, 7 bits in the first byte, and its characters."""
-    length, written = len(text), bytearray()
-    if length < 0x7F:
-        written.append(length)
-    else:
-        written.append(0x7F)
-        length -= 0x7F
-        while length >= 0x80:
-            written.append(length % 0x80 | 0x80)
-            length //= 0x80
-        written.append(length)
-    return bytes(written) + text.encode()
+    length = len(text)
+    written = bytes([length]) if length < 0x7F else b"\x7f" + write_varint(length - 0x7F)
+    return written + text.encode()
 
 
 def _frame(kind: int, content: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:

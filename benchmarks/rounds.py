@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from rich.console import Console
 from rich.progress import Progress
 from scipy import stats
 
 from benchmarks.machine import Disturbance, watch
+from polyhead_load.report.tables import wide_console
 
 T = TypeVar("T")
 
-console = Console()
-if not console.is_terminal:
-    console.width = 140
+console = wide_console()
 
 _FEWEST_TURNS = 6
 

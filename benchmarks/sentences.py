@@ -20,10 +20,12 @@ def natural_texts(count: int) -> list[str]:
     They are what is searched for and found: sentences, and passages of several. Their lengths are about
     log-normal, with a median of about 20 tokens.
     """
-    paragraphs = [paragraph for page in _pages() for paragraph in split_paragraphs(page)]
+    pages = [page.read_text() for page in sorted(_DOCUMENTS.glob("*.md"))]
+    paragraphs = [paragraph for page in pages for paragraph in split_paragraphs(page)]
     sentences = [sentence for paragraph in paragraphs for sentence in _sentences(paragraph)]
     every = [text for text in (*sentences, *paragraphs[::_PASSAGES]) if 0 < len(text) <= _LONGEST]
-    return _some(every, count)
+    some = np.random.default_rng(0).choice(list(dict.fromkeys(every)), count, replace=False)
+    return list(map(str, some))
 
 
 def share_of_tokens(lengths: Sequence[int] | NDArray[np.integer], batch: int) -> float:
@@ -39,24 +41,10 @@ def share_of_tokens(lengths: Sequence[int] | NDArray[np.integer], batch: int) ->
 
 def split_paragraphs(text: str) -> list[str]:
     """Return the paragraphs and the points of a page in Markdown, without code, tables and headings."""
-    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", _without_code(text))
+    without_code = re.sub(r"```.*?```", "", text, flags=re.S)
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", without_code)
     prose = (block.strip() for block in blocks)
     return [_plain(re.sub(r"^([*-]|\d+\.) ", "", block)) for block in prose if block and block[0] not in "|#"]
-
-
-def _pages() -> list[str]:
-    return [page.read_text() for page in sorted(_DOCUMENTS.glob("*.md"))]
-
-
-def _some(texts: Sequence[str], count: int) -> list[str]:
-    some: list[str] = (
-        np.random.default_rng(0).choice(list(dict.fromkeys(texts)), count, replace=False).tolist()
-    )
-    return some
-
-
-def _without_code(text: str) -> str:
-    return re.sub(r"```.*?```", "", text, flags=re.S)
 
 
 def _plain(text: str) -> str:

@@ -15,7 +15,7 @@ import grpc
 from tests.clock import SkippingLoop
 
 from polyhead_server import GrpcServer, Settings
-from polyhead_server.http.server import HttpServer
+from polyhead_server.http.listener import HttpServer
 from polyhead_server.remote import RemoteFolder
 
 COMMAND = (sys.executable, "-c", "from polyhead_server.command import app; app()")

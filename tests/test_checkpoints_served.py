@@ -28,7 +28,8 @@ from tests.servers import quick_settings, serving
 from polyhead_client import Client, InvalidRequest
 from polyhead_export import export_family, from_checkpoint
 from polyhead_export.command import remarks
-from polyhead_model.config import Activation, Pooling
+from polyhead_model.config import Activation
+from polyhead_model.task_heads import Pooling
 
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
     (None, "mean", "last", "cls"),

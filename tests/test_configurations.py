@@ -17,7 +17,8 @@ from tests.servers import quick_settings, serving
 from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_model import Classifier, Dense, Encoder, EncoderConfig
-from polyhead_model.config import Activation, Pooling
+from polyhead_model.config import Activation
+from polyhead_model.task_heads import Pooling
 
 POOLINGS: tuple[tuple[Pooling | None, ...], ...] = (
     (None, "mean", "cls", "max"),

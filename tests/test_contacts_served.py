@@ -15,7 +15,7 @@ from polyhead_client import Client, InvalidRequest, strongest_contacts
 from polyhead_client.command import main
 from polyhead_export import ExportError, export_family
 from polyhead_model import Encoder, EncoderConfig, load_checkpoint, prune_heads
-from polyhead_model.config import ContactHead
+from polyhead_model.task_heads import ContactHead
 from polyhead_view import draw_contacts
 
 START, PADDING, END = 0, 1, 2

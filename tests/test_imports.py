@@ -42,7 +42,7 @@ FOREIGN = {
     "export": {"grpc"},
 }
 
-TOP = {"address", "errors", "remote", "settings"}
+TOP = {"address", "errors", "gpus", "remote", "settings"}
 """Modules of the server that each of its subpackages may import."""
 
 SUBPACKAGES = {

@@ -7,7 +7,7 @@ from typing import get_args
 
 from tests.test_imports import ARROWS
 
-from polyhead_model import config
+from polyhead_model import task_heads
 from polyhead_proto.outputs import logits
 
 ROOT = Path(__file__).parent.parent
@@ -27,4 +27,4 @@ def test_no_two_classes_share_a_name() -> None:
 
 def test_what_a_model_says_of_scores_is_what_others_compute() -> None:
     """Neither of the two packages imports the other."""
-    assert get_args(config.ScoreActivation) == get_args(logits.ScoreActivation)
+    assert get_args(task_heads.ScoreActivation) == get_args(logits.ScoreActivation)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.contenders import ContenderError
 from benchmarks.page import begun, options
+from polyhead_load.errors import SweepError
 
 _PARTS = {
     "peers": ("peers", 1.5, 3),
@@ -40,5 +41,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except ContenderError as error:
+    except (ContenderError, SweepError) as error:
         sys.exit(str(error))

@@ -1,14 +1,13 @@
 """What engines open of an encoder of texts: what is exported and converted of its checkpoint."""
 
 import json
-import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
-from benchmarks.contenders import ContenderError
+from benchmarks.contenders import ContenderError, run_module
 from benchmarks.encoders import GRAPH, BenchEncoder, export_missing
 from polyhead_export import Precision
 from polyhead_export.graphs import build_graph
@@ -17,7 +16,6 @@ from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder
 
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
-_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +101,7 @@ def _convert(python: Path, checkpoint: Path, converted: Path) -> None:
     if done.exists():
         return
     try:
-        subprocess.run(
-            [python, "-m", "benchmarks.compare.convert", checkpoint, converted],
-            env=os.environ | {"PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1"},
-            check=True,
-        )
+        run_module(python, "benchmarks.compare.convert", checkpoint, converted)
     except (OSError, subprocess.CalledProcessError) as error:
         raise ContenderError(
             f"{python} must convert the checkpoint: `make compare` installs what it needs"

@@ -14,7 +14,7 @@ from scipy import stats
 
 from benchmarks.compare.files import prepare
 from benchmarks.encoders import MINILM, TINY_TEXTS
-from benchmarks.engines.kinds import Embed, EngineModel, open_engine
+from benchmarks.engines.backends import Embed, EngineModel, open_engine
 from benchmarks.engines.plans import BatchPlan
 from benchmarks.engines.processes import CORES
 from benchmarks.page import finish

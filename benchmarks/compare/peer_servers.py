@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.contenders import Contender, ContenderError
-from polyhead_load.sweep.server import free_port, running
+from polyhead_load.sweep.server import free_port, running, wait_until_ready
 
 _BENCHMARKS = Path(__file__).parent.parent
 
@@ -110,11 +110,10 @@ def tritonserver(python: Path, configurations: Mapping[str, str], folder: Path) 
         "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LD_LIBRARY_PATH": f"{libraries}{os.pathsep}{site / 'nvidia_pytriton.libs'}",
     }
-    log = folder / "log"
+    log, address = folder / "log", f"127.0.0.1:{port}"
     with running(command, log=log, environment=environment) as process:
-        contender = Contender(name="Triton", address=f"127.0.0.1:{port}", process=process, log=log)
-        contender.wait()
-        yield contender
+        wait_until_ready(process, address, log=log)
+        yield Contender(name="Triton", address=address, process=process)
 
 
 def _printed(python: Path, code: str) -> str:

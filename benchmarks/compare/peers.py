@@ -16,7 +16,6 @@ from benchmarks.compare.peer_servers import TritonVariant, environment_of, trito
 from benchmarks.contenders import AT_ONCE, POLYHEAD, Contender, polyhead
 from benchmarks.encoders import ENCODERS, TINY_ENCODERS, BenchEncoder, export_missing, mixed_lengths
 from benchmarks.engines.processes import CORES
-from benchmarks.generator import closed_loop, unary_calls
 from benchmarks.page import finish, in_rounds
 from benchmarks.rounds import Comparison, Want, compare, console, markdown_table, undisturbed
 from benchmarks.sentences import share_of_tokens
@@ -136,16 +135,7 @@ def _compare(
     seconds = chosen.seconds * (_MIXED_FACTOR if mixed else 1)
     for in_flight in _IN_FLIGHT[mixed:]:
         measures = {
-            each.name: partial(
-                each.load,
-                partial(
-                    closed_loop,
-                    partial(unary_calls, each.address),
-                    each.requests(encoder, lengths),
-                    in_flight=in_flight,
-                ),
-                seconds,
-            )
+            each.name: partial(each.load_closed, each.requests(encoder, lengths), in_flight, seconds)
             for each in contenders
         }
         yield compare(f"{title}, {in_flight} in flight", measures, chosen.rounds, spare=chosen.spare)

@@ -8,10 +8,9 @@ from functools import partial
 import numpy as np
 
 from benchmarks.compare.lineup import PADDED, TextLineup
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.backends import EngineModel
 from benchmarks.engines.plans import BatchPlan, Ids, Sequences
 from benchmarks.engines.processes import CORES, WAYS, EngineWorker, plans_of, search
-from benchmarks.generator import closed_loop, unary_calls
 from benchmarks.rounds import Comparison, Sample, compare, console
 
 PER_LIST = 32
@@ -99,13 +98,9 @@ def measure(
         ways[AS_THEY_COME] = (ways[PADDED][0], BatchPlan(batch=PER_LIST, threads=CORES))
     measures: dict[str, Callable[[], Sample]] = {
         server.name: partial(
-            server.contender.load,
-            partial(
-                closed_loop,
-                partial(unary_calls, server.contender.address),
-                server.requests(sequences, traffic.per_call),
-                in_flight=traffic.in_flight,
-            ),
+            server.contender.load_closed,
+            server.requests(sequences, traffic.per_call),
+            traffic.in_flight,
             chosen.seconds,
             traffic.per_call,
         )

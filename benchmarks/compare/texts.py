@@ -8,7 +8,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -38,6 +37,7 @@ from benchmarks.engines.plans import open_tokenizer, token_ids
 from benchmarks.page import finish, in_rounds
 from benchmarks.rounds import Comparison, Condition, Want, markdown_table, undisturbed
 from benchmarks.sentences import natural_texts, share_of_tokens
+from polyhead_load.sweep.fingerprint import cpu_facts
 
 Wanted = Mapping[TextTraffic, Sequence[Want]]
 
@@ -169,9 +169,7 @@ def run(chosen: Namespace) -> int:
 
 def instructions() -> set[str]:
     """Return what the processor's flags say it has, where the system tells."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    return set(cpu_facts("flags").split())
 
 
 def _processor(bf16: bool) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.encoders import BenchEncoder
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.backends import EngineModel
 from benchmarks.engines.plans import BatchPlan
 from benchmarks.engines.processes import WAYS, EngineWorker, engine_worker, plans_of, search
 from benchmarks.rounds import Sample, console

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.backends import EngineModel
 from benchmarks.engines.plans import BatchPlan, Sequences, Vectors
 from benchmarks.rounds import Sample
 from polyhead_load.sweep.server import memory_of

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from benchmarks.engines.kinds import Embed, EngineModel, open_engine
+from benchmarks.engines.backends import Embed, EngineModel, open_engine
 from benchmarks.engines.plans import BatchPlan, Sequences, Vectors
 from benchmarks.graph import open_graph, pad_vectors
 

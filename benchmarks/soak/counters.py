@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.contenders import Contender
-from polyhead_proto import RPCS
-from polyhead_proto import messages as pb
+from polyhead_client import Client
 
 
 class ScrapedMetrics:
@@ -121,15 +119,11 @@ class ServerMonitor:
             return ScrapedMetrics(reply.read().decode())
 
     def _counters(self) -> ServerCounters:
-        with grpc.insecure_channel(self._server.address) as channel:
-            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                RPCS["ModelStatistics"].path
-            )
-            reply = pb.ModelStatisticsResponse.FromString(call(b"", timeout=30))
-        statistics = {
-            model.name: ModelCounts(
-                model.inference_stats.success.count, model.inference_stats.fail.count, model.inference_count
-            )
-            for model in reply.model_stats
-        }
+        with Client(self._server.address) as client:
+            statistics = {
+                model.name: ModelCounts(
+                    model.durations["success"].count, model.durations["fail"].count, model.inference_count
+                )
+                for model in client.statistics()
+            }
         return ServerCounters(metrics=self._metrics(), statistics=statistics)

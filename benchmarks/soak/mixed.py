@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from benchmarks.contenders import Contender, polyhead
 from benchmarks.encoders import export_missing
-from benchmarks.generator import background, send_at
+from benchmarks.generator import LoadResult, background, send_at
 from benchmarks.rounds import console, markdown_table
 from benchmarks.soak.checks import SoakRun, judge
 from benchmarks.soak.counters import ServerMonitor
@@ -59,10 +59,10 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
     counters_before = await monitor.counters()
     await traffic.learn()
     before = await monitor.sample()
-    start, cpu = time.perf_counter(), (server.cpu_seconds(), time.process_time())
+    load = LoadResult(server=server.cpu_seconds)
     async with background(monitor.run()), background(traffic.kill_clients()):
         await _load(traffic, rate=chosen.rate, seconds=chosen.seconds, seed=chosen.seed)
-        elapsed, cpu_after = time.perf_counter() - start, (server.cpu_seconds(), time.process_time())
+        load.stop()
     await traffic.close()
     after = await monitor.settled(CALL_SECONDS)
     return SoakRun(
@@ -73,9 +73,9 @@ async def _soak(server: Contender, encoders: SoakEncoders, chosen: Namespace) ->
         counters_before=counters_before,
         counters_after=await monitor.counters(),
         rate=chosen.rate,
-        seconds=elapsed,
-        server_cores=(cpu_after[0] - cpu[0]) / elapsed,
-        client_cores=(cpu_after[1] - cpu[1]) / elapsed,
+        seconds=load.seconds,
+        server_cores=load.server_cores,
+        client_cores=load.client_cores,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from polyhead_model.config import Pooling
+from polyhead_model.task_heads import Pooling
 
 if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily

@@ -4,7 +4,6 @@ Encoders are built lazily, one at a time, so that a sweep of head counts need no
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,8 @@ from polyhead_model import (
     read_checkpoint_info,
     read_description,
 )
-from polyhead_model.config import Pooling
+from polyhead_model.description import near
+from polyhead_model.task_heads import Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +77,8 @@ def from_preset(
         ExportError: There is no such preset, or it cannot have that many heads or layers, or that name.
     """
     if preset not in PRESETS:
-        near = difflib.get_close_matches(preset, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ExportError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}{hint}")
+        known = ", ".join(sorted(PRESETS))
+        raise ExportError(f"the preset must be one of {known}, was {preset!r}{near(preset, PRESETS)}")
     if len(set(heads)) != len(heads):
         raise ExportError(f"head counts must differ from each other, were {', '.join(map(str, heads))}")
     base = PRESETS[preset]

@@ -37,6 +37,9 @@ class Lengths:
         _require("tokens.low", "1 or more", self.low, self.low >= 1)
         _require("tokens.high", f"low ({self.low}) or more", self.high, self.high >= self.low)
 
+    def __str__(self) -> str:
+        return f"{self.low}–{self.high}, median {self.median:g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadPlan:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import TypeAdapter
+
 from polyhead_client.arguments import DEFAULT_TARGET
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import ADDRESS_VARIABLE, MODEL_VARIABLE, Access, parse_indices
@@ -26,7 +28,7 @@ T = TypeVar("T")
 # Attributes that locust expects of an option.
 _SHOWN = {"include_in_web_ui": True, "is_secret": False, "is_required": False, "is_multiple": False}
 _ENVIRONMENT = "POLYHEAD_LOAD_"
-_LENGTHS = ("median", "sigma", "low", "high")
+_LENGTHS = TypeAdapter(Lengths)
 
 WEB_HOST = "127.0.0.1"
 """Where locust's web interface listens by default."""
@@ -148,18 +150,10 @@ def _read(name: str, spelled: str | None, read: Callable[[str], T]) -> T | None:
 def _access(options: Namespace) -> Access:
     if bool(options.client_cert) is not bool(options.client_key):
         raise LoadError("--client-cert and --client-key must be given together")
-    return Access(
-        tls=options.server_tls,
-        tls_ca=_path(options.server_ca),
-        tls_cert=_path(options.client_cert),
-        tls_key=_path(options.client_key),
-        token_file=_path(options.token_file),
-    )
-
-
-def _path(spelled: str | None) -> Path | None:
     # A worker of locust may have another working folder than its master.
-    return Path(spelled).absolute() if spelled else None
+    files = (options.server_ca, options.client_cert, options.client_key, options.token_file)
+    ca, cert, key, token = (Path(file).absolute() if file else None for file in files)
+    return Access(tls=options.server_tls, tls_ca=ca, tls_cert=cert, tls_key=key, token_file=token)
 
 
 def _layers(spelled: str) -> tuple[int, ...]:
@@ -172,14 +166,9 @@ def parse_tokens(spelled: str) -> int | Lengths:
     Raises:
         LoadError: It is neither.
     """
-    example = f"--tokens must be T or {','.join(f'{name}=..' for name in _LENGTHS)}, was {spelled!r}"
     try:
         if "=" not in spelled:
             return int(spelled)
-        given = dict(part.partition("=")[::2] for part in spelled.split(","))
-        if set(given) != set(_LENGTHS):
-            raise LoadError(example)
-        median, sigma = float(given["median"]), float(given["sigma"])
-        return Lengths(median=median, sigma=sigma, low=int(given["low"]), high=int(given["high"]))
+        return _LENGTHS.validate_python(dict(part.partition("=")[::2] for part in spelled.split(",")))
     except ValueError:
-        raise LoadError(example) from None
+        raise LoadError(f"--tokens must be T or median=..,sigma=..,low=..,high=.., was {spelled!r}") from None

@@ -5,7 +5,7 @@ text whose vectors of tokens have 50 KiB, so a measurement is of one such choice
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
@@ -15,24 +15,30 @@ from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import parse_indices
 from polyhead_load.errors import LoadError
 from polyhead_proto.datatypes import Precision
+from polyhead_proto.names import LAYERS
+from polyhead_proto.outputs import DECLARED
+from polyhead_proto.wants import check_count, read_given, read_layers
 
-OutputName = Literal[
-    "pooled",
-    "logits",
-    "output",
-    "attention",
-    "scores",
-    "rollout",
-    "thumbnails",
-    "contacts",
-    "sparse",
-    "token_vectors",
-]
-"""The arguments of `Client.encode` that ask for something and need nothing else."""
+_OPTIONS = frozenset[str]().union(*(each.options for each in DECLARED.values()))
 
-OUTPUT_NAMES: tuple[OutputName, ...] = get_args(OutputName)
+OUTPUT_NAMES = tuple(
+    dict.fromkeys(
+        each.keyword
+        for each in DECLARED.values()
+        if each.keyword
+        and each.made is None
+        and each.keyword not in _OPTIONS
+        and each.read not in {read_given, check_count}
+    )
+)
+"""The arguments of `Client.encode` that ask for what a graph computes, and need nothing else."""
 
-_OF_LAYERS = {"scores", "thumbnails"}
+_BY_LAYER = {each.keyword for each in DECLARED.values() if each.read is read_layers}
+"""Those that may be layers."""
+
+_OF_LAYERS = {
+    each.keyword for each in DECLARED.values() if LAYERS in each.options and each.layers_from == LAYERS
+}
 """Outputs whose layers `encode` takes as an argument of their own."""
 
 
@@ -48,7 +54,7 @@ class Outputs:
 
     name: str = ""
     """What a report calls them; empty for the names of what is fetched."""
-    fetch: tuple[OutputName, ...] = ()
+    fetch: tuple[str, ...] = ()
     """Empty: pooled where the family has it, else logits, else output."""
     layers: tuple[int, ...] | None = None
     """The layers whose attention, scores or thumbnails are fetched; None is all."""
@@ -76,8 +82,8 @@ class Outputs:
         """Return the outputs of a family: the same, or those that its callers usually fetch."""
         if self.fetch:
             return self
-        usual: tuple[OutputName, ...] = ("pooled", "logits")
-        return replace(self, fetch=(next((name for name in usual if name in info.outputs), "output"),))
+        usual = next((name for name in ("pooled", "logits") if name in info.outputs), "output")
+        return replace(self, fetch=(usual,))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -86,8 +92,8 @@ class Outputs:
         indices = {"heads": self.heads, "queries": self.queries}
         asked |= {name: None if one is None else parse_indices(name, one) for name, one in indices.items()}
         asked |= {"tokens": False, "layers": self.layers, "dtype": self.dtype}
-        if asked["attention"] and self.layers is not None:
-            asked["attention"] = self.layers
+        if self.layers is not None and (own := _BY_LAYER.intersection(self.fetch)):
+            asked |= dict.fromkeys(own, self.layers)
             if not _OF_LAYERS & set(self.fetch):
                 asked["layers"] = None
         return asked

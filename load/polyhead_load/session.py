@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -110,19 +111,16 @@ class Session:
         self.fault: str | None = None
         """How the first malformed reply differed from those before it."""
         try:
-            self._connection = LoadConnection(
-                self._plan.address, timeout=self._plan.timeout_seconds, access=self._plan.access
-            )
+            with ExitStack() as failing:
+                self._connection = LoadConnection(
+                    self._plan.address, timeout=self._plan.timeout_seconds, access=self._plan.access
+                )
+                failing.callback(self._connection.close)
+                builder = RequestBuilder(self._connection)
+                pools = [builder.build(plan) for plan in plans]
+                failing.pop_all()
         except (PolyheadError, OSError) as error:
             raise LoadError(str(error)) from error
-        try:
-            builder = RequestBuilder(self._connection)
-            pools = [builder.build(plan) for plan in plans]
-        except BaseException as error:
-            self._connection.close()
-            if isinstance(error, PolyheadError):
-                raise LoadError(str(error)) from error
-            raise
         longest = max(map(len, pools))
         self._requests = [pool[number % len(pool)] for number in range(longest) for pool in pools]
         self._numbers = count(share.index, share.count)
@@ -184,8 +182,7 @@ class Session:
             self._send(_InFlight(request=request, planned=arrival.planned, sent=self.now))
         elif arrival.planned >= 0:
             self._add(RequestSample(arrival.planned, math.nan, math.nan, SHED, request.bytes))
-            error = f"{self._plan.max_in_flight} in flight"
-            self._fire_failed("not sent", request, error)
+            self._fire("not sent", request, error=f"{self._plan.max_in_flight} in flight")
 
     def call(self) -> None:
         """Send the next request, and return when it is answered."""
@@ -242,31 +239,26 @@ class Session:
         record = RequestSample(one.planned, one.sent, done, answer.code, request.bytes, answer.bytes)
         self._add(record._replace(**answer.header.timings))
         if answer.code == OK:
-            self._request_event.fire(
-                request_type=request.wanted.rpc.name,
-                name=request.name,
-                response=None,
-                response_time=1e3 * (done - one.planned),
-                response_length=answer.bytes,
-                exception=None,
-                context={},
-            )
+            ms = 1e3 * (done - one.planned)
+            self._fire(request.wanted.rpc.name, request, ms=ms, size=answer.bytes)
             return
         error = "malformed reply" if answer.code == MALFORMED else status_name(answer.code)
         if answer.code not in self._logged:  # once: there may be thousands
             self._logged.add(answer.code)
             _LOG.warning("%s: %s: %s", request.name, error, answer.details)
-        self._fire_failed("refused" if answer.code in _REFUSALS else "failed", request, error)
+        self._fire("refused" if answer.code in _REFUSALS else "failed", request, error=error)
 
-    def _fire_failed(self, request_type: str, request: Request, error: str) -> None:
-        """Report a request without a latency to locust, in a row of its own type."""
+    def _fire(
+        self, kind: str, request: Request, *, ms: float | None = None, size: int = 0, error: str = ""
+    ) -> None:
+        """Report a request to locust; one that failed has a row of its own type, and no latency."""
         self._request_event.fire(
-            request_type=request_type,
+            request_type=kind,
             name=request.name,
             response=None,
-            response_time=None,  # locust leaves it out of its percentiles
-            response_length=0,
-            exception=CallFailedError(error),
+            response_time=ms,  # locust leaves None out of its percentiles
+            response_length=size,
+            exception=CallFailedError(error) if error else None,
             context={},
         )
 

@@ -7,12 +7,7 @@ from .block import Block as Block
 from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import load_checkpoint as load_checkpoint
 from .checkpoint_files import CheckpointError as CheckpointError
-from .config import Classifier as Classifier
-from .config import ContactHead as ContactHead
-from .config import Dense as Dense
 from .config import EncoderConfig as EncoderConfig
-from .config import Splade as Splade
-from .config import TokenVectors as TokenVectors
 from .describe import attention_bytes as attention_bytes
 from .describe import flop_counts as flop_counts
 from .describe import flops as flops
@@ -29,4 +24,9 @@ from .huggingface import read_checkpoint_info as read_checkpoint_info
 from .presets import PRESETS as PRESETS
 from .pruning import gradient_importance as gradient_importance
 from .pruning import prune_heads as prune_heads
+from .task_heads import Classifier as Classifier
+from .task_heads import ContactHead as ContactHead
+from .task_heads import Dense as Dense
+from .task_heads import Splade as Splade
+from .task_heads import TokenVectors as TokenVectors
 from .torch_modules import from_torch as from_torch

@@ -7,7 +7,7 @@ FlagEmbedding stores each as a pickle beside the encoder: `sparse_linear.pt` wei
 from pathlib import Path
 
 from polyhead_model.checkpoint_files import read_object
-from polyhead_model.config import Dense, LexicalWeights, TokenVectors
+from polyhead_model.task_heads import Dense, LexicalWeights, TokenVectors
 from polyhead_model.tokenizer_files import TOKENIZER, token_id
 
 LEXICAL, VECTORS = "sparse_linear.pt", "colbert_linear.pt"

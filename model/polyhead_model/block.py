@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
+from polyhead_model.attention_config import AttentionConfig
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.positions import Rotation
 
@@ -203,7 +204,7 @@ def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
     return nn.LayerNorm(width, eps=config.layer_norm_epsilon, bias=config.norm_bias)
 
 
-def attention_of(config: EncoderConfig) -> MultiHeadAttention:
+def attention_of(config: AttentionConfig) -> MultiHeadAttention:
     """Build the attention of one layer."""
     return MultiHeadAttention(
         config.d_model,

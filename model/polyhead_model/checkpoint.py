@@ -17,12 +17,12 @@ from torch import Tensor
 
 from polyhead_model import bge_m3
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
-from polyhead_model.config import Pooling
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
 from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 from polyhead_model.sentence_modules import Prompts, check_lower_case
+from polyhead_model.task_heads import Pooling
 from polyhead_model.tokenizer_classes import served_tokenizer
 from polyhead_model.tokenizer_files import gives_token_types
 

@@ -20,6 +20,12 @@ class DescriptionError(ValueError):
     """The values do not describe an encoder; the message says why."""
 
 
+def near(wanted: str, known: Iterable[str]) -> str:
+    """Return such as `; did you mean 'heads'?`, or nothing where nothing is similar."""
+    matches = difflib.get_close_matches(wanted, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
 def check_field_names(names: Iterable[str]) -> None:
     """Reject names that are not fields of `EncoderConfig`.
 
@@ -29,9 +35,7 @@ def check_field_names(names: Iterable[str]) -> None:
     known = [field.name for field in dataclasses.fields(EncoderConfig)]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DescriptionError(f"there is no field {name!r} of an encoder{hint}")
+            raise DescriptionError(f"there is no field {name!r} of an encoder{near(name, known)}")
 
 
 def encoder_config(fields: Mapping[str, Any]) -> EncoderConfig:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from polyhead_model import hf_fields
-from polyhead_model.config import DenseActivation, Pooling
+from polyhead_model.task_heads import DenseActivation, Pooling
 
 
 @dataclass(frozen=True, kw_only=True)

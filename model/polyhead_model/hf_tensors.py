@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from polyhead_model.checkpoint_files import CheckpointError
-from polyhead_model.config import ContactHead, EncoderConfig
+from polyhead_model.config import EncoderConfig
 from polyhead_model.encoder import Encoder
 from polyhead_model.hf_dialects import Rows
 from polyhead_model.huggingface import CheckpointInfo
 from polyhead_model.positions import rotary_frequencies
+from polyhead_model.task_heads import ContactHead
 
 _UNUSED = (r"pooler\.", r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 """Patterns of names of the encoder's tensors that do not affect its outputs, in all types."""

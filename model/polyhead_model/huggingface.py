@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyhead_model import hf_fields, hf_heads
+from polyhead_model.attention_config import MOST_LAYERS
 from polyhead_model.bge_m3 import read_lexical_weights, read_token_vectors
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
-from polyhead_model.config import (
-    MOST_LAYERS,
-    Activation,
-    EncoderConfig,
-    Pooling,
-    TokenVectors,
-)
+from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
 from polyhead_model.late_interaction import MEANS_LEFT_OUT, LateInteraction
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import Prompts, SentenceModules
 from polyhead_model.sentence_vectors import DenseFile
+from polyhead_model.task_heads import Pooling, TokenVectors
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
 
 ACTIVATIONS: Mapping[str, Activation] = {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polyhead_model import masks
 from polyhead_model.attention import Attend
+from polyhead_model.attention_config import AttentionConfig
 from polyhead_model.config import EncoderConfig
 from polyhead_model.packing import Packed, Padded, TokenLayout
 from polyhead_model.positions import Rotation, in_fp32, rotary_frequencies, rotation_of
@@ -20,7 +21,7 @@ from polyhead_model.positions import Rotation, in_fp32, rotary_frequencies, rota
 class Rotations:
     """The rotations of layers that see everything, and of local ones. A constant, whatever the precision."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         self._frequencies: tuple[float, ...] | None = None
         self._local: tuple[float, ...] | None = None
         if config.rotary_base is not None:

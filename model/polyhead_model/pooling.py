@@ -12,15 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model.block import norm_of
-from polyhead_model.config import (
-    Classifier,
-    Dense,
-    DenseActivation,
-    EncoderConfig,
-    Pooling,
-    TokenVectors,
-)
+from polyhead_model.config import EncoderConfig
 from polyhead_model.sums import sum_tokens
+from polyhead_model.task_heads import Classifier, Dense, DenseActivation, Pooling, TokenVectors
 
 
 def _elu(values: Tensor) -> Tensor:

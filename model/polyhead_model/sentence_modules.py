@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
-from polyhead_model.config import Pooling, Splade
 from polyhead_model.late_interaction import (
     MEANS_LEFT_OUT,
     LateInteraction,
@@ -25,6 +24,7 @@ from polyhead_model.sentence_vectors import (
     DenseFile,
     read_vector_modules,
 )
+from polyhead_model.task_heads import Pooling, Splade
 from polyhead_model.tokenizer_files import lowercases
 
 _CONFIG = "config_sentence_transformers.json"

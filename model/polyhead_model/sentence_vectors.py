@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, integer, read_object
-from polyhead_model.config import Dense, DenseActivation
+from polyhead_model.task_heads import Dense, DenseActivation
 
 _ACTIVATIONS: Mapping[str, DenseActivation] = {
     "Identity": "identity",

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model.block import activation_of, norm_of
-from polyhead_model.config import EncoderConfig, LexicalWeights, Splade
+from polyhead_model.config import EncoderConfig
 from polyhead_model.packing import TokenLayout
 from polyhead_model.pooling import apply_linear, apply_norm
 from polyhead_model.sums import sum_tokens
+from polyhead_model.task_heads import LexicalWeights, Splade
 
 
 class SpladeHead(nn.Module):

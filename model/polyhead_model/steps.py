@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyhead_model.config import Dense, EncoderConfig
+from polyhead_model.config import EncoderConfig
+from polyhead_model.task_heads import Dense
 
 ATTENTION = ("attention", "cross_attention")
 """The roles of attention weights."""

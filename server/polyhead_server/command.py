@@ -9,7 +9,7 @@ from typing import Literal
 from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Env, Toml
 
-from polyhead_server.engine.gpus import gpus_for
+from polyhead_server.gpus import gpus_for
 from polyhead_server.settings import Settings
 
 _PREFIX = "POLYHEAD_SERVE_"

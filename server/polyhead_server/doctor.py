@@ -22,8 +22,8 @@ from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.engine.cuda_libraries import cuda_version
 from polyhead_server.engine.device import ComputePrecision, Device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.engine.gpus import check_device, count_gpus
 from polyhead_server.errors import DeviceError, RepositoryError, ServingError, StartError
+from polyhead_server.gpus import check_device, count_gpus
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import GraphName
 from polyhead_server.repository.scanning import Broken, VersionFolder, scan

@@ -12,7 +12,7 @@ from polyhead_server.engine.allocator import give_memory_back, keep_trim
 from polyhead_server.engine.devices import flush_denormals
 from polyhead_server.errors import StartError
 from polyhead_server.grpc.server import GrpcServer
-from polyhead_server.http.server import HttpServer, announce
+from polyhead_server.http.listener import HttpServer, announce
 from polyhead_server.observability import metrics
 from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.repository.copies import remove_abandoned_copies, remove_private_copies

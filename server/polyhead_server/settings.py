@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from polyhead_server.engine.gpus import check_device
+from polyhead_server.gpus import check_device
 from polyhead_server.remote import RemoteFolder, location
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -149,11 +149,7 @@ def test_failed_calls_are_errors_and_no_latencies(clock: Clock) -> None:
     ("errors", "p50", "p99"), [(0, 50, 99), (1, 51, 100), (2, 51, math.inf), (200, math.inf, math.inf)]
 )
 def test_failed_calls_are_slower_than_all_others(errors: int, p50: float, p99: float) -> None:
-    load = LoadResult(
-        latencies_ms=range(1, 101), errors=errors, seconds=1.0, client_cores=0.0, server_cores=0.0
-    )
-
-    sample = load.sample()
+    sample = LoadResult(latencies_ms=list(range(1, 101)), errors=errors, seconds=1.0).sample()
 
     assert (sample.p50_ms, sample.p99_ms, sample.errors) == (p50, p99, errors)
 

@@ -85,6 +85,25 @@ def test_bench(folder: Path) -> None:
         assert any(traffic in row for row in rows), traffic
 
 
+def test_calls(folder: Path) -> None:
+    run(folder, "benchmarks.calls")
+
+    shown, facts = page(folder, "calls")
+    counts = {(each["request"], each["side"]): each for each in facts["counts"]}
+    assert {request for request, side in counts if side == "client"} == {
+        "a text, pooled",
+        "a text, attention of a layer",
+        "32 texts, pooled",
+    }
+    for (request, side), each in counts.items():
+        entered = facts["entered"][f"{request}, {side}"]
+        assert each["calls"] == sum(entered.values())
+        assert each["calls"] >= each["functions"] >= each["files"] > 0
+        assert not any("Lifecycle.sample" in name for name in entered)
+    assert "| `POST /v1/embeddings` | server |" in shown
+    assert len(facts["conditions"]) == 12
+
+
 def test_compare(folder: Path) -> None:
     """Whoever has no environment here takes no part."""
     parts = ("peers", "natural", "engines", "int8")

@@ -38,7 +38,7 @@ from tests.servers import InThread, quick_settings, serving, serving_metrics
 
 from polyhead_server import Settings
 from polyhead_server.command import app
-from polyhead_server.http.server import DEFAULT_PORT
+from polyhead_server.http.listener import DEFAULT_PORT
 from polyhead_server.repository.manifest import FORMAT
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which has kustomize, is not installed")

@@ -18,7 +18,7 @@ from polyhead_export.parity import reference_outputs
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_model.config import Splade
+from polyhead_model.task_heads import Splade
 
 LOCAL = EncoderConfig(
     d_model=16,

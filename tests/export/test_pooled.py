@@ -25,7 +25,7 @@ from polyhead_export.parity import Reference, reference_outputs
 from polyhead_export.samples import sample_inputs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_model.config import Classifier, Dense
+from polyhead_model.task_heads import Classifier, Dense
 
 KIND = PooledGraph()
 BERT = dataclasses.replace(

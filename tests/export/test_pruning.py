@@ -7,7 +7,7 @@ from polyhead_export.batches import random_batches
 from polyhead_export.errors import ExportError
 from polyhead_export.pruning import measure_pruning_drift, prune_encoder
 from polyhead_model import EncoderConfig, prune_heads
-from polyhead_model.config import Classifier, Pooling
+from polyhead_model.task_heads import Classifier, Pooling
 
 SHARED = EncoderConfig(d_model=8, heads=4, layers=3, feed_forward=12, shared_layers=True)
 

@@ -20,7 +20,7 @@ from tests.exports import manifest_of
 from polyhead_export import ParityError, export_family
 from polyhead_export.quantisation import LARGE_TABLE, quantise_columns, quantise_rows
 from polyhead_model import EncoderConfig, TokenVectors
-from polyhead_model.config import Classifier, Dense
+from polyhead_model.task_heads import Classifier, Dense
 
 CONFIGS = {
     # Separate projections, GELU, token ids, a table that is large enough; everything is served.

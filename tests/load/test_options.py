@@ -110,7 +110,7 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
         (["--tokens", "many"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'many'"),
         (["--tokens", "median=3"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3'"),
         (["--layers", "x"], "--layers must be indices such as 5, 0,3 or 0:4, was 'x'"),
-        (["--outputs", "pooled,output"], "outputs must be of pooled, logits, output, attention, "),
+        (["--outputs", "pooled,output"], "outputs must be of attention, cross_attention, "),
         (["--rate", "fast"], "--rate must be a number, was 'fast'"),
     ],
 )

@@ -48,7 +48,7 @@ def test_layers_are_of_attention_and_of_scores() -> None:
 @pytest.mark.parametrize(
     ("spelled", "selected", "message"),
     [
-        ("poled", {}, "outputs must be of pooled, logits, .*, joined by \\+, was 'poled'"),
+        ("poled", {}, "outputs must be of .*pooled, .*, joined by \\+, was 'poled'"),
         ("pooled+pooled", {}, "was 'pooled\\+pooled'"),
         ("pooled", {"heads": "0"}, "heads goes with attention"),
         ("", {"layers": (0,)}, "layers goes with"),

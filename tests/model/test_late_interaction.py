@@ -209,8 +209,8 @@ def test_tokens_that_fill_up_are_not_attended_to() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"vocabulary": None}, "need an encoder of token ids"),
-        ({"token_vectors": TokenVectors(skipped_ids=(10,))}, "among them"),
+        ({"vocabulary": None}, "needs vocabulary"),
+        ({"token_vectors": TokenVectors(skipped_ids=(10,))}, "skipped_ids must be between 0 and"),
         ({"causal": True}, "must have no expansion_id where causal"),
     ],
 )

@@ -9,7 +9,7 @@ from tests.numerics import close
 from torch import Tensor, nn
 
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_model.config import Classifier, Pooling
+from polyhead_model.task_heads import Classifier, Pooling
 
 TOKEN_IDS = {"vocabulary": 30, "positions": 40, "embedding_norm": True}
 VARIANTS: dict[str, dict[str, Any]] = {

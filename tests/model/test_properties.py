@@ -11,7 +11,8 @@ from tests.numerics import close
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
-from polyhead_model.config import Activation, Norm, Pooling
+from polyhead_model.config import Activation, Norm
+from polyhead_model.task_heads import Pooling
 
 examples = settings(max_examples=40)
 

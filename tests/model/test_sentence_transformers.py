@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from polyhead_model import load_checkpoint, parameters
-from polyhead_model.config import Pooling
 from polyhead_model.huggingface import ACTIVATIONS
+from polyhead_model.task_heads import Pooling
 
 TEXTS = ["The cat sat.", "", "a b c d e f g h i j", "Yes"]
 

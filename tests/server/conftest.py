@@ -29,7 +29,7 @@ from polyhead_server import GrpcServer, Runtime, Settings
 from polyhead_server.engine.device import CPU, Device
 from polyhead_server.engine.devices import choose_device
 from polyhead_server.engine.engine import Engine
-from polyhead_server.http.server import announce
+from polyhead_server.http.listener import announce
 from polyhead_server.observability.logs import LOGGER
 
 DATATYPES = {"bool": "BOOL", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32"}

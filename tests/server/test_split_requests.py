@@ -12,7 +12,7 @@ from tests.export.test_architectures import MODERN, build
 from tests.numerics import close
 
 from polyhead_export import export_family
-from polyhead_model.config import TokenVectors
+from polyhead_model.task_heads import TokenVectors
 from polyhead_server.scheduling import Size
 from polyhead_server.scheduling.batch import Piece
 from polyhead_server.scheduling.dispatch import Dispatch

@@ -130,11 +130,6 @@ class SweepFindings:
         return [key for key in self.cells if key not in measured]
 
     @property
-    def varied(self) -> list[Dimension]:
-        """Return the dimensions with several values; the family where there are none."""
-        return self.sweep.varied
-
-    @property
     def baseline(self) -> str:
         """Return what the others are compared with, in words."""
         return ", ".join(f"{name} {value}" for name, value in self.sweep.compared.items()) or "nothing"

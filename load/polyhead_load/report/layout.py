@@ -30,14 +30,14 @@ class PlotLayout:
     def __init__(self, findings: SweepFindings) -> None:
         self.findings = findings
         self.loads = findings.sweep.loads
-        labels_of = findings.sweep.labels
+        labels_of, varied = findings.sweep.labels, findings.sweep.varied
         compared = list(findings.sweep.compared) or ["family"]
         self.compared: list[Dimension] = [name for name in DIMENSIONS if name in compared]
         others = [name for name in DIMENSIONS if name not in self.compared]
         self.facets = []
         for values in product(*map(labels_of, others)):
             labels = dict(zip(others, values, strict=True))
-            title = ", ".join(described(name, labels[name]) for name in others if name in findings.varied)
+            title = ", ".join(described(name, labels[name]) for name in others if name in varied)
             self.facets.append(Facet(labels, title))
         measured = {self.value(row) for row in findings.rows}
         shown = (value for value in product(*map(labels_of, self.compared)) if value in measured)

@@ -31,7 +31,7 @@ from polyhead_load.report.formatting import (
 )
 from polyhead_load.report.plots import Plot, draw
 from polyhead_load.report.tables import as_json
-from polyhead_load.sweep.folder import RunFolder, cannot_write
+from polyhead_load.sweep.folder import RunFolder, writing
 from polyhead_load.sweep.intervals import CONFIDENCE, FEWEST_BLOCKS, Interval
 from polyhead_load.sweep.target import ServiceTarget, choose_target
 
@@ -63,10 +63,8 @@ def write_report(folder: RunFolder, **flags: float | str | None) -> SweepReport:
     options = choose(findings, target)
     pictures = [(plot, plot.svg()) for plot in draw(findings)]
     plots = folder.path / "plots"
-    try:
+    with writing(plots):
         plots.mkdir(exist_ok=True)
-    except OSError as error:
-        raise cannot_write(plots, error) from error
     for plot, svg in pictures:
         folder.write(f"plots/{plot.name}.svg", svg)
     report = SweepReport(findings=findings, options=options, target=target, page=folder.path / "report.html")
@@ -167,7 +165,7 @@ def _constants(findings: SweepFindings) -> Mapping[str, str]:
     sweep, facts = findings.sweep, findings.facts
     valid = [one for row in findings.rows for one in row.valid]
     same = {name: ", ".join(sweep.labels(name)) for name in ("tokens", "batch", "outputs")}
-    same |= dict.fromkeys(findings.varied, "")
+    same |= dict.fromkeys(findings.sweep.varied, "")
     encoders = [about.get("encoder", {}) for about in facts.get("families", {}).values()] or [{}]
     shared = [
         f"{name} = {value}"

@@ -103,14 +103,17 @@ def _latency(layout: PlotLayout) -> Plot | None:
         _label_values(axis, layout)
         return bool(rows)
 
-    figure = _panels(
-        layout, _shown(layout), _shown(layout), panel, x=layout.axis, y="latency, ms", title=load_title
-    )
-    return _plot(
+    left = layout.loads[_MOST_LOADS:]
+    elsewhere = f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
+    return _panels(
+        layout,
+        layout.loads[:_MOST_LOADS],
+        panel,
+        x=layout.axis,
+        y="latency, ms",
         name="latency",
         title=f"Latency against {layout.axis}",
-        caption="Bars are 95 % intervals. A quantile with too few samples is not drawn." + _left_out(layout),
-        figure=figure,
+        caption=f"Bars are 95 % intervals. A quantile with too few samples is not drawn.{elsewhere}",
     )
 
 
@@ -141,58 +144,54 @@ def _split(layout: PlotLayout) -> Plot | None:
 
     if not any(len(row.parts) > 1 for row in layout.findings.rows if row.load in loads):
         return None
-    height = 0.7 + 0.27 * len(places)
-    figure = _panels(
-        layout, loads, loads, panel, x="mean latency, ms", y=layout.axis, title=load_title, height=height
-    )
-    return _plot(
+    return _panels(
+        layout,
+        loads,
+        panel,
+        x="mean latency, ms",
+        y=layout.axis,
+        height=0.7 + 0.27 * len(places),
         name="split",
         title="Where the time goes",
         caption="Mean latency, by the server's own timings. What those do not account for is both ends' "
         "transport, and how long an answer waited for the generator or the server's event loop; it is the "
         "rest, so that all parts add up. Were it negative, the bar would reach below zero. "
         "Send lag is how late the generator was.",
-        figure=figure,
     )
-
-
-def _plot(*, figure: Figure | None, name: str, title: str, caption: str) -> Plot | None:
-    return None if figure is None else Plot(name=name, title=title, caption=caption, figure=figure)
 
 
 def _panels(
     layout: PlotLayout,
     loads: Sequence[str],
-    columns: Sequence[str],
     draw_panel: _DrawPanel,
     *,
     x: str,
     y: str,
-    title: Callable[[str], str] = str,
     height: float = _HEIGHT,
-) -> Figure | None:
-    """Draw a grid of panels: a row for each facet with a valid run under `loads`, and the columns.
+    **words: str,
+) -> Plot | None:
+    """Draw a grid of panels: a row for each facet with a valid run under the loads, a column for each load.
 
-    `x` and `y` are the axes' titles, `title` spells a column, `height` is a panel's in inches.
+    `x` and `y` are the axes' titles, `height` is a panel's in inches, `words` are of the `Plot`.
     """
     facets = [facet for facet in layout.facets if any(layout.rows(facet, load) for load in loads)]
     if not facets:
         return None
-    width = max(_WIDTH * min(1.0, 0.25 + 0.25 * len(columns)), 5.0)
+    width = max(_WIDTH * min(1.0, 0.25 + 0.25 * len(loads)), 5.0)
     figure = Figure(figsize=(width, len(facets) * height + 0.5), layout="constrained")
-    grid = figure.subplots(len(facets), len(columns), squeeze=False)
+    grid = figure.subplots(len(facets), len(loads), squeeze=False)
     for axes, facet in zip(grid, facets, strict=True):
-        for axis, column in zip(axes, columns, strict=True):
-            if not draw_panel(axis, facet, column):
+        for axis, load in zip(axes, loads, strict=True):
+            if not draw_panel(axis, facet, load):
                 axis.clear()
                 axis.text(0.5, 0.5, TOO_FEW, transform=axis.transAxes, ha="center", color="#888888")
                 axis.set(xticks=[], yticks=[])
-            axis.set_title("\n".join(filter(None, [facet.title, title(column)])))
+            axis.set_title("\n".join(filter(None, [facet.title, load_title(load)])))
         axes[0].set_ylabel(y)
     for axis in grid[-1]:
         axis.set_xlabel(x)
     _legend(figure)
-    return figure
+    return Plot(figure=figure, **words)
 
 
 def _legend(figure: Figure) -> None:
@@ -218,16 +217,6 @@ def _label_values(axis: Axes, layout: PlotLayout) -> None:
     axis.set_xticks(
         range(len(ticks)), ticks, rotation=40 if slanted else 0, ha="right" if slanted else "center"
     )
-
-
-def _shown(layout: PlotLayout) -> Sequence[str]:
-    """Return the loads for which there is room."""
-    return layout.loads[:_MOST_LOADS]
-
-
-def _left_out(layout: PlotLayout) -> str:
-    left = layout.loads[_MOST_LOADS:]
-    return f" Not drawn here, but in the table: {', '.join(left)}." if left else ""
 
 
 def _plain_log(axis: XAxis | YAxis) -> None:

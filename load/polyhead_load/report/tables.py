@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from polyhead_load.report.findings import QUANTILES, Row, SweepFindings
@@ -31,9 +32,17 @@ def terminal_table(findings: SweepFindings) -> Table:
             load = row.load
             table.add_section()
             table.add_row(f"[bold]{load}[/]")
-        name = "\n".join(described(dimension, row.labels[dimension]) for dimension in findings.varied)
+        name = "\n".join(described(dimension, row.labels[dimension]) for dimension in findings.sweep.varied)
         table.add_row(name, *_cells(row, findings))
     return table
+
+
+def wide_console() -> Console:
+    """Return a console that is wide enough for a table where there is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    return console
 
 
 def compact_table(title: str, first: str, *others: str, min_width: int = 13) -> Table:

@@ -13,7 +13,7 @@ from polyhead_load.outputs import Outputs
 from polyhead_load.sweep.folder import Measurement
 from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.search import SearchRound, Trial, run_seconds
-from polyhead_load.sweep.spec import Dimension, Sweep, length_label
+from polyhead_load.sweep.spec import DIMENSIONS, Dimension, Sweep
 
 THROUGHPUT = "throughput"
 """The load that measures how much a configuration can answer, whatever it takes."""
@@ -31,12 +31,7 @@ class Configuration:
     @property
     def labels(self) -> Mapping[Dimension, str]:
         """Return each dimension's value, as people read it."""
-        return {
-            "family": self.family,
-            "tokens": length_label(self.tokens),
-            "batch": str(self.batch),
-            "outputs": str(self.outputs),
-        }
+        return {name: str(getattr(self, name)) for name in DIMENSIONS}
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -12,8 +12,6 @@ from cyclopts.validators import Number
 from polyhead_client.options import OPEN_ACCESS, Access
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from polyhead_load.report.page import SweepReport
 
 app = App(name="sweep")
@@ -187,7 +185,7 @@ def presets(name: str | None = None, /) -> None:
 
     from polyhead_load.errors import SweepError
     from polyhead_load.sweep.reading import preset_files, read_sweep
-    from polyhead_load.sweep.tables import near
+    from polyhead_model.description import near
 
     texts = preset_files()
     if name is not None:
@@ -204,25 +202,24 @@ def presets(name: str | None = None, /) -> None:
 
 def _show(report: "SweepReport") -> None:
     from polyhead_load.report.choice import choose_lines, choose_table
-    from polyhead_load.report.tables import remarks, terminal_table
+    from polyhead_load.report.tables import remarks, terminal_table, wide_console
     from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 
-    console, findings = _console(), report.findings
+    console, findings = wide_console(), report.findings
     console.print(terminal_table(findings))
-    console.print(choose_table(report.options, findings.varied, report.target))
-    for line in [*choose_lines(report.options, report.target), *remarks(findings)]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{report.page}, and report.json, plots/ beside it", highlight=False)
+    console.print(choose_table(report.options, findings.sweep.varied, report.target))
+    lines = [*choose_lines(report.options, report.target), *remarks(findings)]
+    lines.append(f"{report.page}, and report.json, plots/ beside it")
     if findings.sweep.blocks < FEWEST_BLOCKS:
-        line = (
+        lines.append(
             f"next: fewer than {FEWEST_BLOCKS} blocks show that measuring works, not what differs; `polyhead "
             "sweep heads` compares 1 to 24 heads, `polyhead sweep presets` lists more"
         )
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
     elif report.target is None:
-        line = (
+        lines.append(
             "next: the same command with --p99 50ms measures the largest rate that each configuration holds"
         )
+    for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -237,16 +234,6 @@ def _interrupted(path: Path) -> str:
         f"interrupted: {count} runs are kept in {path}; give the same command again to go on, or "
         f"`polyhead sweep report {shlex.quote(str(path))}` to see what they say"
     )
-
-
-def _console() -> "Console":
-    """Return a console that is wide enough for a table where there is no terminal."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
-    return console
 
 
 def _exit(number: int, _: object) -> NoReturn:

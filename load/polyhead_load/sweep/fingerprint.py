@@ -48,11 +48,15 @@ def fingerprint(command: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _processor() -> str:
+def cpu_facts(name: str) -> str:
+    """Return what the system says of the first processor, such as its `flags`; nothing where it does not."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def _processor() -> str:
+    return cpu_facts("model name") or platform.processor() or platform.machine()
 
 
 def _cores() -> str:

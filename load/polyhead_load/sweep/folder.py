@@ -119,13 +119,10 @@ class Journal:
             SweepError: It cannot be written.
         """
         line = measurement.model_dump_json(exclude_defaults=True) + "\n"
-        try:
-            with self._path.open("ab") as file:
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
+        with writing(self._path), self._path.open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
         self.measurements.append(measurement)
 
     def _read(self) -> Iterator[Measurement]:
@@ -159,11 +156,9 @@ class RunFolder:
         Raises:
             SweepError: It cannot be made, or another sweep uses it.
         """
-        try:
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
@@ -201,10 +196,8 @@ class RunFolder:
         mark = facts.get("fingerprint", {})
         session = {name: mark[name] for name in _PER_SESSION if name in mark}
         described["sessions"] = [*described.get("sessions", []), session]
-        try:
+        with writing(file):
             (self.path / "records").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(file, error) from error
         self.write(file.name, json.dumps(described, indent=2) + "\n")
 
     def require(self, facts: Mapping[str, Any]) -> None:
@@ -222,14 +215,15 @@ class RunFolder:
                     "give another --out"
                 )
 
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to sweep.json.
+    def note(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add facts to sweep.json, each to what it has there already.
 
         Raises:
             SweepError: It cannot be written.
         """
         sweep, held = self.read()
-        described = {**held, **facts, "sweep": sweep.model_dump(mode="json")}
+        merged = {name: {**held.get(name, {}), **more} for name, more in facts.items()}
+        described = {**held, **merged, "sweep": sweep.model_dump(mode="json")}
         self.write("sweep.json", json.dumps(described, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
@@ -240,12 +234,12 @@ class RunFolder:
         """
         target = self.path / name
         partial = target.with_name(f".{target.name}")
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise cannot_write(target, error) from error
+        with writing(target):
+            try:
+                partial.write_text(text, encoding="utf-8")
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
 
     def read(self) -> tuple[Sweep, dict[str, Any]]:
         """Return the sweep, and the facts beside it.
@@ -272,6 +266,15 @@ class RunFolder:
     def load_records(self, name: str) -> Records:
         """Return every request of one run."""
         return Records.read(self.path / name)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise a `SweepError` where a file of the run cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def cannot_write(path: Path, error: OSError) -> SweepError:

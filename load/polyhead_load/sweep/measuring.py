@@ -14,7 +14,7 @@ import psutil
 from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import OK, SHED, GeneratorRun, Records
 from polyhead_load.sweep.cells import CellRun
-from polyhead_load.sweep.folder import Measurement, RunFolder, cannot_write
+from polyhead_load.sweep.folder import Measurement, RunFolder, writing
 from polyhead_load.sweep.gates import generator_reasons, machine_reasons, overload_reasons
 from polyhead_load.sweep.loads import parse_load
 from polyhead_load.sweep.processes import ProcessError
@@ -100,10 +100,8 @@ def measure(
     limit = searched.value if searched.kind == "p99" else None
     behind = generator_reasons(generated, plan, sweep.gates, limit_ms=1e3 * (limit or 0))
     disturbed = machine_reasons(sweep.gates, foreign=foreign, steal=steal)
-    try:
+    with writing(folder.path / run.records):
         generated.records.write(folder.path / run.records)
-    except OSError as error:
-        raise cannot_write(folder.path / run.records, error) from error
     busy = None if before.server is None or after.server is None else after.server - before.server
     return run.measurement(
         started,

@@ -15,7 +15,7 @@ import psutil
 from polyhead_load.errors import SweepError
 from polyhead_load.load_plan import LoadPlan
 from polyhead_load.records import GeneratorRun
-from polyhead_load.sweep.folder import cannot_write
+from polyhead_load.sweep.folder import cannot_write, writing
 
 # The script `polyhead` need not be on the path, or be this environment's.
 _POLYHEAD = (
@@ -65,10 +65,8 @@ def generate(plan: LoadPlan, folder: Path, *, command: Sequence[str] = _GENERATO
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "plan.json"
-    try:
+    with writing(path):
         path.write_text(plan.to_json())
-    except OSError as error:
-        raise cannot_write(path, error) from error
     longest = plan.warm_up_seconds + plan.seconds + plan.timeout_seconds + _SPARE_SECONDS
     with _start([*command, "--plan", str(path), "--out", str(folder)]) as process:
         priority = _raise_priority(process.pid)

@@ -1,6 +1,5 @@
 """Show the progress of a sweep, on the terminal or in a log."""
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -80,7 +79,5 @@ class SweepProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()

@@ -12,8 +12,9 @@ from polyhead_load.errors import LoadError, SweepError
 from polyhead_load.load_plan import Lengths
 from polyhead_load.outputs import Outputs
 from polyhead_load.sweep.spec import FAMILY, Gates, Sweep
-from polyhead_load.sweep.tables import in_words, near
 from polyhead_load.sweep.target import ServiceTarget
+from polyhead_load.sweep.validation import in_words
+from polyhead_model.description import near
 
 _PRESETS = files("polyhead_load.sweep") / "presets"
 _OF_REPOSITORY = """

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import KW_ONLY, dataclass
 from typing import Self
 
 from polyhead_client import PolyheadError
@@ -41,38 +42,26 @@ _OVERHEAD_SECONDS = 1.5
 StartServer = Callable[[], AbstractContextManager[MeasuredServer]]
 
 
+@dataclass(eq=False)
 class SweepRunner:
-    """Measure what a run's folder does not hold yet.
+    """Measure what a run's folder does not hold yet."""
 
-    Args:
-        sweep: What to measure.
-        folder: Keeps what is measured.
-        families: Those that are served; others are not measured.
-        start: Starts the server, or connects to it.
-        own: Whether a server that has ended can be started again.
-        generate: Puts a load on.
-        progress: Is told of each run.
-    """
+    sweep: Sweep
+    folder: RunFolder
+    families: Sequence[str]
+    """Those that are served; others are not measured."""
+    _: KW_ONLY
+    start: StartServer
+    """Starts the server, or connects to it."""
+    own: bool
+    """Whether a server that has ended can be started again."""
+    generate: Generate
+    """Puts a load on."""
+    progress: SweepProgress
+    """Is told of each run."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        folder: RunFolder,
-        families: Sequence[str],
-        *,
-        start: StartServer,
-        own: bool,
-        generate: Generate,
-        progress: SweepProgress,
-    ) -> None:
-        self._sweep = sweep
-        self._folder = folder
-        self._families = families
-        self._start = start
-        self._own = own
-        self._generate = generate
-        self._progress = progress
-        self._journal = folder.journal()
+    def __post_init__(self) -> None:
+        self._journal = self.folder.journal()
         self._open = ExitStack()
         self._serving: MeasuredServer | None = None
         # Of this session only: giving the command again tries void runs again, too.
@@ -90,36 +79,36 @@ class SweepRunner:
             SweepError: It cannot go on; what was measured is kept.
         """
         missing = self.missing
-        self._progress.begin(len(missing), sum(map(self._expected_seconds, missing)))
+        self.progress.begin(len(missing), sum(map(self._expected_seconds, missing)))
         for block, of_block in self._blocks():
-            for _ in range(self._times(block) + self._sweep.retries):
+            for _ in range(self._times(block) + self.sweep.retries):
                 for cell in self._in_order(of_block, block):
                     if self._wanted(cell, block):
                         self._run_cell(cell, block)
                 if block == 0:
                     self._end_server()
             self._end_server()
-        for number in range(1, self._sweep.rounds + 1):
+        for number in range(1, self.sweep.rounds + 1):
             for cell in self._in_order(self._searches, number):
                 self._search(cell, number)
-                self._progress.expect(len(self.missing))
+                self.progress.expect(len(self.missing))
             self._end_server()
 
     @property
     def missing(self) -> list[SweepCell]:
         """List the cell of each run to come; of searches, about."""
         runs = [(cell, self._missing(cell, block)) for block, of_block in self._blocks() for cell in of_block]
-        rounds = range(1, self._sweep.rounds + 1)
+        rounds = range(1, self.sweep.rounds + 1)
         runs += [(cell, self._to_search(cell, number)) for cell in self._searches for number in rounds]
         return [cell for cell, count in runs for _ in range(count)]
 
     def _expected_seconds(self, cell: SweepCell) -> float:
         """Return about how long a run takes, with all that belongs to it."""
         kind, limit = parse_load(cell.load)
-        seconds = self._sweep.seconds
+        seconds = self.sweep.seconds
         if kind == "p99":
-            seconds = run_seconds(math.inf, limit, self._sweep.search_seconds)
-        return self._sweep.warm_up_seconds + seconds + _OVERHEAD_SECONDS
+            seconds = run_seconds(math.inf, limit, self.sweep.search_seconds)
+        return self.sweep.warm_up_seconds + seconds + _OVERHEAD_SECONDS
 
     def __enter__(self) -> Self:
         return self
@@ -129,28 +118,28 @@ class SweepRunner:
 
     def _blocks(self) -> list[tuple[int, Sequence[SweepCell]]]:
         """Return the cells of each block; block 0 has the throughputs."""
-        served = [cell for cell in cells(self._sweep) if cell.family in self._families]
+        served = [cell for cell in cells(self.sweep) if cell.family in self.families]
         throughputs = [cell for cell in served if cell.load == THROUGHPUT]
         others = [cell for cell in served if cell.load != THROUGHPUT]
-        return [(0, throughputs), *((block, others) for block in range(1, self._sweep.blocks + 1))]
+        return [(0, throughputs), *((block, others) for block in range(1, self.sweep.blocks + 1))]
 
     @property
     def _searches(self) -> list[SweepCell]:
         """Return the cells whose rate is searched."""
-        return [cell for cell in searches(self._sweep) if cell.family in self._families]
+        return [cell for cell in searches(self.sweep) if cell.family in self.families]
 
     def _times(self, block: int) -> int:
         """Return how often a block measures each cell."""
-        return self._sweep.throughput_runs if block == 0 else 1
+        return self.sweep.throughput_runs if block == 0 else 1
 
     def _in_order(self, of_block: Sequence[SweepCell], block: int) -> Iterator[SweepCell]:
         """Yield cells that are compared with each other one after the other, in random order."""
         tries = sum(self._tries.values())
-        seeds = f"{self._sweep.seed} {block} {tries}"
+        seeds = f"{self.sweep.seed} {block} {tries}"
         order = random.Random(seeds)  # noqa: S311 - an order, no secret
         together: dict[tuple[str, str], list[SweepCell]] = {}
         for cell in of_block:
-            together.setdefault((cell.load, comparison(cell.configuration, self._sweep)), []).append(cell)
+            together.setdefault((cell.load, comparison(cell.configuration, self.sweep)), []).append(cell)
         compared = list(together.values())
         order.shuffle(compared)
         for each in compared:
@@ -163,7 +152,7 @@ class SweepRunner:
         One rate that is not measured ends a round, so that void runs are tried once more than others.
         """
         void = 0
-        most = 2 + self._sweep.retries if self._throughput(cell) else 0
+        most = 2 + self.sweep.retries if self._throughput(cell) else 0
         while void < most and self._to_search(cell, number):
             measurement = self._run_cell(cell, number)
             void = void + 1 if measurement is None or measurement.void else 0
@@ -171,18 +160,18 @@ class SweepRunner:
     def _run_cell(self, cell: SweepCell, block: int) -> Measurement | None:
         run = CellRun(cell=cell, block=block, attempt=1 + len(self._of(cell, block)))
         self._tries[block, cell] += 1
-        self._progress.start_run(run)
+        self.progress.start_run(run)
         measurement = self._measure(run)
         if measurement is not None:
             self._journal.append(measurement)
-        self._progress.end_run(measurement)
+        self.progress.end_run(measurement)
         self._check_busy()
         if self._serving is None or self._serving.alive():
             self._crashes.pop(cell.family, None)
             return measurement
         address = self._serving.address
         self._stop()
-        if not self._own:
+        if not self.own:
             raise SweepError(
                 f"the server at {address} answers no more: start it, and give the same command again "
                 "to go on; what was measured is kept"
@@ -198,7 +187,7 @@ class SweepRunner:
         Raises:
             SweepError: The first runs were all void because of what else ran.
         """
-        every, limit = self._journal.measurements, self._sweep.gates.foreign_cpu
+        every, limit = self._journal.measurements, self.sweep.gates.foreign_cpu
         if sum(self._tries.values()) != _BUSY_RUNS or any(one.settled for one in every):
             return
         used = [max(one.foreign_cpu or 0.0, one.steal or 0.0) for one in every[-_BUSY_RUNS:]]
@@ -221,10 +210,10 @@ class SweepRunner:
             return run.measurement(started, void=["the throughput of the configuration is not known"])
         rate = self._rate(cell, run.block)
         plan = plan_of(
-            cell, self._sweep, address=server.address, access=server.access, rate=rate, block=run.block
+            cell, self.sweep, address=server.address, access=server.access, rate=rate, block=run.block
         )
         measurement = measure(
-            run, plan, self._sweep, server=server, folder=self._folder, generate=self._generate
+            run, plan, self.sweep, server=server, folder=self.folder, generate=self.generate
         )
         if not server.alive():
             void = ("the server ended meanwhile", *measurement.void)
@@ -252,15 +241,16 @@ class SweepRunner:
 
     def _round(self, cell: SweepCell, number: int) -> SearchRound:
         """Return a round of a search, with the runs that it has."""
-        key = (*cell.configuration.key, cell.load)
-        runs = [one for one in self._journal.measurements if one.cell == key]
-        return search_rounds(runs, number, self._throughput(cell))[-1]
+        return search_rounds(self._runs(cell), number, self._throughput(cell))[-1]
 
     # ---- What is missing ------------------------------------------------------------------------------
 
-    def _of(self, cell: SweepCell, block: int) -> list[Measurement]:
+    def _runs(self, cell: SweepCell) -> list[Measurement]:
         key = (*cell.configuration.key, cell.load)
-        return [one for one in self._journal.measurements if one.block == block and one.cell == key]
+        return [one for one in self._journal.measurements if one.cell == key]
+
+    def _of(self, cell: SweepCell, block: int) -> list[Measurement]:
+        return [one for one in self._runs(cell) if one.block == block]
 
     def _missing(self, cell: SweepCell, block: int) -> int:
         """Return how many more valid runs the cell needs."""
@@ -282,12 +272,12 @@ class SweepRunner:
         """Return whether valid runs are missing and this session may still try."""
         tries = self._tries[block, cell]
         hopeless = tries > 0 and needs_throughput(cell.load) and not self._throughput(cell)
-        most = self._times(block) + self._sweep.retries
+        most = self._times(block) + self.sweep.retries
         return self._missing(cell, block) > 0 and tries < most and not hopeless
 
     def _skip(self, what: str, why: str) -> None:
         self.skipped[what] = why
-        self._progress.skip(what, why)
+        self.progress.skip(what, why)
 
     # ---- The server -----------------------------------------------------------------------------------
 
@@ -301,7 +291,7 @@ class SweepRunner:
             return self._serving
         self._stop()
         try:
-            self._serving = self._open.enter_context(self._start())
+            self._serving = self._open.enter_context(self.start())
             self._read_properties(self._serving)
         except PolyheadError as error:
             raise SweepError(str(error)) from error
@@ -311,7 +301,7 @@ class SweepRunner:
         """Keep what the server says of its families, and skip those that it has not loaded."""
         with server.access.client(server.address) as client:
             index = {model.name: model for model in client.models()}
-            for family in self._families:
+            for family in self.families:
                 if family not in index or index[family].state != "READY":
                     why = index[family].reason if family in index else "the server does not have it"
                     self._skip(family, why)
@@ -320,7 +310,7 @@ class SweepRunner:
 
     def _end_server(self) -> None:
         """End the sweep's own server: blocks must differ as processes do, in addresses and allocations."""
-        if self._own:
+        if self.own:
             self._stop()
 
     def _stop(self) -> None:

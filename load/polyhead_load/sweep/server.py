@@ -58,6 +58,16 @@ class MeasuredServer:
         return None
 
 
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return the CPU time of a process and of all below it, those that have ended included."""
+    seconds = 0.0
+    with suppress(psutil.Error):
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                seconds += sum(each.cpu_times()[:4])  # own, and of children that were waited for
+    return seconds
+
+
 def memory_of(process: psutil.Process) -> int:
     """Return the bytes that a process holds; where Linux tells, what is mapped twice counts once."""
     memory = process.memory_full_info()
@@ -97,21 +107,14 @@ class OwnServer(MeasuredServer):
 
     def cpu_seconds(self) -> float | None:
         """Add up the server and its workers."""
-        try:
-            times = [process.cpu_times() for process in self._processes()]
-        except psutil.Error:
-            return None
-        return sum(each.user + each.system for each in times)
+        return cpu_seconds(self.process) if self.alive() else None
 
     def memory_mib(self) -> float | None:
         """Add up the server and its workers."""
         try:
-            return sum(map(memory_of, self._processes())) / 2**20
+            return sum(map(memory_of, [self.process, *self.process.children(recursive=True)])) / 2**20
         except psutil.Error:
             return None
-
-    def _processes(self) -> list[psutil.Process]:
-        return [self.process, *self.process.children(recursive=True)]
 
 
 @contextmanager
@@ -132,12 +135,7 @@ def own_server(
 
 
 @contextmanager
-def started_server(
-    models: Path,
-    flags: Sequence[str],
-    *,
-    log: Path | None = None,
-) -> Iterator[OwnServer]:
+def started_server(models: Path, flags: Sequence[str], *, log: Path | None = None) -> Iterator[OwnServer]:
     """Start `polyhead serve`, wait until it has loaded its models, and stop it at the end.
 
     Args:
@@ -153,7 +151,7 @@ def started_server(
     command = [sys.executable, "-c", _SERVE, str(os.getpid()), *serve_command(models, port, flags)]
     with running(command, log=log) as process:
         address = f"127.0.0.1:{port}"
-        _wait(process, address, log, begin)
+        wait_until_ready(process, address, log=log, begin=begin)
         yield OwnServer(process, address)
 
 
@@ -206,16 +204,32 @@ def serve_command(models: Path | str, port: int | str, flags: Sequence[str]) -> 
     return ["serve", "--models", str(models), "--port", str(port), *flags]
 
 
-def _wait(process: psutil.Popen, address: str, log: Path | None, begin: int) -> None:
+def wait_until_ready(
+    process: psutil.Popen, address: str, *, log: Path | None = None, begin: int = 0, connections: int = 1
+) -> None:
+    """Wait until a server has loaded its models.
+
+    Args:
+        process: The server.
+        address: Where it listens.
+        log: The file of its log, if there is one.
+        begin: Where in that its own part begins.
+        connections: How many in a row must find it ready. The system picks a worker for each connection; one
+            that is ready says nothing of the others.
+
+    Raises:
+        SweepError: It has ended, or is not ready in time.
+    """
     deadline = time.monotonic() + _START_SECONDS
-    with Client(address, timeout=5, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
-        while not client.ready():
-            if (code := process.poll()) is not None:
-                written = b"" if log is None else log.read_bytes()[begin:]
-                raise SweepError(
-                    f"the server did not start, it {failure(written.decode(errors='replace'), code)}"
-                )
-            if time.monotonic() > deadline:
-                where = "" if log is None else f", see {log}"
-                raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{where}")
-            time.sleep(0.05)
+    for _ in range(connections):
+        with Client(address, timeout=5, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
+            while not client.ready():
+                if (code := process.poll()) is not None:
+                    written = b"" if log is None else log.read_bytes()[begin:]
+                    raise SweepError(
+                        f"the server did not start, it {failure(written.decode(errors='replace'), code)}"
+                    )
+                if time.monotonic() > deadline:
+                    where = "" if log is None else f", see {log}"
+                    raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{where}")
+                time.sleep(0.05)

@@ -13,16 +13,14 @@ from polyhead_load.load_plan import Lengths
 from polyhead_load.outputs import DEFAULT_OUTPUTS, Outputs, parse_outputs
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 from polyhead_load.sweep.loads import parse_load
-from polyhead_load.sweep.tables import Table, near
 from polyhead_load.sweep.target import ServiceTarget
-from polyhead_model.description import check_field_names
+from polyhead_load.sweep.validation import Table
+from polyhead_model.description import check_field_names, near
 
 Dimension = Literal["family", "tokens", "batch", "outputs"]
 """A property in which configurations may differ."""
 
 DIMENSIONS: tuple[Dimension, ...] = ("family", "tokens", "batch", "outputs")
-
-Encoder: TypeAlias = Mapping[str, bool | int | float | str | list[Any] | dict[str, Any]]
 
 FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -31,11 +29,6 @@ def _check_load(text: str) -> str:
     if (kind := parse_load(text).kind) in {"throughput", "p99"}:
         raise ValueError(f"must not be {kind}: that is measured where another load, or a target, needs it")
     return text
-
-
-def length_label(tokens: int | Lengths) -> str:
-    """Return T as people read it."""
-    return str(tokens) if isinstance(tokens, int) else f"{tokens.low}–{tokens.high}, median {tokens.median:g}"
 
 
 def _outputs(value: Any) -> Any:
@@ -50,14 +43,15 @@ def _check_family(name: str) -> str:
     return name
 
 
+Encoder: TypeAlias = dict[str, bool | int | float | str | list[Any] | dict[str, Any]]
+
+
 def _check_encoder(encoder: Encoder) -> Encoder:
     check_field_names(encoder)
     return encoder
 
 
-EncoderFields = Annotated[
-    dict[str, bool | int | float | str | list[Any] | dict[str, Any]], AfterValidator(_check_encoder)
-]
+EncoderFields = Annotated[Encoder, AfterValidator(_check_encoder)]
 
 
 class Gates(Table):
@@ -151,15 +145,7 @@ class Sweep(Table):
 
     def labels(self, dimension: Dimension) -> list[str]:
         """Return a dimension's values, as people read them."""
-        match dimension:
-            case "family":
-                return list(self.families)
-            case "outputs":
-                return list(map(str, self.outputs))
-            case "tokens":
-                return [length_label(tokens) for tokens in self.tokens]
-            case "batch":
-                return [str(batch) for batch in self.batch]
+        return list(map(str, self.families if dimension == "family" else getattr(self, dimension)))
 
     @property
     def varied(self) -> list[Dimension]:
@@ -175,5 +161,5 @@ class Sweep(Table):
         """Return the baseline as labels; without one, the first value of the first dimension with several."""
         if self.baseline:
             return {dimension: str(value) for dimension, value in self.baseline.items()}
-        several = [dimension for dimension in DIMENSIONS if len(self.labels(dimension)) > 1]
-        return {dimension: self.labels(dimension)[0] for dimension in several[:1]}
+        first = self.varied[0]
+        return {first: self.labels(first)[0]} if len(self.labels(first)) > 1 else {}

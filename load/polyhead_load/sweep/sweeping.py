@@ -67,15 +67,8 @@ def _provide(
         progress.skip(name, why)
     hashes = {name: family.hashes for name, family in provided.families.items()}
     folder.require({"hashes": hashes})
-    held = folder.read()[1]
     about = {name: family.facts for name, family in provided.families.items()}
-    folder.note(
-        {
-            "skipped": dict(provided.skipped),
-            "families": {**held.get("families", {}), **about},
-            "hashes": {**held.get("hashes", {}), **hashes},
-        }
-    )
+    folder.note({"skipped": {**provided.skipped}, "families": about, "hashes": hashes})
     return provided.families
 
 
@@ -91,16 +84,10 @@ def _run(runner: SweepRunner, folder: RunFolder, progress: SweepProgress) -> Non
     try:
         runner.run()
     finally:
-        held = folder.read()[1]
         providers = {
             name: its.get(Property.EXECUTION_PROVIDER, "") for name, its in runner.properties.items()
         }
-        folder.note(
-            {
-                "skipped": {**held.get("skipped", {}), **runner.skipped},
-                "providers": {**held.get("providers", {}), **providers},
-            }
-        )
+        folder.note({"skipped": runner.skipped, "providers": providers})
 
 
 def _running(address: str, access: Access) -> AbstractContextManager[MeasuredServer]:

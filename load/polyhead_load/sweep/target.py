@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.loads import SEARCHED, read_seconds
-from polyhead_load.sweep.tables import Table, in_words
+from polyhead_load.sweep.validation import Table, in_words
 
 
 def _check_time(text: str) -> str:

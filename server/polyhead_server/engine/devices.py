@@ -28,8 +28,8 @@ from polyhead_server.engine.device import (
     EngineSession,
     check_provider,
 )
-from polyhead_server.engine.gpus import check_device, count_gpus, named_gpus
 from polyhead_server.errors import DeviceError, RepositoryError, StartError
+from polyhead_server.gpus import check_device, count_gpus, named_gpus
 
 _PROBE = parse_model(
     '<ir_version: 8, opset_import: ["": 17]> probe (float[2, 2] a) => (float[2, 2] b) { b = MatMul(a, a) }'

@@ -25,7 +25,7 @@ from polyhead_proto.system.locked_folders import abandoned_folders, locked_folde
 from polyhead_server.address import format_address, reserve_port, warn_if_exposed
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import StartError
-from polyhead_server.http.server import announce, open_port
+from polyhead_server.http.listener import announce, open_port
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.settings import Settings
 from polyhead_server.workers.worker import ASSIGNMENTS, READY, REPORT_SECONDS, Assignment

@@ -7,7 +7,7 @@ import pytest
 from tests.checkpoints import bert_tokenizer
 
 from benchmarks.encoders import TINY_ENCODERS, export_missing
-from benchmarks.engines.kinds import EngineModel
+from benchmarks.engines.backends import EngineModel
 from benchmarks.engines.plans import BatchPlan, Sequences
 from benchmarks.engines.processes import WorkerError, engine_worker
 from benchmarks.engines.worker import measure_calls, measure_lanes

@@ -109,7 +109,7 @@ def test_the_table_fits_into_80_columns(folder: RunFolder) -> None:
     findings = read_findings(folder)
     target = findings.sweep.target
     shown = io.StringIO()
-    Console(file=shown, width=80).print(choose_table(choose(findings, target), findings.varied, target))
+    Console(file=shown, width=80).print(choose_table(choose(findings, target), findings.sweep.varied, target))
 
     for name, verdict in (("tiny-tokens", "holds"), ("tiny", "close")):
         assert any(line.split()[:1] == [name] for line in shown.getvalue().splitlines())

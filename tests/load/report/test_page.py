@@ -19,10 +19,8 @@ def folder(tmp_path: Path) -> RunFolder:
     folder = new_folder(tmp_path)
     sweep = small_sweep(title="Small <encoders>", loads=["single", "50%"])
     measured(folder, sweep, slower={"tiny-tokens": 1.5})
-    _, facts = folder.read()
     folder.note(
         {
-            **facts,
             "families": {
                 "tiny": {"encoder": ENCODER, "precision": "fp32", "parameters": 1234, "tools": {}},
                 "tiny-tokens": {"encoder": {**ENCODER, "heads": 2}, "precision": "fp32", "parameters": 5},

@@ -58,7 +58,7 @@ def test_lengths_have_a_name(tmp_path: Path) -> None:
         ("lods = []\n" + BASE, r"there is no field 'lods'; did you mean 'loads'\? \(known: title, about, "),
         (BASE.replace("heads", "heds"), "families.a: there is no field 'heds' .*did you mean 'heads'"),
         ("[gates]\ndrfit = 1\n" + "[families]\na = {}\n", "'gates.drfit'; did you mean 'drift'"),
-        ("outputs = ['poled']\n" + BASE, "outputs must be of pooled, .*, was 'poled'"),
+        ("outputs = ['poled']\n" + BASE, "outputs must be of .*pooled, .*, was 'poled'"),
         ("loads = ['5']\n" + BASE, "loads.0: must be single, a share such as 50% .*, was '5'"),
         ("loads = ['100%']\n" + BASE, "loads.0: must be below 100%"),
         ("baseline = {famly = 'a'}\n" + BASE, "baseline.famly: input should be 'family', 'tokens'"),

@@ -436,6 +436,6 @@ def test_inference_needs_a_port() -> None:
 def test_inference_is_not_left_out_because_the_usual_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(models=Path("models"), http=True)
     with serving_metrics(Settings(models=Path("models"), http_port=0)) as port:
-        monkeypatch.setattr("polyhead_server.http.server.DEFAULT_PORT", port)
+        monkeypatch.setattr("polyhead_server.http.listener.DEFAULT_PORT", port)
         with pytest.raises(StartError, match="cannot serve HTTP"), serving_metrics(settings):
             pass

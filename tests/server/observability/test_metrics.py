@@ -205,7 +205,7 @@ def test_what_is_no_address_is_a_clear_error() -> None:
 
 def test_the_usual_port_need_not_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr("polyhead_server.http.server.DEFAULT_PORT", taken.getsockname()[1])
+        monkeypatch.setattr("polyhead_server.http.listener.DEFAULT_PORT", taken.getsockname()[1])
 
         assert serve_nothing(settings("auto")) is None
 

@@ -18,7 +18,7 @@ from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_export.precision import Precision
 from polyhead_model import EncoderConfig
-from polyhead_model.config import Dense
+from polyhead_model.task_heads import Dense
 from polyhead_server.engine.dataflow import outputs_after
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import choose_device, on_openvino

@@ -4,8 +4,8 @@ import pytest
 from starlette.testclient import TestClient
 from tests.view.explorer.fake import FakeClient
 
+from polyhead_view.explorer.app import create_page
 from polyhead_view.explorer.explorer import Explorer
-from polyhead_view.explorer.page import create_page
 
 
 @pytest.fixture

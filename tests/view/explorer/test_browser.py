@@ -24,8 +24,8 @@ from tests.browser import needs_browser, open_browser
 from tests.view.explorer.fake import NAMES, FakeClient
 
 from polyhead_client import AccessDenied, Encoding, Unavailable
+from polyhead_view.explorer.app import configuration, create_page
 from polyhead_view.explorer.explorer import Explorer
-from polyhead_view.explorer.page import configuration, create_page
 
 pytestmark = needs_browser
 

@@ -12,8 +12,8 @@ from tests.numerics import close
 from tests.view.explorer.fake import NAMES, FakeClient
 from tests.view.explorer.test_frames import unpack
 
+from polyhead_view.explorer.app import create_page
 from polyhead_view.explorer.explorer import Explorer, cosine
-from polyhead_view.explorer.page import create_page
 from polyhead_view.inputs import SequenceFiles
 
 ASKED = {"model": "words", "text": "the cat sat"}

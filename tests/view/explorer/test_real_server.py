@@ -11,8 +11,8 @@ from tests.servers import quick_settings, serving
 from tests.view.explorer.test_frames import unpack
 
 from polyhead_client import AsyncClient
+from polyhead_view.explorer.app import create_page
 from polyhead_view.explorer.explorer import Explorer
-from polyhead_view.explorer.page import create_page
 
 ASKED = {"model": "tiny-tokens", "text": "the cat sat on the mat"}
 T = 8

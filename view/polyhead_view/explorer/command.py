@@ -50,8 +50,8 @@ def explore(
     import uvicorn
 
     from polyhead_client import AsyncClient
+    from polyhead_view.explorer.app import LOOPBACK, configuration, create_page
     from polyhead_view.explorer.explorer import Explorer
-    from polyhead_view.explorer.page import LOOPBACK, configuration, create_page
     from polyhead_view.inputs import SequenceFiles
 
     credentials, token = connection.credentials(), connection.token()

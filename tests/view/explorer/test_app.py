@@ -19,8 +19,8 @@ from polyhead_client import (
     TooLarge,
     Unavailable,
 )
+from polyhead_view.explorer.app import MAX_QUESTION_BYTES, create_page
 from polyhead_view.explorer.explorer import Explorer
-from polyhead_view.explorer.page import MAX_QUESTION_BYTES, create_page
 from polyhead_view.explorer.saved import STATIC
 
 ASKED = {"model": "words", "text": "the cat sat"}

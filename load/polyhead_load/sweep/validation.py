@@ -1,24 +1,19 @@
 """Check the tables of a sweep's file, and say what is wrong with one."""
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from polyhead_model.description import near
+
 
 class Table(BaseModel):
     """A table that has its fields alone, and no number that is infinite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-def near(wanted: str, known: Iterable[str]) -> str:
-    """Return such as `; did you mean 'heads'?`, or nothing where nothing is similar."""
-    matches = difflib.get_close_matches(wanted, list(known), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def in_words(error: ValidationError, table: Any, inner: Mapping[str, Any] = MappingProxyType({})) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead_server.engine.gpus import check_device, count_gpus, gpus_for, named_gpus
+from polyhead_server.gpus import check_device, count_gpus, gpus_for, named_gpus
 
 
 def never() -> int | None:

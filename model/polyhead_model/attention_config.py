@@ -1,0 +1,209 @@
+"""The configuration of an encoder's attention."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from polyhead_model.field_checks import Positive, check_fields, shown
+
+CrossAttention = Literal["alone", "after_self"]
+
+MOST_LAYERS = 10_000
+"""Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
+
+FARTHEST_DISTANCE = 2**20
+"""More than any sequence is long. Each distance up to `relative_distance` takes memory."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AttentionConfig:
+    """The multi-head attention of an encoder's layers.
+
+    Raises:
+        ValueError: A field is out of range, or contradicts another.
+        TypeError: A field has the wrong type.
+    """
+
+    d_model: Positive
+    """D, the width of every token's vector."""
+    heads: Positive
+    """H, the number of attention heads; where some were pruned, the number before."""
+    layers: Positive
+    """L, the number of layers."""
+    head_width: Positive | None = None
+    """K, the width of one head; None means D / H."""
+    kept_heads: tuple[tuple[int, ...], ...] | None = None
+    """The heads that are left of the H in each layer, ascending, at least one; None = no head was pruned.
+
+    A head keeps its number. The projections of a layer are as wide as its heads that are left.
+    """
+    bias: bool = True
+    """Whether attention and feed-forward projections have biases."""
+    fused: bool = False
+    """Whether one W_qkv replaces W_q, W_k and W_v: the same numbers from one matrix product."""
+    causal: bool = False
+    """Whether token t sees only tokens 0 … t."""
+    local_window: Positive | None = None
+    """In local layers, a token sees only those at most local_window // 2 away; None = there are none."""
+    global_every: Positive | None = None
+    """n: layers 0, n, 2n, … see all tokens, the others are local; None = with a window, all are local."""
+    rotary_base: float | None = None
+    """Queries and keys are rotated by the angles position · base^(−2i/K) (RoPE); None = they are not."""
+    local_rotary_base: float | None = None
+    """The base in local layers; None means `rotary_base`."""
+    rotary_frequencies: tuple[float, ...] | None = None
+    """The K/2 angles of one position where they are not exactly base^(−2i/K): early ones of ESM-2 were
+    rounded."""
+    relative_buckets: Positive | None = None
+    """Number of buckets of relative positions, each with a learned bias of every head's scores.
+
+    The table is shared by all layers (T5, MPNet); None = there is none.
+    """
+    relative_distance: Positive | None = None
+    """The distance from which on all keys are in the same bucket."""
+    cross_attention: CrossAttention | None = None
+    """Whether layers attend to a second sequence, `memory` [B, S, D].
+
+    "alone" does so instead of attending to the own sequence; "after_self" does both in turn, as a
+    transformer's decoder block.
+    """
+    mask_input: bool = False
+    """Whether the exported graphs take a `mask` BOOL [B, T, T], and for cross-attention a `memory_mask`
+    BOOL [B, T, S]; alone, that is the only one."""
+    head_mask_input: bool = False
+    """Whether the exported graphs take a `head_mask` FP32 [B, L, H], a factor on what each head gives."""
+    dropout: float = 0.0
+    """Probability of dropping an attention weight, in training only."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers must be at most {MOST_LAYERS:,}, was {self.layers:,}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
+        if self.head_width is None and self.d_model % self.heads:
+            raise ValueError(
+                f"d_model ({self.d_model}) must be a multiple of heads ({self.heads}); "
+                "give head_width for heads of another width"
+            )
+        if self.kept_heads is not None:
+            self._check_kept_heads(self.kept_heads)
+        self._check_local_layers()
+        self._check_rotations()
+        self._check_relative_positions()
+        if self.cross_attention is not None:
+            self._check_cross_attention()
+
+    def __repr__(self) -> str:
+        """Show the fields that are not as by default; they make an equal one, but for a contact head."""
+        given = self.given(*(field.name for field in fields(self)))
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
+
+    def given(self, *names: str) -> Iterator[tuple[str, Any]]:
+        """Yield those of the named fields that are not as by default, with their values."""
+        for field in fields(self):
+            if field.name in names and (value := getattr(self, field.name)) != field.default:
+                yield field.name, value
+
+    def is_local(self, layer: int) -> bool:
+        """Return whether a layer's tokens see only those within `local_window`."""
+        return self.local_window is not None and (self.global_every is None or layer % self.global_every > 0)
+
+    @property
+    def head_size(self) -> int:
+        """K: `head_width`, or D / H when that is None."""
+        return self.head_width or self.d_model // self.heads
+
+    def heads_of(self, layer: int) -> Sequence[int]:
+        """Return the numbers of the heads of a layer: all H, or those that pruning left."""
+        return range(self.heads) if self.kept_heads is None else self.kept_heads[layer]
+
+    def _check_kept_heads(self, kept: tuple[tuple[int, ...], ...]) -> None:
+        if len(kept) != self.layers:
+            raise ValueError(
+                f"kept_heads must have the heads of each of {self.layers} layers, has {len(kept)}"
+            )
+        for layer, numbers in enumerate(kept):
+            is_ascending = list(numbers) == sorted(set(numbers))
+            if not numbers or not is_ascending or numbers[0] < 0 or numbers[-1] >= self.heads:
+                raise ValueError(
+                    f"kept_heads[{layer}] must be at least one head from 0 to {self.heads - 1}, ascending, "
+                    f"was {shown(list(numbers))}"
+                )
+        if all(len(numbers) == self.heads for numbers in kept):
+            raise ValueError("kept_heads must lack a head; an encoder of which no head was pruned has None")
+
+    def _check_local_layers(self) -> None:
+        if self.local_window is None:
+            for name, value in self.given("global_every", "local_rotary_base"):
+                raise ValueError(
+                    f"{name} needs local_window: without it no layer is local ({name} was {shown(value)})"
+                )
+        if self.global_every == 1:
+            raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
+
+    def _check_rotations(self) -> None:
+        if self.rotary_base is None:
+            for name, value in self.given("local_rotary_base", "rotary_frequencies"):
+                raise ValueError(f"{name} needs rotary_base ({name} was {shown(value)})")
+            return
+        for name, base in self.given("rotary_base", "local_rotary_base"):
+            if not base > 1.0:
+                raise ValueError(f"{name} must be above 1, was {base}")
+        if self.head_size % 2:
+            raise ValueError(
+                f"rotary_base needs an even head width, as columns are rotated in pairs, was {self.head_size}"
+            )
+        if (frequencies := self.rotary_frequencies) is not None and (
+            len(frequencies) != self.head_size // 2 or self.local_rotary_base is not None
+        ):
+            raise ValueError(
+                f"rotary_frequencies must be half the head width, {self.head_size // 2}, without "
+                f"local_rotary_base, were {len(frequencies)}"
+            )
+
+    def _check_relative_positions(self) -> None:
+        buckets, distance = self.relative_buckets, self.relative_distance
+        if (buckets is None) != (distance is None):
+            raise ValueError(
+                "relative_buckets and relative_distance must be given together, "
+                f"were {buckets} and {distance}"
+            )
+        if buckets is None or distance is None:
+            return
+        if buckets % 2 or buckets < 4:
+            raise ValueError(
+                f"relative_buckets must be even and at least 4: half of them are for keys after the "
+                f"query, was {buckets}"
+            )
+        if distance <= buckets // 4:
+            raise ValueError(
+                f"relative_distance must be above relative_buckets // 4 ({buckets // 4}), as that many "
+                f"distances have a bucket of their own, was {distance}"
+            )
+        if distance > FARTHEST_DISTANCE:
+            raise ValueError(f"relative_distance must be at most {FARTHEST_DISTANCE:,}, was {distance:,}")
+
+    def _check_cross_attention(self) -> None:
+        for name, value in self.given("rotary_base", "local_window", "relative_buckets"):
+            raise ValueError(
+                f"{name} must be None where there is cross_attention: the tokens of two sequences "
+                f"have no distance, was {value!r}"
+            )
+        if self.cross_attention == "alone":
+            for name, why in (
+                ("causal", "the tokens of two sequences have no common order"),
+                ("fused", "queries are projected from another sequence than keys and values"),
+            ):
+                if getattr(self, name):
+                    raise ValueError(f"{name} must be false where cross_attention is 'alone': {why}")
+            return
+        if self.head_mask_input:
+            raise ValueError(
+                "head_mask_input must be false where cross_attention is 'after_self': a layer has two "
+                "attentions, and a head mask [B, L, H] does not say which it silences"
+            )
+        if self.kept_heads is not None:
+            raise ValueError(
+                "kept_heads must be None where cross_attention is 'after_self': a layer has two attentions"
+            )
