@@ -1,7 +1,7 @@
 """`make calls`: how many of polyhead's functions one warm request enters, in the server and in its client.
 
-A count is the same on every machine. Many different functions cost more than few that repeat: after a run of
-the model, the processor's caches hold weights.
+A count is nearly the same on every machine: only a list runs in as many pieces as pay there. Many different
+functions cost more than few that repeat: after a run of the model, the processor's caches hold weights.
 """
 
 import http.client
@@ -119,7 +119,7 @@ def main() -> int:
         "Functions that a request enters",
         markdown_table(rows),
         conditions=list(judge(rows)),
-        intro=["Calls of polyhead's own Python functions in a warm request; a resumed coroutine is a call."],
+        intro=["Calls of our Python functions; a resumed coroutine is one. A list may run in pieces."],
         facts={
             "counts": rows,
             "entered": {
