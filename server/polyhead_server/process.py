@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
@@ -18,9 +18,6 @@ from polyhead_server.observability.logs import LOGGER, flush
 from polyhead_server.repository.copies import remove_abandoned_copies, remove_private_copies
 from polyhead_server.settings import Settings
 
-if TYPE_CHECKING:
-    from polyhead_server.workers.worker import Supervised
-
 LOST = 75
 """The exit code if the device failed for good: start the process again (`EX_TEMPFAIL` of sysexits.h)."""
 
@@ -28,7 +25,24 @@ _LONGEST_END_SECONDS = 10.0
 """How long a server without a device may take to end: a run may hang on the device."""
 
 
-async def serve(settings: Settings, worker: "Supervised | None" = None) -> int:
+class Worker(Protocol):
+    """What ties this process to a supervisor, and to the other workers on its port."""
+
+    number: int
+    """Its own, from 0."""
+    restarts: int
+    """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
+    lifeline: int
+    """A file that becomes readable when the supervisor ends."""
+
+    def ready(self) -> None:
+        """Report from now on that every model is loaded or has failed."""
+
+    async def keep_reporting(self) -> None:
+        """Report regularly until cancelled: whoever misses reports knows that the event loop stands still."""
+
+
+async def serve(settings: Settings, worker: Worker | None = None) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Another SIGINT ends the drain at once; SIGTERM does not.
 
     Args:
@@ -59,13 +73,13 @@ async def serve(settings: Settings, worker: "Supervised | None" = None) -> int:
         stopped.set()
 
     async with AsyncExitStack() as stack:
-        replaces = worker is not None and worker.assignment.restarts > 0
+        replaces = worker is not None and worker.restarts > 0
         server = GrpcServer(settings, reuse_port=worker is not None, listen_when_loaded=replaces)
         if worker is None:
             metrics.start()
             warn_if_exposed(settings)
         else:
-            metrics.start(worker.assignment.worker, worker.assignment.restarts)
+            metrics.start(worker.number, worker.restarts)
             loop.add_reader(worker.lifeline, supervisor_ended, worker.lifeline)
             stack.callback(loop.remove_reader, worker.lifeline)
             # Not before: it may take long to choose a device, which happens on the event loop.
@@ -105,7 +119,7 @@ def prepare(device: str) -> None:
     remove_abandoned_copies()
 
 
-def run(settings: Settings, worker: "Supervised | None" = None) -> NoReturn:
+def run(settings: Settings, worker: Worker | None = None) -> NoReturn:
     """Serve as a process of its own, and exit with the code of `serve`.
 
     Raises:

@@ -42,7 +42,7 @@ ASSIGNMENTS = TypeAdapter(Assignment)
 
 
 class Supervised:
-    """What ties this worker to its supervisor, which it tells that it goes on, and whether it has loaded.
+    """Tell the supervisor that this worker goes on, and whether it has loaded: see `process.Worker`.
 
     Nothing here blocks: a report is lost if the supervisor does not read, or has ended. The next says all.
 
@@ -52,10 +52,9 @@ class Supervised:
     """
 
     lifeline = _STDIN
-    """A file that becomes readable when the supervisor ends."""
 
     def __init__(self, file: int, assignment: Assignment) -> None:
-        self.assignment = assignment
+        self.number, self.restarts = assignment.worker, assignment.restarts
         self._file = file
         self._line = LOADING
         os.set_blocking(file, False)
