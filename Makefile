@@ -171,7 +171,8 @@ $(HTTP_CLIENTS_VENV)/ready: $(VENV)/python
 	$(PYTHON) -m venv --without-pip $(HTTP_CLIENTS_VENV)
 	$(UV) $(HTTP_CLIENTS_VENV) openai langchain-cohere langchain-huggingface langchain-openai \
 		llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-cohere-rerank \
-		llama-index-postprocessor-tei-rerank openapi-python-client
+		llama-index-postprocessor-tei-rerank openapi-python-client \
+		cohere-haystack jina-haystack langchain-nvidia-ai-endpoints llama-index-postprocessor-jinaai-rerank voyageai
 	touch $@
 
 # Documents and what people think of their similarity, which a package ships as data of its tests.

@@ -178,8 +178,8 @@ def test_a_family_without_a_contact_head_says_so(client: Client, tmp_path: Path)
     ("fields", "named"),
     [
         ({"weights": (0.5,) * 3}, "a weight for each of 1 layers' 2 heads, had 3"),
-        ({"end_id": 20}, "end_id among the token ids"),
-        ({"weights": (0.5, float("nan"))}, "weights must be finite"),
+        ({"end_id": 20}, r"contacts: end_id must be between 0 and vocabulary - 1 \(19\), was 20"),
+        ({"weights": (0.5, float("nan"))}, r"weights\[1\] must be finite in fp32, was nan"),
     ],
 )
 def test_a_contact_head_fits_its_encoder(fields: dict[str, Any], named: str) -> None:

@@ -140,7 +140,8 @@ def this_machine() -> Machine:
     limit = min((each.limit for each in THIS_PROCESS.memory_limits()), default=None)
     openvino = None
     with suppress(DeviceError):
-        openvino = openvino_session.version() if devices.on_openvino("") else None
+        devices.on_openvino("")
+        openvino = openvino_session.version()
     return Machine(
         versions={
             "polyhead": metadata.version("polyhead"),
@@ -218,14 +219,13 @@ def inspect(models: Path, name: str | None, device: Device) -> Iterator[GraphFac
         StartError: There is no such repository.
         RepositoryError: It has no such model.
     """
-    found = scan(models)
-    families = {version.family for version in found}
+    every = scan(models)
     family = None if name is None else name.partition(".")[0]
-    if family not in {None, *families}:
-        raise RepositoryError(f"{models} has no model {name!r}: it has {', '.join(sorted(families))}")
+    found = [version for version in every if family in {None, version.family}]
+    if not found:
+        families = sorted({version.family for version in every})
+        raise RepositoryError(f"{models} has no model {name!r}: it has {', '.join(families)}")
     for version in found:
-        if family not in {None, version.family}:
-            continue
         if isinstance(version, Broken):
             yield {"model": version.family, "version": version.version, "problem": version.reason}
             continue

@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 from polyhead_server.address import warn_if_exposed
 from polyhead_server.engine.allocator import give_memory_back, keep_trim
@@ -26,9 +25,8 @@ _LONGEST_END_SECONDS = 10.0
 """How long a server without a device may take to end: a run may hang on the device."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerContext:
-    """What ties a worker to its supervisor and to the other workers on its port."""
+class Worker(Protocol):
+    """What ties this process to a supervisor, and to the other workers on its port."""
 
     number: int
     """Its own, from 0."""
@@ -36,18 +34,20 @@ class WorkerContext:
     """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
     lifeline: int
     """A file that becomes readable when the supervisor ends."""
-    on_ready: Callable[[], None]
-    """Called when every model is loaded or has failed."""
-    keep_reporting: Callable[[], Coroutine[Any, Any, None]]
-    """Runs on the event loop until cancelled: whoever misses its reports knows that the loop stands still."""
+
+    def ready(self) -> None:
+        """Report from now on that every model is loaded or has failed."""
+
+    async def keep_reporting(self) -> None:
+        """Report regularly until cancelled: whoever misses reports knows that the event loop stands still."""
 
 
-async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
+async def serve(settings: Settings, worker: Worker | None = None) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Another SIGINT ends the drain at once; SIGTERM does not.
 
     Args:
         settings: How the server runs.
-        worker: Its context if it is one of several workers.
+        worker: What ties it to its supervisor if it is one of several workers.
 
     Returns:
         The exit code: 0 if every accepted request was finished, `LOST` if the device failed, else 1. It is
@@ -105,7 +105,7 @@ async def serve(settings: Settings, worker: WorkerContext | None = None) -> int:
             if replaces:
                 http.start()
             if worker is not None:
-                worker.on_ready()
+                worker.ready()
 
         await _run_until(server, (stopped, http.failed, server.runtime.lifecycle.lost), on_ready)
         return await _end(server, http, settings.drain_seconds) or int(http.failed.is_set())
@@ -119,7 +119,7 @@ def prepare(device: str) -> None:
     remove_abandoned_copies()
 
 
-def run(settings: Settings, worker: WorkerContext | None = None) -> NoReturn:
+def run(settings: Settings, worker: Worker | None = None) -> NoReturn:
     """Serve as a process of its own, and exit with the code of `serve`.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -124,7 +124,7 @@ class Runtime:
             raise StartError("the runtime was closed before its models were loaded")
         self._loading.result()
 
-    async def _load(self, found: Scan) -> None:
+    async def _load(self, found: Mapping[str, Scan]) -> None:
         """Load the models found, and then follow the repository if it is to be polled."""
         await self._reconciler.reconcile(found)
         is_empty = not self.registry.models() and not self.lifecycle.draining.is_set()

@@ -1,7 +1,8 @@
-"""Clients of LangChain, LlamaIndex, Cohere and Hugging Face, unmodified, in an environment of their own."""
+"""Clients of other APIs than ours, unmodified, in an environment of their own."""
 
 import json
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,21 @@ SHORT = ["a dog sat on the mat", "i saw that", "the big cat"]
 TEXTS = [*SHORT, "the cat sat on the mat " * 5]
 
 
+def got_by(script: str, web: OverHttp) -> Any:
+    """What a script gets for the query and the texts."""
+    # huggingface_hub refuses every call, also to this machine, while it is offline; haystack reports its use.
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")}
+    answer = call(
+        CLIENTS_PYTHON,
+        script,
+        f"http://127.0.0.1:{web.port}",
+        TOKEN,
+        given=json.dumps([QUERY, *TEXTS]),
+        env=env | {"HAYSTACK_TELEMETRY_ENABLED": "False"},
+    )
+    return json.loads(answer)
+
+
 @needs_clients
 def test_their_rerankers_and_embedders_get_what_grpc_gives(web: OverHttp) -> None:
     with Client(web.running.address, token=TOKEN) as client:
@@ -24,19 +40,9 @@ def test_their_rerankers_and_embedders_get_what_grpc_gives(web: OverHttp) -> Non
         prompted = client.encode(SHORT, model="tiny-tokens", prompt_name="query").pooled
         ((label,),) = client.classify([QUERY], model="reranker")
         ranked = client.rerank(QUERY, TEXTS, model="reranker", truncate=True)
-    # huggingface_hub refuses every call, also to this machine, while it is offline.
-    env = {name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")}
 
-    answer = call(
-        CLIENTS_PYTHON,
-        "retrieval_calls.py",
-        f"http://127.0.0.1:{web.port}",
-        TOKEN,
-        given=json.dumps([QUERY, *TEXTS]),
-        env=env,
-    )
+    got = got_by("retrieval_calls.py", web)
 
-    got = json.loads(answer)
     assert vectors is not None
     assert got["embeds"].keys() == {"hub", "openai", "llama index"}
     for ways in got["embeds"].values():
@@ -56,3 +62,33 @@ def test_their_rerankers_and_embedders_get_what_grpc_gives(web: OverHttp) -> Non
         np.testing.assert_allclose(
             [score for _, score in found], [score for _, score in expected[:2]], atol=1e-6
         )
+
+
+@needs_clients
+def test_clients_of_vendors_get_what_grpc_gives(web: OverHttp) -> None:
+    """Their scores are probabilities, but for NIM's."""
+    with Client(web.running.address, token=TOKEN) as client:
+        plain = client.encode([QUERY, *SHORT], model="tiny-tokens").pooled
+        query = client.encode([QUERY], model="tiny-tokens", prompt_name="query").pooled
+        passages = client.encode(TEXTS, model="tiny-tokens", prompt_name="passage", truncate=True).pooled
+        ranked = {
+            raw_scores: client.rerank(QUERY, TEXTS, model="reranker", truncate=True, raw_scores=raw_scores)[
+                :2
+            ]
+            for raw_scores in (False, True)
+        }
+    assert plain is not None
+    assert query is not None
+    assert passages is not None
+
+    got = got_by("vendor_calls.py", web)
+
+    assert (len(got["vectors"]), len(got["prompted"]), len(got["ranks"]), len(got["logits"])) == (3, 3, 6, 2)
+    for vectors in got["vectors"].values():
+        close(np.array(vectors, np.float32), plain)
+    for vectors in got["prompted"].values():
+        close(np.array(vectors, np.float32), np.concatenate([query, passages]))
+    for best, found_by in ((ranked[False], got["ranks"]), (ranked[True], got["logits"])):
+        for name, found in found_by.items():
+            assert [text for text, _ in found] == [one.text for one in best], name
+            np.testing.assert_allclose([score for _, score in found], [one.score for one in best], atol=1e-6)

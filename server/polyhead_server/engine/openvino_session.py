@@ -40,7 +40,15 @@ class OpenVinoSession:
 
     def __init__(self, path: Path, *, precision: str, threads: int, lanes: int) -> None:
         core = _core()
-        self._settings = _settings(precision, threads, lanes)
+        self._settings = {
+            "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # it would choose 8 bits by itself
+            "NUM_STREAMS": lanes,
+            "INFERENCE_NUM_THREADS": lanes * threads,
+            "ENABLE_HYPER_THREADING": True,  # else it may take fewer threads
+            "ENABLE_CPU_PINNING": False,  # every process would take the same cores
+            "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
+        }
         self.idle: list[Any] = []
         """Requests that no run uses. Each holds the tensors of its last run."""
         self._running = 0
@@ -141,13 +149,10 @@ def load() -> Any:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     try:
         import openvino
-    except ModuleNotFoundError as error:
-        raise DeviceError(
-            "--device openvino does not work here: OpenVINO is not installed: "
-            "pip install 'polyhead[openvino]'"
-        ) from error
     except ImportError as error:
-        raise DeviceError(f"--device openvino does not work here: {error}") from error
+        is_missing = isinstance(error, ModuleNotFoundError)
+        why = "OpenVINO is not installed: pip install 'polyhead[openvino]'" if is_missing else error
+        raise DeviceError(f"--device openvino does not work here: {why}") from error
     return openvino
 
 
@@ -171,18 +176,6 @@ def version() -> str:
 @cache
 def _core() -> Any:
     return load().Core()
-
-
-def _settings(precision: str, threads: int, lanes: int) -> Mapping[str, Any]:
-    return {
-        "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # it would choose 8 bits by itself
-        "NUM_STREAMS": lanes,
-        "INFERENCE_NUM_THREADS": lanes * threads,
-        "ENABLE_HYPER_THREADING": True,  # else it may take fewer threads
-        "ENABLE_CPU_PINNING": False,  # every process would take the same cores
-        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
-    }
 
 
 def _refusal(file: str, error: Exception) -> RepositoryError:

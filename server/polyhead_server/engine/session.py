@@ -1,12 +1,10 @@
 """Open and run sessions of onnxruntime, which compute on their device and not on the CPU in its place.
 
-Onnxruntime computes shapes on the CPU, on purpose. Which nodes do that follows from the data flow, not from
-their operators: a Mul of two sizes is nothing, a Mul of activations moves them off the GPU and back.
+Onnxruntime computes shapes on the CPU, on purpose. `dataflow` tells which nodes do that.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from polyhead_server.engine.dataflow import Node, shape_nodes
 from polyhead_server.engine.device import CPU, Device, check_provider
 from polyhead_server.engine.failures import is_out_of_memory
 from polyhead_server.errors import DeviceError, RepositoryError
@@ -60,14 +59,6 @@ def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSe
         RepositoryError: The graph does not load.
         DeviceError: It does not run on the device, or only in part.
     """
-    session = _open(path, device, threads)
-    check_provider(session.get_providers(), device)
-    if device.checks_placement:
-        check_placement(path, session, device)
-    return session
-
-
-def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -89,20 +80,17 @@ def _open(path: Path, device: Device, threads: int) -> ort.InferenceSession:
             raise RepositoryError(f"{path.name} needs more memory than there is") from error
         raise RepositoryError(f"{path.name} cannot be loaded by onnxruntime {ort.__version__}") from error
     session.disable_fallback()
+    check_provider(session.get_providers(), device)
+    if device.checks_placement:
+        check_placement(path, session, device)
     return session
 
 
 # ---- Where its nodes are -----------------------------------------------------------------------
 
-_SMALL = 1024
-"""The most numbers of a constant that shapes are computed with; larger ones are weights or tables."""
-
 _ADDED = frozenset({"Gather"})
 """What onnxruntime itself adds to shapes: a Gather, where it moves a Transpose behind a Shape. CUDA has a
 kernel for every Gather, so that one on the CPU is there because what it reads is."""
-
-Node = tuple[str, str]
-"""Its name and its operator."""
 
 
 def placed(session: ort.InferenceSession) -> Mapping[str, list[Node]]:
@@ -113,15 +101,14 @@ def placed(session: ort.InferenceSession) -> Mapping[str, list[Node]]:
     return nodes
 
 
-def slow_on_cpu(path: Path, session: ort.InferenceSession, device: Device) -> Mapping[str, int]:
+def slow_on_cpu(path: Path, session: ort.InferenceSession) -> Mapping[str, int]:
     """Count, by operator, the nodes that are left to the CPU although they do more than compute shapes.
 
     Args:
         path: The graph's file.
         session: A session of it, which records where its nodes are.
-        device: Where it is meant to run.
     """
-    if not device.checks_placement or not (left := placed(session).get(CPU)):
+    if not (left := placed(session).get(CPU)):
         return {}
     model = onnx.load(path, load_external_data=False)
     shapes, names = shape_nodes(model), {node.name for node in model.graph.node}
@@ -133,42 +120,13 @@ def slow_on_cpu(path: Path, session: ort.InferenceSession, device: Device) -> Ma
     return dict(sorted(Counter(work).items()))
 
 
-def shape_nodes(model: onnx.ModelProto) -> set[Node]:
-    """Return the nodes that compute shapes: from shapes, sizes and small constants alone, by any operator.
-
-    Names persist from the file to the record, which is made before nodes are fused for a provider. A node
-    that the file does not have, that has no name of its own or holds a graph of its own is none of them.
-    """
-    graph = model.graph
-    known = {""} | {each.name for each in graph.initializer if prod(each.dims) <= _SMALL}
-    known -= {each.name for each in graph.input}  # a caller may replace these initialisers
-    shapes: list[Node] = []
-    others = {""}
-    for node in graph.node:  # sorted: what a node reads comes before it
-        if _is_shape(node, known):
-            known.update(node.output)
-            shapes.append((node.name, node.op_type))
-        else:
-            others.add(node.name)
-    return {node for node in shapes if node[0] not in others}
-
-
-def _is_shape(node: onnx.NodeProto, known: set[str]) -> bool:
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        return False
-    if node.op_type in {"Shape", "Size"}:
-        return True
-    constants = (attribute.t for attribute in node.attribute if attribute.HasField("t"))
-    return all(prod(constant.dims) <= _SMALL for constant in constants) and known >= {*node.input}
-
-
 def check_placement(path: Path, session: ort.InferenceSession, device: Device) -> None:
     """Check that the provider took the whole graph: it leaves to the CPU what it has no kernel for.
 
     Raises:
         DeviceError: It did not.
     """
-    slow = ", ".join(f"{count} {operator}" for operator, count in slow_on_cpu(path, session, device).items())
+    slow = ", ".join(f"{count} {operator}" for operator, count in slow_on_cpu(path, session).items())
     if slow:
         raise DeviceError(
             f"{path.name} must run on {device.provider} as a whole, onnxruntime left {slow} to the CPU: "

@@ -5,7 +5,8 @@ secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +53,23 @@ def read_tokens(flag: str, path: Path | None) -> tuple[bytes, ...]:
     return tokens
 
 
+@dataclass(frozen=True)
 class Guard:
-    """Reject calls without the right token.
+    """Reject calls without the right token."""
 
-    Args:
-        tokens: Open everything but management. If there are none, no token is needed for that.
-        management: Open everything. If there are none, no token is needed for management.
-    """
-
-    def __init__(self, tokens: Iterable[bytes] = (), management: Iterable[bytes] = ()) -> None:
-        self._tokens = tuple(tokens)
-        self._management = tuple(management)
+    tokens: Sequence[bytes] = ()
+    """Open everything but management. If there are none, no token is needed for that."""
+    management: Sequence[bytes] = ()
+    """Open everything. If there are none, no token is needed for management."""
 
     @property
     def is_open(self) -> bool:
         """Whether nothing needs a token."""
-        return not (self._tokens or self._management)
+        return not (self.tokens or self.management)
 
     def closes(self, method: str) -> bool:
         """Return whether a call of a method, by its full name, needs a token."""
-        return bool(self._management if method in MANAGEMENT else self._tokens) and method not in OPEN
+        return bool(self.management if method in MANAGEMENT else self.tokens) and method not in OPEN
 
     def rejection(self, method: str, metadata: Any) -> RequestError | None:
         """Return why a call is rejected, or None if it is not.
@@ -83,13 +81,12 @@ class Guard:
         if not self.closes(method):
             return None
         manages = method in MANAGEMENT
-        given = _bearer(metadata)
-        if given is None:
+        if (given := _bearer(metadata)) is None:
             return UnauthenticatedError(
                 "the call must carry `authorization: Bearer TOKEN` (metadata of gRPC, header of HTTP), "
                 "it carries none"
             )
-        if _is_one_of(given, self._management) or (not manages and _is_one_of(given, self._tokens)):
+        if _is_one_of(given, self.management) or (not manages and _is_one_of(given, self.tokens)):
             return None
         which = "one that the server has for management" if manages else "one that the server has"
         return ForbiddenError(f"the token does not open this procedure: it must be {which}")

@@ -30,6 +30,9 @@ _OVER_SECONDS = 0.05
 def unary(answer: Callable[[bytes], Awaitable[bytes]]) -> MethodHandler:
     """Return the handler of a method with one request and one reply.
 
+    For grpcio the request is a stream, which is the same on the wire: it would leave a call without a request
+    unanswered, and answer one that does not fit into memory in its own words.
+
     Args:
         answer: Returns the reply. Its errors end the call with their status.
     """
@@ -40,15 +43,6 @@ def unary(answer: Callable[[bytes], Awaitable[bytes]]) -> MethodHandler:
         except Exception as error:
             return await fail(call, error)
 
-    return one_reply(handle)
-
-
-def one_reply(handle: Callable[[Any, Call], Awaitable[bytes]]) -> MethodHandler:
-    """Return the handler of a method with one request, which it reads itself, and one reply.
-
-    For grpcio the request is a stream, which is the same on the wire: it would leave a call without a request
-    unanswered, and answer one that does not fit into memory in its own words.
-    """
     return grpc.stream_unary_rpc_method_handler(handle)
 
 

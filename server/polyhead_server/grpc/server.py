@@ -13,7 +13,7 @@ from polyhead_server.address import bind, format_address
 from polyhead_server.errors import StartError
 from polyhead_server.grpc.access import TokenInterceptor, guard_of
 from polyhead_server.grpc.call import HEALTH
-from polyhead_server.grpc.service import InferenceService, NotOffered
+from polyhead_server.grpc.service import NotOffered, inference_handlers
 from polyhead_server.grpc.standard import health_handlers, reflection_handlers
 from polyhead_server.grpc.tls import server_credentials
 from polyhead_server.observability.access_log import RequestLog
@@ -85,7 +85,7 @@ class GrpcServer:
         self._tracer = open_tracer()
         self.request_log = RequestLog(None if self._tracer is None else self._tracer.write)
         guard = guard_of(settings)
-        inference = InferenceService(runtime, self.request_log).handlers()
+        inference = inference_handlers(runtime, self.request_log)
         services = {
             SERVICE: inference,
             HEALTH: health_handlers(runtime),

@@ -40,21 +40,20 @@ def health_handlers(runtime: Runtime) -> dict[str, MethodHandler]:
         return health_pb2.HealthCheckResponse(status=_STATUS[serving])
 
     async def check(payload: bytes) -> bytes:
-        service = _service(payload)
-        serving = runtime.serving(_name(service))
-        if serving is None:
-            raise UnknownModelError(f"no service {quoted(service)} is known here")
+        name = _name(payload)
+        if (serving := runtime.serving(name)) is None:
+            raise UnknownModelError(f"no service {quoted(name)} is known here")
         return bytes(response(serving).SerializeToString())
 
     async def list_all(payload: bytes) -> bytes:
         parse_small(health_pb2.HealthListRequest, payload)
-        services = ["", SERVICE, *runtime.registry.names()]
-        statuses = {service: response(runtime.serving(_name(service))) for service in services}
+        statuses = {name: response(runtime.serving(name)) for name in ("", *runtime.registry.names())}
+        statuses[SERVICE] = statuses[""]
         return bytes(health_pb2.HealthListResponse(statuses=statuses).SerializeToString())
 
     async def watch(_requests: object, call: Call) -> None:
         try:
-            async with aclosing(runtime.watch(_name(_service(await read(call))))) as statuses:
+            async with aclosing(runtime.watch(_name(await read(call)))) as statuses:
                 async for serving in statuses:
                     await write(call, response(serving).SerializeToString())
         except Exception as error:
@@ -69,13 +68,9 @@ def health_handlers(runtime: Runtime) -> dict[str, MethodHandler]:
     return {name: handlers[name] for name in health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name}
 
 
-def _service(payload: bytes) -> str:
-    """Return the service that a request asks for."""
-    return str(parse_small(health_pb2.HealthCheckRequest, payload).service)
-
-
-def _name(service: str) -> str:
-    """Return the runtime's name for a service."""
+def _name(payload: bytes) -> str:
+    """Return the runtime's name for the service that a request asks for."""
+    service = str(parse_small(health_pb2.HealthCheckRequest, payload).service)
     return "" if service == SERVICE else service
 
 

@@ -23,15 +23,7 @@ _GRACE_SECONDS = 1.0
 
 
 class StreamEndedError(Exception):
-    """The stream must end with a status.
-
-    Args:
-        status: Which.
-    """
-
-    def __init__(self, status: ErrorReply) -> None:
-        super().__init__(status.message)
-        self.status = status
+    """The stream must end with the status that it has as its argument."""
 
 
 class InferStream:
@@ -81,7 +73,7 @@ class InferStream:
                 raise DrainingError
         except* Exception as group:
             (error, *_) = group.exceptions
-            status = error.status if isinstance(error, StreamEndedError) else self._status(error)
+            status = error.args[0] if isinstance(error, StreamEndedError) else self._status(error)
         return status
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:

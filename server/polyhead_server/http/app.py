@@ -15,7 +15,7 @@ from fastapi.security import HTTPBearer
 from polyhead_proto import RPCS
 from polyhead_proto.names import REQUEST_ID
 from polyhead_server.errors import shorten
-from polyhead_server.http import cohere, models, oip, openai, tei, tokens
+from polyhead_server.http import cohere, models, nim, oip, openai, tei, tokens
 from polyhead_server.http.caller import Service
 from polyhead_server.http.errors import OPEN_INFERENCE, OPENAI, plain_reply
 from polyhead_server.http.fields import Described
@@ -116,6 +116,7 @@ def create_application(service: Service) -> Application:
             tei.tei_router,
             tokens.tokens_router,
             cohere.cohere_router,
+            nim.nim_router,
             models.models_router,
             models.info_router,
             oip.server_router,

@@ -4,7 +4,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -42,7 +42,6 @@ _LESS = "send fewer texts in a request, or tensors of an infer request in binary
 
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _INFLATED_AT_ONCE = 2**20
-T = TypeVar("T")
 Run = Callable[..., Awaitable[Any]]
 """Calls a function that works on so many bytes with its arguments, off the event loop where they are many."""
 
@@ -50,14 +49,13 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 async def read_body(
-    receive: Receive, *, size: str, encoding: str, settings: Settings, held: Reservation, run: Run
+    receive: Receive, headers: Mapping[str, str], settings: Settings, held: Reservation, run: Run
 ) -> bytearray:
     """Read the body of a request.
 
     Args:
         receive: Returns ASGI's next message.
-        size: How many bytes the request says that its body has; empty: it does not say.
-        encoding: How the request says that it is encoded.
+        headers: Those of the request, which may say how many bytes the body has, and how it is encoded.
         settings: The limits.
         held: Takes its bytes as they come, and as they are decompressed.
         run: Decompresses much.
@@ -79,9 +77,10 @@ async def read_body(
         if total > (limit := settings.max_request_bytes):
             raise TooLargeError(f"the body must have at most {limit} bytes, had more: send less at once")
 
+    encoding = headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding != "identity" and encoding not in _ENCODINGS:
         raise MediaTypeError(f"Content-Encoding must be gzip or deflate, was {quoted(encoding)}")
-    if size.isdecimal():
+    if (size := headers.get("content-length", "")).isdecimal():
         check(int(size))
     body, more = bytearray(), True
     seconds = settings.max_request_seconds
@@ -147,7 +146,8 @@ def read_json(text: bytearray) -> tuple[Any, int]:
         return orjson.loads(text), _VALUE_BYTES * values + 3 * is_wide * len(text)
     except orjson.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        why = f"{error.msg} ({place}{_seen(error.doc, error.pos)})"
+        seen = f": {quoted(there)}" if (there := error.doc[error.pos : error.pos + 16]) else ""
+        why = f"{error.msg} ({place}{seen})"
     # Not from the error, which refers to all of the document.
     raise InvalidRequestError(
         f"the body must be JSON, in UTF-8 and nested less than 1024 deep, was not: {why}"
@@ -171,11 +171,6 @@ def _values_outside_strings(text: bytearray) -> int:
         values += _values(characters[np.logical_xor.accumulate(quotes) == is_open].tobytes())
         is_open ^= bool(np.count_nonzero(quotes) % 2)
     return values
-
-
-def _seen(document: str, at: int) -> str:
-    """Say what stands at a place of a document."""
-    return f": {quoted(document[at : at + 16])}" if at < len(document) else ""
 
 
 def in_pieces(

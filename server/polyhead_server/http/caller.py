@@ -180,14 +180,8 @@ class Caller:
         if given and not _JSON.fullmatch(given) and given.lower() not in types:
             raise MediaTypeError(f"Content-Type must be {' or '.join(types)}, was {quoted(given)}")
         self.held = self.until_sent.enter_context(self.runtime.budget.begin())
-        body = await read_body(
-            request.receive,
-            size=self.headers.get("content-length", ""),
-            encoding=self.headers.get("content-encoding", "").strip().lower() or "identity",
-            settings=self.service.settings,
-            held=self.held,
-            run=self.service.run,
-        )
+        run = self.service.run
+        body = await read_body(request.receive, self.headers, self.service.settings, self.held, run)
         self.body_bytes = len(body)
         size = self._json_bytes(body) if binary else len(body)
         text = body
@@ -195,7 +189,7 @@ class Caller:
             self.binary, text = memoryview(body)[size:], body[:size]
         document = None
         if size:
-            document, expanded = await self.service.run(size, read_json, text)
+            document, expanded = await run(size, read_json, text)
             self.held.add(expanded)
         return _ReadRequest(request, document, is_empty=not size)
 

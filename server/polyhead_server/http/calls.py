@@ -6,11 +6,10 @@ Shape letters: B inputs.
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import orjson
@@ -41,11 +40,11 @@ Kept = Sequence[NDArray[Any]]
 
 
 def _request_of(
-    signature: Signature, outputs: pb.ModelInferRequest, inputs: Sequence[Any], most_tokens: int
+    signature: Signature, message: pb.ModelInferRequest, inputs: Sequence[Any], most_tokens: int
 ) -> InferRequest:
     """Return the request for inputs of one kind."""
-    message, contents, size = pb.ModelInferRequest(), list[InputContent](), 0
-    message.CopyFrom(outputs)
+    contents, size = list[InputContent](), 0
+    message.ClearField("inputs")
     if isinstance(inputs[0], list):
         longest = max(map(len, inputs))
         check_total(len(inputs), longest, most_tokens)
@@ -135,10 +134,7 @@ async def answer_list(
         EngineError: The engine failed.
     """
     caller, inputs, settings = call.caller, call.inputs, call.caller.service.settings
-    called = dict.fromkeys((TEXT, TEXT_PAIR, INPUT_IDS), call.field) | (
-        {TEXT: first_text} if first_text else {}
-    )
-    sizes = _sizes_of(inputs)
+    called = {TEXT: first_text or call.field, TEXT_PAIR: call.field, INPUT_IDS: call.field}
     parameters = caller.parameters | {TRUNCATE: call.options.truncate, PROMPT_NAME: prompt}
     message = pb.ModelInferRequest(model_name=signature.name, parameters=write_parameters(parameters))
     first, *others = *outputs, LENGTHS
@@ -150,10 +146,8 @@ async def answer_list(
         before = caller.held.bytes
         kept: Kept = []
         part = inputs[chunk.start : chunk.stop]
-        work = sum([sizes[at].text_bytes + sizes[at].tokens for at in chunk])
-        made = await caller.service.run(
-            work, _request_of, signature, message, part, settings.max_request_tokens
-        )
+        most = settings.max_request_tokens
+        made = await caller.service.run(sum(map(len, part)), _request_of, signature, message, part, most)
         caller.held.add(made.size + len(chunk) * written_bytes)
         try:
             if written_bytes:
@@ -165,72 +159,53 @@ async def answer_list(
             caller.held.add(before + sum([each.nbytes for each in kept]) - caller.held.bytes)
 
     answers: list[Kept] = []
-    waiting, most = deque(_chunks(sizes, settings)), math.inf
+    waiting, longest = deque(_chunks(inputs, settings)), math.inf
     while waiting:
         chunk = waiting.popleft()
-        if len(chunk) > most:
+        if len(chunk) > longest:
             middle = len(chunk) // 2
             waiting.extendleft((chunk[middle:], chunk[:middle]))
             continue
         try:
-            with _located(called, chunk):
-                answers.append(await answer(chunk))
-        except TooLargeError:
-            if len(chunk) == 1:
+            answers.append(await answer(chunk))
+        except RequestError as error:
+            if len(chunk) == 1 or not isinstance(error, TooLargeError):
+                _locate(error, called, chunk.start)
                 raise
-            most = -(-len(chunk) // 2)
+            longest = -(-len(chunk) // 2)
             waiting.appendleft(chunk)
     return answers
 
 
-class _Size(NamedTuple):
-    """The size of an input."""
+def _chunks(inputs: Sequence[Input], settings: Settings) -> list[range]:
+    """Divide inputs into inference requests. Only the tokeniser knows whether texts are too many."""
 
-    kind: type
-    tokens: int
-    """0 where only the tokeniser knows it."""
-    text_bytes: int
-    """Of all its texts; 0 of token ids."""
-
-
-def _sizes_of(inputs: Sequence[Input]) -> list[_Size]:
     @cache  # pairs may have one text in common
     def bytes_of(text: str) -> int:
         return len(text) if text.isascii() else len(text.encode())
 
-    def size(given: Input) -> _Size:
-        if isinstance(given, list):
-            return _Size(list, len(given), 0)
-        return _Size(type(given), 0, sum(map(bytes_of, [given] if isinstance(given, str) else given)))
-
-    return list(map(size, inputs))
-
-
-def _chunks(sizes: Sequence[_Size], settings: Settings) -> list[range]:
-    """Divide inputs into inference requests. Only the tokeniser knows whether texts are too many."""
     chunks: list[range] = []
     start = longest = total = 0
-    for index, each in enumerate(sizes):
-        longest, total, size = max(longest, each.tokens), total + each.text_bytes, index + 1 - start
+    for index, given in enumerate(inputs):
+        tokens = len(given) if isinstance(given, list) else 0
+        text_bytes = (
+            0 if isinstance(given, list) else sum(map(bytes_of, [given] if isinstance(given, str) else given))
+        )
+        longest, total, size = max(longest, tokens), total + text_bytes, index + 1 - start
         is_large = size * longest > settings.max_request_tokens or total > settings.max_text_bytes
-        is_other = each.kind is not sizes[start].kind
+        is_other = type(given) is not type(inputs[start])
         if size > settings.max_batch_size or (size > 1 and (is_large or is_other)):
             chunks.append(range(start, index))
-            start, longest, total = index, each.tokens, each.text_bytes
-    return [*chunks, range(start, len(sizes))]
+            start, longest, total = index, tokens, text_bytes
+    return [*chunks, range(start, len(inputs))]
 
 
-@contextmanager
-def _located(called: Mapping[str, str], chunk: range) -> Iterator[None]:
-    """Make errors name inputs as the caller does, and by their positions in the list."""
-    try:
-        yield
-    except RequestError as error:
-        if (fault := error.fault) is not None:
-            place = f"[{chunk.start + fault.index[0]}]" if fault.index else ""
-            field, also = (
-                called.get(name, f"{name}[]").replace("[]", place) if name else ""
-                for name in (fault.field, fault.also)
-            )
-            error.rephrase(replace(fault, field=field, also=also, index=()))
-        raise
+def _locate(error: RequestError, called: Mapping[str, str], start: int) -> None:
+    """Make an error name an input as the caller does, and by its position in the list."""
+    if (fault := error.fault) is not None:
+        place = f"[{start + fault.index[0]}]" if fault.index else ""
+        field, also = (
+            called.get(name, f"{name}[]").replace("[]", place) if name else ""
+            for name in (fault.field, fault.also)
+        )
+        error.rephrase(replace(fault, field=field, also=also, index=()))

@@ -4,7 +4,7 @@ import uuid
 from typing import Annotated, Any, Literal
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.http.caller import Caller
@@ -23,18 +23,14 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class Document(BaseModel):
+class Document(BaseModel, extra="allow"):
     """A document, of which the text counts."""
-
-    model_config = ConfigDict(extra="allow")
 
     text: str
 
 
-class RankBody(RankingOptions):
+class RankBody(RankingOptions, json_schema_extra={"example": _EXAMPLE}):
     """What to rank."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     documents: Annotated[list[str | Document], Field(fail_fast=True, min_length=1, max_length=MOST_INPUTS)]
     """Texts, or objects with a text"""

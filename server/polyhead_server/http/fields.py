@@ -259,17 +259,20 @@ class Options(Body):
         return [name for name, _ in self._marked()]
 
     def _marked(self) -> list[tuple[str, Means]]:
-        return [(name, mark) for name, mark in _marks_of(type(self)) if getattr(self, name) is not None]
+        marks = _marks_of(type(self))
+        if marks.keys().isdisjoint(self.model_fields_set):  # as in most calls
+            return []
+        return [(name, mark) for name, mark in marks.items() if getattr(self, name) is not None]
 
 
 @cache
-def _marks_of(kind: type[Options]) -> list[tuple[str, Means]]:
-    return [
-        (name, mark)
+def _marks_of(kind: type[Options]) -> dict[str, Means]:
+    return {
+        name: mark
         for name, field in kind.model_fields.items()
         for mark in field.metadata
         if isinstance(mark, Means)
-    ]
+    }
 
 
 class FamilyOptions(Options):

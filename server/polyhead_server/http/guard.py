@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import httptools
@@ -56,7 +57,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.ended = asyncio.Event()
         self.parser = _PlainParser(self)
         self._stall_seconds = stall_seconds
-        self._head_bytes = self._unused_bytes = 0
+        self._unused_bytes = 0
+        """What has come since the end of a head, of a part of a body or of a message."""
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -95,6 +97,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Parse what has come."""
         self._unused_bytes += len(data)
         super().data_received(data)
+        if self._in_head and not self._unused_bytes:  # it began behind the end of another request
+            self._unused_bytes = self._head_bytes()
         if self._unused_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("A header or chunk must be shorter.")
         self._watch_head()
@@ -124,18 +128,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._in_head, self._head_bytes = True, 0
+        self._in_head = True
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
-        self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Check what httptools does not, and begin to answer.
@@ -144,13 +138,15 @@ class GuardedProtocol(HttpToolsProtocol):
             ValueError: A proxy in front may see the end of the request elsewhere, or send it elsewhere; or
                 too many wait.
         """
+        self._end_head()
         if self.parser.should_upgrade():
             return  # the parser stops here: see `begin_again`
         names = [name for name, _ in self.headers]
         version = self.parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             raise ValueError("the version must be HTTP/1.1 or HTTP/1.0")
-        if b"transfer-encoding" in names and (version < "1.1" or self._encoding() != b"chunked"):
+        encoding = b",".join([value for name, value in self.headers if name == b"transfer-encoding"]).lower()
+        if b"transfer-encoding" in names and (version < "1.1" or encoding != b"chunked"):
             raise ValueError("Transfer-Encoding must be chunked, in HTTP/1.1")
         if names.count(b"host") != 1 and (version >= "1.1" or b"host" in names):
             raise ValueError("there must be one Host")
@@ -169,8 +165,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
-        self._unused_bytes = 0
+        """End a request, perhaps with trailers."""
+        self._end_head()
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
@@ -188,14 +184,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, head))
         self.parser.feed_data(rest)
 
-    def _encoding(self) -> bytes:
-        return b",".join(value for name, value in self.headers if name == b"transfer-encoding").lower()
-
-    def _count(self, size: int) -> None:
+    def _end_head(self) -> None:
         self._unused_bytes = 0
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
+        if self._head_bytes() > MAX_HEAD_BYTES:
             raise ValueError("the headers are too long")
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(map(len, chain.from_iterable(self.headers))) + 4 * len(self.headers)
 
     def _watch_head(self) -> None:
         """Limit the time for the head of the next request, or for what follows the end of one."""

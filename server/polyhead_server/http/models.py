@@ -6,7 +6,6 @@ OpenAI's `/v1/models` and TEI's `/info` say so. Shape letters: C labels.
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
@@ -72,17 +71,15 @@ class Task(NamedTuple):
     """Whether only the fast graph of a family does it."""
 
 
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {
-        "embed": Task(
-            lambda of: names.TOKENS in of.inputs_by_role and names.POOLED in of.outputs_by_role, "embed"
-        ),
-        "embed_sparse": Task(lambda of: SPARSE_VALUES.role in of.outputs_by_role, "weigh words", fast=False),
-        "rerank": Task(lambda of: _classifies(of) and scores_pairs(of), "rerank"),
-        "classify": Task(_classifies, "classify"),
-        "tokenize": Task(lambda of: of.manifest.tokenizer is not None, "take text"),
-    }
-)
+TASKS: Mapping[str, Task] = {
+    "embed": Task(
+        lambda of: names.TOKENS in of.inputs_by_role and names.POOLED in of.outputs_by_role, "embed"
+    ),
+    "embed_sparse": Task(lambda of: SPARSE_VALUES.role in of.outputs_by_role, "weigh words", fast=False),
+    "rerank": Task(lambda of: _classifies(of) and scores_pairs(of), "rerank"),
+    "classify": Task(_classifies, "classify"),
+    "tokenize": Task(lambda of: of.manifest.tokenizer is not None, "take text"),
+}
 """By name, as `--default` has them."""
 
 
@@ -153,11 +150,11 @@ def task_of(caller: Caller, name: str | None) -> str:
 
 
 def cheapest(registry: Registry, signature: Signature, roles: Collection[str]) -> Signature:
-    """Return the graph of the same family with such outputs: without vectors of tokens, or this one."""
-    able: list[Signature] = []
+    """Return the graph of the same version with such outputs: without vectors of tokens, or this one."""
+    family, able = (signature.manifest.name, signature.version), list[Signature]()
     for model in registry.models():
         each = model.signature
-        if each.manifest.name == signature.manifest.name and each.outputs_by_role.keys() >= {*roles}:
+        if (each.manifest.name, each.version) == family and each.outputs_by_role.keys() >= {*roles}:
             if names.OUTPUT not in each.outputs:
                 return each
             able.append(each)
@@ -242,8 +239,7 @@ def _listed(caller: Caller, name: str, tasks: Sequence[str]) -> dict[str, object
         "results_pending": sum(model.lease.users for model in models),
         "batch_size": caller.service.settings.max_batch_size,
     }
-    own = {"id": name, "object": "model", "created": CREATED}
-    return {**own, "capabilities": tasks, "stats": stats}
+    return {"id": name, "object": "model", "created": CREATED, "capabilities": tasks, "stats": stats}
 
 
 @info_router.get("/info", response_model=FamilyInfo)

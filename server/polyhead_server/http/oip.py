@@ -4,13 +4,11 @@ What is not inference answers with what the procedures of gRPC answer, as JSON.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, NamedTuple
 
-import orjson
 from fastapi import APIRouter, Depends, Path, Response
-from pydantic import ConfigDict
+from fastapi.responses import JSONResponse
 
 from polyhead_proto import RPCS
 from polyhead_proto import messages as pb
@@ -43,10 +41,8 @@ class ReadyModel(Described):
     ready: bool
 
 
-class IndexBody(Body):
+class IndexBody(Body, json_schema_extra={"example": {"ready": True}}):
     """Which models to list."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"ready": True}})
 
     ready: bool | None = None
     """Whether to leave out what is not ready"""
@@ -55,8 +51,7 @@ class IndexBody(Body):
 # ---- Messages as JSON, with the protocol's own field names, and numbers of 64 bits as numbers -------
 
 
-@dataclass(frozen=True)
-class JsonForm:
+class JsonForm(NamedTuple):
     """How a message, or a part of one, is written in JSON."""
 
     schema: dict[str, Any]
@@ -125,14 +120,10 @@ async def _call(caller: Caller, procedure: str, field: str = "", **fields: Any) 
     return await caller.document(found[field] if field else found)
 
 
-def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, media_type="application/json")
-
-
 @health_router.get("/v2/health/live", responses=_answers("ServerLive"))
 async def server_live() -> Response:
     """Say that this worker lives."""
-    return _json({"live": True})
+    return JSONResponse({"live": True})
 
 
 @health_router.get(
@@ -143,7 +134,7 @@ async def server_live() -> Response:
 async def server_ready(caller: AnyCaller) -> Response:
     """Say whether this worker is ready."""
     ready = bool(caller.runtime.serving())
-    return _json({"ready": ready}, 200 if ready else 503)
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
 @server_router.get("/v2", responses=_answers("ServerMetadata"))
@@ -214,17 +205,14 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         body: InferBody, caller: Inferring, of: Annotated[pb.ModelReadyRequest, model]
     ) -> Response:
         """Infer: tensors in, tensors out."""
-        path = {"model": of.name, "version": of.version}
-        read = partial(
-            read_request, body, caller.binary, size=caller.body_bytes, given=caller.parameters, **path
-        )
-        request, is_binary = await caller.service.run(caller.body_bytes, read)
+        run = caller.service.run
+        request, is_binary = await run(caller.body_bytes, read_request, body, caller, of)
         caller.binary = memoryview(b"")
         caller.held.add(request.size - caller.held.bytes)
         reply = await caller.infer(request, detach)
         del request  # before the reply is translated
         json, elements, raw = write_reply(reply, is_binary)
-        cost, run = BYTES_PER_NUMBER * elements, caller.service.run
+        cost = BYTES_PER_NUMBER * elements
         if not raw and elements > NUMBERS_AT_ONCE:  # not all of it is made before the first is sent
             return in_pieces(json, run, work_bytes=cost)
         if not raw:
@@ -258,7 +246,7 @@ def _add_model(router: APIRouter, prefix: str, model: Any, suffix: str = "") -> 
         caller.registry.slot(of.name, of.version)  # which knows of one that there is not
         response = await caller.runtime.call("ModelReady", of.SerializeToString())
         is_ready = pb.ModelReadyResponse.FromString(response).ready
-        return _json({"name": of.name, "ready": is_ready}, 200 if is_ready else 503)
+        return JSONResponse({"name": of.name, "ready": is_ready}, 200 if is_ready else 503)
 
 
 _add_model(model_router, "/v2/models/{name}", Depends(_newest))

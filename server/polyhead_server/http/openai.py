@@ -1,14 +1,11 @@
 """OpenAI's API: `/v1/embeddings`, which infinity and TEI also have as `/embeddings`."""
 
 import base64
-from collections.abc import Iterable
 from itertools import chain
 from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Response
-from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError
@@ -32,10 +29,8 @@ _EXAMPLE: dict[str, Any] = {"model": "minilm", "input": ["A cat sat.", "The dog 
 embeddings_router = make_router(OPENAI, INFERENCE)
 
 
-class EmbeddingsBody(VectorOptions):
+class EmbeddingsBody(VectorOptions, json_schema_extra={"not": _NO_BASE64, "example": _EXAMPLE}):
     """What to embed."""
-
-    model_config = ConfigDict(json_schema_extra={"not": _NO_BASE64, "example": _EXAMPLE})
 
     input: Inputs
     """A text, texts, token ids or lists of token ids"""
@@ -45,6 +40,8 @@ class EmbeddingsBody(VectorOptions):
     """Jina's encoding_format"""
     output_dtype: Literal["float", VectorPrecision] | None = None
     """Of what the vectors are made: float by default. Others come in base64 only with Voyage's truncation"""
+    encoding_type: Annotated[Literal["float", "binary", "ubinary"] | None, Means("output_dtype")] = None
+    """What LlamaIndex calls output_dtype when it asks Jina"""
 
 
 class Embedding(Described):
@@ -78,14 +75,8 @@ async def create_embeddings(body: EmbeddingsBody, caller: OfTexts) -> Response:
             f"encoding_format must be float with output_dtype {precision}, was base64: OpenAI's clients read "
             "FP32 from base64, and ask for it unless they are told otherwise"
         )
-    model, (vectors,), tokens = await embed(
-        TextCall(caller, body, "input[]", body.input), precision=precision
-    )
-    content = _write(model, vectors, tokens, in_base64)
-    return await caller.json(content, work_bytes=BYTES_PER_NUMBER * vectors.size)
-
-
-def _write(model: str, vectors: NDArray[Any], tokens: int, in_base64: bool) -> Iterable[bytes]:
+    call = TextCall(caller, body, "input[]", body.input)
+    model, (vectors,), tokens = await embed(call, precision=precision)
     embeddings = (
         {
             "object": "embedding",
@@ -95,4 +86,5 @@ def _write(model: str, vectors: NDArray[Any], tokens: int, in_base64: bool) -> I
         for index, vector in enumerate(vectors)
     )
     end = b',"model":%b,"usage":%b}' % (orjson.dumps(model), orjson.dumps(usage_of(tokens)))
-    return chain([b'{"object":"list","data":'], write_array(embeddings), [end])
+    content = chain([b'{"object":"list","data":'], write_array(embeddings), [end])
+    return await caller.json(content, work_bytes=BYTES_PER_NUMBER * vectors.size)

@@ -69,7 +69,11 @@ def make_router(
             """Answer, and compress the reply."""
             answer: Application = super().handle
             if infers or compresses:
-                answer = _GZip(answer, minimum_size=_COMPRESS_FROM, compresslevel=1)
+                # Not for callers that refuse it: Starlette looks for the name alone.
+                if _NO_GZIP.search(scope["caller"].headers.get("accept-encoding", "")):
+                    kept = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
+                    scope = {**scope, "headers": kept}
+                answer = GZipMiddleware(answer, minimum_size=_COMPRESS_FROM, compresslevel=1)
             await answer(scope, receive, send)
 
         def get_route_handler(self) -> Callable[[Request], Any]:
@@ -149,6 +153,7 @@ async def _inferring(
     return caller
 
 
+_Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
 AnyCaller = Annotated[Caller, Depends(_caller)]
 Inferring = Annotated[Caller, Depends(_inferring)]
 """The caller of an inference, with the deadline and the priority that headers give."""
@@ -156,15 +161,9 @@ Inferring = Annotated[Caller, Depends(_inferring)]
 
 async def _choosing(
     caller: AnyCaller,
-    model: Annotated[
-        str | None,
-        Query(description="The family, where the body names none"),
-        WithJsonSchema({"type": "string"}),
-    ] = None,
+    model: Annotated[_Text, Query(description="The family, where the body names none")] = None,
     named: Annotated[
-        str | None,
-        Header(alias=MODEL, description="The family, where neither the body nor the query names one"),
-        WithJsonSchema({"type": "string"}),
+        _Text, Header(alias=MODEL, description="The family, where neither the body nor the query names one")
     ] = None,
 ) -> Caller:
     caller.model = model or named
@@ -181,14 +180,6 @@ async def _of_texts(caller: Inferring, _: Choosing) -> Caller:
 
 OfTexts = Annotated[Caller, Depends(_of_texts)]
 """The caller of an inference on texts, with what `Inferring` and `Choosing` have."""
-
-
-class _GZip(GZipMiddleware):
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Compress nothing for callers that refuse it: Starlette looks for the name alone."""
-        if _NO_GZIP.search(scope["caller"].headers.get("accept-encoding", "")):
-            scope = {**scope, "headers": [one for one in scope["headers"] if one[0] != b"accept-encoding"]}
-        await super().__call__(scope, receive, send)
 
 
 def with_callers(application: Application, service: Service) -> Application:

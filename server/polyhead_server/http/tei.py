@@ -11,7 +11,7 @@ import orjson
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 
 from polyhead_proto.outputs.evidence import EvidencePair
 from polyhead_server.errors import InvalidRequestError
@@ -35,10 +35,8 @@ _QUERY: dict[str, Any] = {
 # ---- Vectors -----------------------------------------------------------------------------------
 
 
-class EmbedSparseBody(fields.EmbeddingOptions):
+class EmbedSparseBody(fields.EmbeddingOptions, json_schema_extra={"example": _EXAMPLE}):
     """What to weigh words in."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     inputs: fields.Inputs
     """A text, texts, token ids or lists of token ids"""
@@ -90,12 +88,11 @@ class ComparedTexts(fields.Body):
     """The others"""
 
 
-class SimilarityBody(fields.FamilyOptions):
+class SimilarityBody(
+    fields.FamilyOptions,
+    json_schema_extra={"example": {"inputs": {"source_sentence": "A cat.", "sentences": ["A dog."]}}},
+):
     """What to compare."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"inputs": {"source_sentence": "A cat.", "sentences": ["A dog."]}}}
-    )
 
     inputs: ComparedTexts
     """A text, and those that it is compared with"""
@@ -118,10 +115,8 @@ async def compare(body: SimilarityBody, caller: OfTexts) -> Response:
 # ---- Ranks -------------------------------------------------------------------------------------
 
 
-class RerankBody(fields.RankingOptions):
+class RerankBody(fields.RankingOptions, json_schema_extra={"example": _QUERY}):
     """What to rank."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _QUERY})
 
     texts: fields.Texts
     """The texts"""
@@ -185,10 +180,8 @@ _Rows = Annotated[list[str | _Row], Field(fail_fast=True, min_length=1, max_leng
 _Labels = list[Label | LabelledEntity | LabelledToken]
 
 
-class PredictBody(fields.ScoringOptions):
+class PredictBody(fields.ScoringOptions, json_schema_extra={"example": {"inputs": "I like you."}}):
     """What to classify."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"inputs": "I like you."}})
 
     inputs: str | _Rows
     """A text, a pair of texts, or for each input a list with one text or two"""
@@ -196,10 +189,8 @@ class PredictBody(fields.ScoringOptions):
     """What Hugging Face's clients send. With it, the labels of a single text come in a list of one"""
 
 
-class ClassifyBody(fields.ScoringOptions):
+class ClassifyBody(fields.ScoringOptions, json_schema_extra={"example": {"input": ["I like you."]}}):
     """What to classify, as infinity's clients send it."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"input": ["I like you."]}})
 
     input: fields.SomeTexts
     """A text, or texts"""
@@ -272,47 +263,41 @@ def _by(first: str, second: str) -> Discriminator:
     return Discriminator(kind)
 
 
+_TextsOrDocuments = Annotated[
+    Annotated[RerankBody, Tag("first")] | Annotated[RankBody, Tag("second")], _by("texts", "documents")
+]
+_InputsOrInput = Annotated[
+    Annotated[PredictBody, Tag("first")] | Annotated[ClassifyBody, Tag("second")], _by("inputs", "input")
+]
+
+
 @tei_router.post("/rerank", response_model=list[TextRank] | RankReply)
-async def rerank(
-    body: Annotated[
-        Annotated[RerankBody, Tag("first")] | Annotated[RankBody, Tag("second")], _by("texts", "documents")
-    ],
-    caller: OfTexts,
-) -> Response:
+async def rerank(body: _TextsOrDocuments, caller: OfTexts) -> Response:
     """Rerank texts, as Text Embeddings Inference does; or documents, as infinity, in Cohere's words."""
     return await (_rank_texts(body, caller) if isinstance(body, RerankBody) else rank_documents(body, caller))
 
 
 @tei_router.post("/classify", response_model=_Labels | list[_Labels] | ClassifyReply)
-async def classify(
-    body: Annotated[
-        Annotated[PredictBody, Tag("first")] | Annotated[ClassifyBody, Tag("second")], _by("inputs", "input")
-    ],
-    caller: OfTexts,
-) -> Response:
+async def classify(body: _InputsOrInput, caller: OfTexts) -> Response:
     """Classify inputs, as `/predict` does; or input, as infinity does."""
     return await (predict(body, caller) if isinstance(body, PredictBody) else _classify(body, caller))
 
 
-class AnyBody(PredictBody, EmbedBody):
+class AnyBody(PredictBody, EmbedBody, json_schema_extra={"example": _EXAMPLE}):
     """What the family is for, done with inputs."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     inputs: fields.Given | _Rows  # type: ignore[assignment] # what either base takes
     """As /embed, /embed_sparse or /predict takes them"""
 
 
+_InputsOrTexts = Annotated[
+    Annotated[AnyBody, Tag("first")] | Annotated[RerankBody, Tag("second")], _by("inputs", "texts")
+]
 _Vectors = list[list[float]] | list[list[WordWeight]]
 
 
 @tei_router.post("/", response_model=_Vectors | _Labels | list[_Labels] | list[TextRank])
-async def root(
-    body: Annotated[
-        Annotated[AnyBody, Tag("first")] | Annotated[RerankBody, Tag("second")], _by("inputs", "texts")
-    ],
-    caller: OfTexts,
-) -> Response:
+async def root(body: _InputsOrTexts, caller: OfTexts) -> Response:
     """Embed, weigh words in, classify or rerank texts: what the family is for."""
     if isinstance(body, RerankBody):
         return await _rank_texts(body, caller)

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from pydantic import ConfigDict, Field, InstanceOf, model_validator
+from pydantic import Field, InstanceOf, model_validator
 from pydantic_core import PydanticCustomError
 
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import DTYPES, pack_strings, unpack_strings
 from polyhead_server.errors import InvalidRequestError, quoted
+from polyhead_server.http.caller import Caller
 from polyhead_server.http.fields import Body, Described, Natural, shown
 from polyhead_server.inference.outputs import OutputLayout
 from polyhead_server.inference.parameters import read_input_parameters
@@ -57,10 +58,9 @@ _IN_64_BITS = Field(ge=-_MOST, lt=_MOST)
 _Value = bool | str | Annotated[int, _IN_64_BITS] | Annotated[float, _IN_64_BITS]
 
 
-class GivenParameters(Body):
+class GivenParameters(Body, extra="allow", json_schema_extra={"maxProperties": _MOST_PARAMETERS}):
     """Parameters, of which HTTP itself has a few."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"maxProperties": _MOST_PARAMETERS})
     __pydantic_extra__: dict[str, _Value] = Field(init=False)
 
     @model_validator(mode="before")
@@ -125,10 +125,8 @@ class InferOutput(Body):
     parameters: InferOutputParameters | None = None
 
 
-class InferBody(Body):
+class InferBody(Body, json_schema_extra={"example": _EXAMPLE}):
     """The JSON of an inference request."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     inputs: Annotated[list[InferInput], Field(fail_fast=True, max_length=_MOST_TENSORS)]
     """The tensors that go in"""
@@ -144,23 +142,14 @@ class InferBody(Body):
 
 
 def read_request(
-    body: InferBody,
-    binary: memoryview,
-    *,
-    size: int,
-    model: str,
-    version: str,
-    given: Values,
+    body: InferBody, caller: Caller, model: pb.ModelReadyRequest
 ) -> tuple[InferRequest, IsBinary]:
     """Read a request; takes long where the body is large.
 
     Args:
         body: The JSON. The elements of tensors are taken out of it.
-        binary: Binary tensors that follow it.
-        size: The bytes of both.
-        model: The model that the path names.
-        version: Likewise; empty for the newest.
-        given: Parameters that the request has unless the body has them.
+        caller: Has the binary tensors that follow it, and parameters that the body may override.
+        model: The model that the path names, with its version, if that is there.
 
     Returns:
         The request, whose binary tensors are views, and which outputs to write in binary.
@@ -168,18 +157,19 @@ def read_request(
     Raises:
         InvalidRequestError: Something is wrong.
     """
-    for field, given_one, of_path in (
-        ("model_name", body.model_name, model),
-        ("model_version", body.model_version, version or body.model_version),
+    binary, version = caller.binary, model.version or body.model_version or ""
+    for field, given, of_path in (
+        ("model_name", body.model_name, model.name),
+        ("model_version", body.model_version, version),
     ):
-        if given_one and given_one != of_path:
-            raise InvalidRequestError(f"{field} must be that of the path, was {quoted(given_one)}")
+        if given and given != of_path:
+            raise InvalidRequestError(f"{field} must be that of the path, was {quoted(given)}")
     its = body.parameters or _OF_REQUEST
     message = pb.ModelInferRequest(
-        model_name=model,
-        model_version=version or body.model_version or "",
+        model_name=model.name,
+        model_version=version,
         id=body.id or "",
-        parameters=write_parameters({**given, **its.others}),
+        parameters=write_parameters({**caller.parameters, **its.others}),
     )
     raw: list[bytes | memoryview] = []
     end = 0
@@ -216,7 +206,7 @@ def read_request(
         message.outputs.add(name=output.name, parameters=write_parameters(wanted.others))
         if wanted.binary_data is not None:
             in_binary[output.name] = wanted.binary_data
-    request = make_request(message, raw, kept=size if end else 0)
+    request = make_request(message, raw, kept=caller.body_bytes if end else 0)
     return request, lambda output: in_binary.get(output, its.binary_data_output)
 
 

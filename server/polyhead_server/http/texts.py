@@ -281,18 +281,15 @@ async def label_tokens(
     _check_left_out(call.options, ("raw_scores",), what)
     _check_left_out(parameters, ("top_k", "function_to_apply"), what)
     outputs = outputs_of(signature, (names.LOGITS, names.SPANS))
-    answers = await answer_list(call, signature, outputs)
     found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []  # logits [T, C] and spans [T, 3]
-    for logits, spans, lengths in answers:
+    for logits, spans, lengths in await answer_list(call, signature, outputs):
         found += [(logits[at, :length], spans[at, :length]) for at, length in enumerate(lengths.tolist())]
     labels, strategy = labels_of(signature), parameters.aggregation_strategy or "simple"
     ignored = IGNORED_LABELS if parameters.ignore_labels is None else parameters.ignore_labels
 
     def entities(text: str, logits: NDArray[np.float32], spans: NDArray[np.int32]) -> list[dict[str, Any]]:
-        there = []
-        for each in tags_of(
-            logits, spans[:, 2], labels, aggregation_strategy=strategy, ignore_labels=ignored
-        ):
+        there, words = [], spans[:, 2]
+        for each in tags_of(logits, words, labels, aggregation_strategy=strategy, ignore_labels=ignored):
             start, end = int(spans[each.first, 0]), int(spans[each.last, 1])
             token = {"entity": each.label, "index": each.first}
             entity = token if strategy == "none" else {"entity_group": each.label}

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import Response
-from pydantic import ConfigDict
 
 from polyhead_server.errors import InvalidRequestError, TooLargeError
 from polyhead_server.http.caller import Caller
@@ -22,10 +21,8 @@ _TOKEN_BYTES = 32
 """What a character or a token costs, as bytes of other work."""
 
 
-class TokenizeBody(FamilyOptions):
+class TokenizeBody(FamilyOptions, json_schema_extra={"example": {"inputs": "A cat sat."}}):
     """What to divide into tokens."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"inputs": "A cat sat."}})
 
     inputs: SomeTexts
     """A text, or texts"""
@@ -35,10 +32,8 @@ class TokenizeBody(FamilyOptions):
     """The prompt to put before each text"""
 
 
-class DecodeBody(FamilyOptions):
+class DecodeBody(FamilyOptions, json_schema_extra={"example": {"ids": [5, 6, 7]}}):
     """What to make text of."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"ids": [5, 6, 7]}})
 
     ids: Ids | IdRows
     """Token ids, or lists of them"""

@@ -88,7 +88,21 @@ class RequestLog:
         finally:
             CURRENT.reset(token)
             record.end()
-            _log(record)
+            LOGGER.debug(
+                "request %s %s %s %.3f ms%s",
+                record.request_id,
+                record.model or "-",
+                record.code,
+                record.seconds * 1e3,
+                f": {record.message}" if record.message else "",
+                extra={
+                    "request_id": record.request_id,
+                    "model": record.model,
+                    "version": record.version,
+                    "code": record.code,
+                    "seconds": record.seconds,
+                },
+            )
             if self._trace is not None:
                 self._trace(record, context.invocation_metadata())
 
@@ -102,21 +116,3 @@ def request_id(context: Context) -> str:
         if key == REQUEST_ID and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
             return value
     return uuid.uuid4().hex
-
-
-def _log(record: RequestRecord) -> None:
-    LOGGER.debug(
-        "request %s %s %s %.3f ms%s",
-        record.request_id,
-        record.model or "-",
-        record.code,
-        record.seconds * 1e3,
-        f": {record.message}" if record.message else "",
-        extra={
-            "request_id": record.request_id,
-            "model": record.model,
-            "version": record.version,
-            "code": record.code,
-            "seconds": record.seconds,
-        },
-    )

@@ -41,9 +41,7 @@ class Tracer:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("polyhead", version("polyhead"))
         self._extract = TraceContextTextMapPropagator().extract
-        self._within = trace.set_span_in_context
-        self._server = trace.SpanKind.SERVER
-        self._failed = trace.Status(trace.StatusCode.ERROR)
+        self._trace = trace
 
     def write(self, record: RequestRecord, metadata: Any) -> None:
         """Write the spans of a request, below the span that the caller's `traceparent` names."""
@@ -51,7 +49,7 @@ class Tracer:
         span = self._tracer.start_span(
             "ModelInfer",
             context=self._extract(carrier),
-            kind=self._server,
+            kind=self._trace.SpanKind.SERVER,
             start_time=record.started_ns,
             attributes={
                 "rpc.system": "grpc",
@@ -63,9 +61,9 @@ class Tracer:
             },
         )
         if record.code != "OK":
-            span.set_status(self._failed)
+            span.set_status(self._trace.StatusCode.ERROR)
         if span.is_recording():
-            within = self._within(span)
+            within = self._trace.set_span_in_context(span)
             for name, (after_ns, took_ns) in record.stages.items():
                 begin_ns = record.started_ns + after_ns
                 self._tracer.start_span(name, context=within, start_time=begin_ns).end(begin_ns + took_ns)

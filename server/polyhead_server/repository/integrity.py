@@ -9,7 +9,8 @@ opened, which the manifest lists with their size and SHA-256. A server does so i
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
@@ -40,23 +41,24 @@ def verify(folder: Path, manifest: Manifest) -> None:
         _check_graph(folder / graph.file, graph, manifest)
 
 
-def open_listed(path: Path, record: FileRecord) -> BufferedReader:
-    """Open a file of a version for reading.
+@contextmanager
+def open_listed(path: Path, record: FileRecord) -> Iterator[BufferedReader]:
+    """Open a file of a version for reading, for the duration of a `with` block.
 
     Raises:
-        RepositoryError: It is missing, no regular file, or of another size than the manifest says.
+        RepositoryError: It is missing, no regular file, of another size than the manifest says, or cannot
+            be read.
     """
     try:
-        file = open_regular(path)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.bytes:
+                raise RepositoryError(f"{path.name} must have {record.bytes} bytes, has {size}")
+            yield file
     except FileNotFoundError as error:
         raise RepositoryError(f"{path.name} is missing") from error
     except OSError as error:
         raise RepositoryError(f"{path.name} cannot be read: {error.strerror}") from error
-    size = os.fstat(file.fileno()).st_size
-    if size != record.bytes:
-        file.close()
-        raise RepositoryError(f"{path.name} must have {record.bytes} bytes, has {size}")
-    return file
 
 
 def check_file(path: Path, record: FileRecord) -> None:
@@ -65,11 +67,8 @@ def check_file(path: Path, record: FileRecord) -> None:
     Raises:
         RepositoryError: It is missing, cannot be read, or has another size or SHA-256.
     """
-    try:
-        with open_listed(path, record) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise RepositoryError(f"{path.name} cannot be read: {error.strerror}") from error
+    with open_listed(path, record) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != record.sha256:
         raise RepositoryError(
             f"{path.name} does not have the SHA-256 that the manifest gives: it has changed"
@@ -98,8 +97,8 @@ def _check_graph(path: Path, graph: Graph, manifest: Manifest) -> None:
                     )
     initialised = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initialised]
-    _check_signature(file, "inputs", inputs, graph.inputs, manifest.sizes, strict=True)
-    _check_signature(file, "outputs", list(model.graph.output), graph.outputs, manifest.sizes, strict=False)
+    _check_signature(file, "inputs", inputs, graph.inputs, manifest.sizes)
+    _check_signature(file, "outputs", model.graph.output, graph.outputs, manifest.sizes)
 
 
 def _parts(model: onnx.ModelProto) -> Iterator[Message]:
@@ -156,13 +155,12 @@ def _item_bytes(data_type: int) -> float:
 def _check_signature(
     file: str,
     what: str,
-    values: list[onnx.ValueInfoProto],
-    tensors: list[TensorSpec],
+    values: Sequence[onnx.ValueInfoProto],
+    tensors: Sequence[TensorSpec],
     sizes: Mapping[str, int],
-    *,
-    strict: bool,
 ) -> None:
-    """Compare a graph's inputs or outputs with the manifest's. Unless strict, its shapes may be open."""
+    """Compare a graph's `inputs` or `outputs` with the manifest's. Shapes of outputs may be open."""
+    is_open = what == "outputs"
     types = {value.name: value.type.tensor_type for value in values}
     if sorted(value.name for value in values) != sorted(tensor.name for tensor in tensors):
         raise RepositoryError(
@@ -174,7 +172,7 @@ def _check_signature(
         shape = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in is_.shape.dim]
         expected = [sizes.get(letter, -1) for letter in tensor.axes]
         agree = len(shape) == len(expected) and all(
-            size == must or (not strict and size == -1) for size, must in zip(shape, expected, strict=True)
+            size == must or (is_open and size == -1) for size, must in zip(shape, expected, strict=True)
         )
         element = onnx.helper.np_dtype_to_tensor_dtype(DTYPES[tensor.datatype])
         if is_.elem_type != element or not agree:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -86,8 +86,8 @@ def _letters(tensor: TensorSpec) -> set[str]:
     return {*tensor.axes, *(letter for letter in (tensor.fill, tensor.below) if isinstance(letter, str))}
 
 
-def _names_problem(tensor: TensorSpec, sizes: Mapping[str, int]) -> str | None:
-    """Return what is wrong with the names of indices of a tensor, if anything is."""
+def _names_problems(tensor: TensorSpec, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield what is wrong with the names of indices of a tensor."""
     along: Iterable[tuple[str, Sequence[object] | None, int | None]] = (
         ("layers", tensor.layers, tensor.layer_axis),
         ("heads", tensor.heads, tensor.head_axis),
@@ -96,8 +96,7 @@ def _names_problem(tensor: TensorSpec, sizes: Mapping[str, int]) -> str | None:
     for what, names, axis in along:
         size = None if axis is None else sizes.get(tensor.axes[axis])
         if names is not None and (len(names) != size or len(set(names)) < len(names)):
-            return f"{what} must be one for each index of their axis, and different"
-    return None
+            yield f"{tensor.name}: {what} must be one for each index of their axis, and different"
 
 
 class Graph(_Model):
@@ -113,40 +112,38 @@ class Graph(_Model):
     map_axes: Annotated[tuple[tuple[Letter, Letter], ...], Field(min_length=1)] | None = None
     """Instead of [T, T], the axes of those values: the largest of these, as they are not held together."""
 
-    def problem(self, sizes: Mapping[str, int]) -> str | None:
-        """Return what keeps a server from batching, padding and trimming it, if anything does."""
+    def problems(self, sizes: Mapping[str, int]) -> Iterator[str]:
+        """Yield what keeps a server from batching, padding and trimming it."""
         for what, tensors in (("input", self.inputs), ("output", self.outputs)):
             names = [tensor.name for tensor in tensors]
             if len(set(names)) < len(names):
-                return f"each {what} must have a name of its own, were {listed(names)}"
+                yield f"each {what} must have a name of its own, were {listed(names)}"
             for tensor in tensors:
                 if tensor.axes[0] != "B" or "B" in tensor.axes[1:]:
-                    return f"{tensor.name} must have B first and nowhere else, was {', '.join(tensor.axes)}"
+                    yield f"{tensor.name} must have B first and nowhere else, was {', '.join(tensor.axes)}"
         if not any(tensor.fill is None and len(tensor.axes) > 1 for tensor in self.inputs):
-            return "an input with an axis beside B must be needed"
+            yield "an input with an axis beside B must be needed"
         given = {letter for tensor in self.inputs for letter in tensor.axes} | set(sizes)
-        if (problem := self._activations_problem(given)) is not None:
-            return problem
+        yield from self._activations_problems(given)
         every = (*self.inputs, *self.outputs)
         used = [(each.name, _letters(each)) for each in every]
         used.append(("map_axes", {letter for axes in self.map_axes or () for letter in axes}))
         used.append(("activations", {*(self.activations or ())} - {"N"}))
         for name, letters in used:
             if missing := letters - given:
-                return f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
-        problems = ((tensor.name, _names_problem(tensor, sizes)) for tensor in every)
-        return next((f"{name}: {problem}" for name, problem in problems if problem), None)
+                yield f"{name}: axis {listed(sorted(missing))} must be that of an input, or have a size"
+        for tensor in every:
+            yield from _names_problems(tensor, sizes)
 
-    def _activations_problem(self, given: Collection[str]) -> str | None:
+    def _activations_problems(self, given: Collection[str]) -> Iterator[str]:
         if self.activations not in (None, PADDED, PACKED):
             must = " or ".join(", ".join(axes) for axes in (PADDED, PACKED))
-            return f"activations must be {must}, were {listed(self.activations)}"
+            yield f"activations must be {must}, were {listed(self.activations)}"
         if self.activations == PACKED:
             if "N" in given:
-                return "N must be no axis of an input, and have no size: it is the sum of all lengths"
+                yield "N must be no axis of an input, and have no size: it is the sum of all lengths"
             if not any(isinstance(tensor.fill, str) and tensor.axes == ("B",) for tensor in self.inputs):
-                return "activations N, D need an input with the lengths of sequences"
-        return None
+                yield "activations N, D need an input with the lengths of sequences"
 
 
 class ManifestEncoder(_Model):
@@ -339,7 +336,7 @@ def _remove_unserved(fields: dict[str, Any]) -> dict[str, str]:
     problems: dict[str, str] = {}
     for name, graph in graphs.items():
         try:
-            problem = Graph.model_validate_json(json.dumps(graph)).problem(sizes)
+            problem = next(Graph.model_validate_json(json.dumps(graph)).problems(sizes), None)
         except ValidationError as error:
             problem = _first(error)
         if problem is not None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -93,19 +94,12 @@ def scan_family(folder: Path | RemoteFolder) -> Scan:
 def _read(folder: Path | RemoteFolder, family: str, version: int) -> VersionFolder | Broken:
     try:
         manifest = read_manifest(folder, family=family, version=version)
+        found = partial(VersionFolder, family=family, version=version, manifest=manifest)
         if isinstance(folder, RemoteFolder):
-            return VersionFolder(
-                family=family,
-                version=version,
-                folder=cached(manifest),
-                manifest=manifest,
-                source=folder,
-                state=manifest.digest,
-            )
+            return found(folder=cached(manifest), source=folder, state=manifest.digest)
     except RepositoryError as error:
         return Broken(family=family, version=version, reason=str(error))
-    state = _state(folder, manifest)
-    return VersionFolder(family=family, version=version, folder=folder, manifest=manifest, state=state)
+    return found(folder=folder, state=_state(folder, manifest))
 
 
 def _state(folder: Path, manifest: Manifest) -> str:

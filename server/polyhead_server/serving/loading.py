@@ -78,7 +78,12 @@ class Failed:
     @property
     def may_pass(self) -> bool:
         """The machine lacked memory or room, or the storage did not answer: it may load another time."""
-        return _may_pass(self.error)
+        error: BaseException | None = self.error
+        while error is not None:
+            if isinstance(error, DownloadError) or exhausted(error) or is_out_of_memory(error):
+                return True
+            error = error.__cause__
+        return False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -135,11 +140,10 @@ class Loader:
     def _load_graph(self, path: Path, signature: Signature, tokeniser: Tokeniser | None) -> Loaded | Failed:
         device, threads = self.device, self.threads
         count = self.lanes or (threads if _may_double(signature.manifest, device) else device.default_lanes)
-        counts = [max(1, threads // count), threads] if device.host_threads and count > 1 else [threads]
-        lanes = [count, 1][: len(counts)]
-        opening = [
-            start(partial(self._open, path, signature, *each)) for each in zip(counts, lanes, strict=True)
-        ]
+        sessions = [(threads, count)]  # threads of a run, and lanes
+        if device.host_threads and count > 1:
+            sessions = [(max(1, threads // count), count), (threads, 1)]
+        opening = [start(partial(self._open, path, signature, *each)) for each in sessions]
         wait(opening)
         engines = [one.result() for one in opening if one.exception() is None]
         try:
@@ -158,7 +162,7 @@ class Loader:
         if engines[1:]:
             # As if threads shared the work without loss: runs soon show what it really takes. A price that
             # was too high would stay, as nothing would run there.
-            shared = {size: seconds * counts[0] / counts[1] for size, seconds in prior.items()}
+            shared = {size: seconds * sessions[0][0] / threads for size, seconds in prior.items()}
             wide = Lanes(engine=engines[1], costs=model(shared))
         return Loaded(
             signature=signature,
@@ -274,15 +278,6 @@ def without(signature: Signature) -> str:
     }
     lost = [tensor.name for tensor in signature.results if tensor.name not in others]
     return f"; the family lacks {', '.join(lost)} without it" if lost else ""
-
-
-def _may_pass(error: BaseException | None) -> bool:
-    return error is not None and (
-        isinstance(error, DownloadError)
-        or exhausted(error)
-        or is_out_of_memory(error)
-        or _may_pass(error.__cause__)
-    )
 
 
 def start(function: Callable[[], T]) -> Future[T]:

@@ -15,7 +15,6 @@ from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import InvalidRequestError, UnknownModelError, UnsupportedError, listed, quoted
 from polyhead_server.observability.metrics import Metrics, Totals
 from polyhead_server.repository.manifest import PACKED, PADDED
-from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.batch import DEFAULT_PRIORITY, PRIORITIES
 from polyhead_server.serving.lifecycle import Lifecycle
 from polyhead_server.serving.reconciler import Reconciler
@@ -60,7 +59,6 @@ class Procedures:
     ) -> None:
         self._registry = registry
         self._lifecycle = lifecycle
-        self._reconciler = reconciler
         self._settings = settings
         self._changes: set[asyncio.Task[None]] = set()
         self._by_name: dict[str, Procedure] = {
@@ -72,8 +70,12 @@ class Procedures:
             "ModelConfig": lambda asked: model_config(self._find(asked), settings),
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": lambda asked: repository_index(registry, ready_only=asked.ready),
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
+            "RepositoryModelLoad": lambda asked: self._change(
+                asked, reconciler.load, pb.RepositoryModelLoadResponse()
+            ),
+            "RepositoryModelUnload": lambda asked: self._change(
+                asked, reconciler.unload, pb.RepositoryModelUnloadResponse(), "unload_dependents"
+            ),
         }
 
     def find(self, name: str) -> Procedure:
@@ -98,30 +100,32 @@ class Procedures:
         models = [self._find(request)] if request.name else self._registry.models()
         return await asyncio.to_thread(model_statistics, models, self._registry.metrics)
 
-    async def _load(self, request: pb.RepositoryModelLoadRequest) -> Message:
-        """Load a family as it is in the repository now, and return when it is served."""
-        with self._lifecycle.accept():
-            self._check_change(request)
-            await self._finish(self._reconciler.load(request.model_name))
-            return pb.RepositoryModelLoadResponse()
+    async def _change(
+        self,
+        request: Any,
+        change: Callable[[str], Coroutine[Any, Any, None]],
+        answer: Message,
+        *accepted: str,
+    ) -> Message:
+        """Load or unload a family, and answer when that is done. It is done even if the caller leaves.
 
-    async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> Message:
-        """Take a family out of service. Accepted requests finish; then its memory is freed."""
+        Args:
+            request: Names the family.
+            change: Does it.
+            answer: What the caller gets.
+            accepted: The parameters that the request may have.
+        """
         with self._lifecycle.accept():
-            self._check_change(request, "unload_dependents")
-            await self._finish(self._reconciler.unload(request.model_name))
-            return pb.RepositoryModelUnloadResponse()
+            self._check_change(request, *accepted)
+            task = asyncio.get_running_loop().create_task(change(request.model_name))
+            self._changes.add(task)
+            task.add_done_callback(self._changes.discard)
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may ask
+            await asyncio.shield(task)
+            return answer
 
     def _find(self, request: Any) -> Model:
         return self._registry.find(request.name, request.version)
-
-    async def _finish(self, change: Coroutine[Any, Any, None]) -> None:
-        """Finish a change even if its caller leaves."""
-        task = asyncio.get_running_loop().create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its caller may have left
-        await asyncio.shield(task)
 
     def _check_change(self, request: Any, *accepted: str) -> None:
         if self._settings.repository_mode != "explicit":
@@ -221,12 +225,15 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
     """Return what clients may want to know beside tensors; a property that a model lacks is empty."""
     signature = model.signature
     manifest = signature.manifest
-    encoder, drift = manifest.encoder, manifest.drift
+    encoder, drift, tokenizer = manifest.encoder, manifest.drift, manifest.tokenizer
+    every = (*signature.inputs.values(), *signature.outputs.values())
+    tensors = {spec.name: spec.to_json() for spec in every}
+    is_16_bits = manifest.precision not in {"fp32", "int8"}  # and computed in no other precision
     values = {
         Property.FAMILY: manifest.name,
         Property.GRAPH: signature.graph,
         Property.MODELS: ",".join(map(manifest.served_name, manifest.graphs)),
-        Property.TENSORS: _tensors(signature),
+        Property.TENSORS: json.dumps(tensors, separators=(",", ":")),
         Property.LAYERS: encoder.layers,
         Property.HEADS: encoder.heads,
         Property.KEPT_HEADS: None if encoder.kept_heads is None else json.dumps(encoder.kept_heads),
@@ -236,7 +243,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.POOLING: f"{encoder.pooling} + dense" if encoder.dense else encoder.pooling,
         Property.PRECISION: manifest.precision,
         Property.DRIFT: None if drift is None else json.dumps(drift.of(signature.graph)),
-        Property.COMPUTE_PRECISION: _compute_precision(model),
+        Property.COMPUTE_PRECISION: manifest.precision if is_16_bits else model.device.compute_precision,
         Property.COMPUTE_DRIFT: json.dumps(model.drift) if model.drift else None,
         Property.SAME_BITS: ",".join(model.same_bits),
         Property.ACTIVATIONS: ",".join(PACKED if signature.packed else PADDED),
@@ -244,8 +251,8 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.VOCABULARY: encoder.vocabulary,
         Property.MAX_TOKENS: signature.max_tokens,
         Property.TEXT_MAX_TOKENS: manifest.text_max_tokens,
-        Property.TEXT_PROMPT: None if manifest.tokenizer is None else manifest.tokenizer.prompt,
-        Property.TEXT_PROMPTS: None if manifest.tokenizer is None else json.dumps(manifest.tokenizer.prompts),
+        Property.TEXT_PROMPT: None if tokenizer is None else tokenizer.prompt,
+        Property.TEXT_PROMPTS: None if tokenizer is None else json.dumps(tokenizer.prompts),
         **{name: getattr(settings, name) for name in _LIMITS},
         Property.EXECUTION_PROVIDER: model.device.provider,
         Property.FORMAT: manifest.format,
@@ -253,22 +260,9 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
     return {name.value: "" if value is None else str(value) for name, value in values.items()}
 
 
-def _compute_precision(model: Model) -> str:
-    """Return the precision of computation: of a family in 16 bits, its own."""
-    own = model.signature.manifest.precision
-    return model.device.compute_precision if own in {"fp32", "int8"} else own
-
-
 def _dims(spec: TensorSpec) -> tuple[int, ...]:
     """Return the shape in Triton's terms: without B, and never empty, so that one value is (1)."""
     return (1,) if spec.is_per_sequence else spec.shape[1:]
-
-
-def _tensors(signature: Signature) -> str:
-    """Return what the manifest says of inputs and outputs beyond their datatypes, as JSON."""
-    every = (*signature.inputs.values(), *signature.outputs.values())
-    described = {spec.name: spec.to_json() for spec in every}
-    return json.dumps(described, separators=(",", ":"))
 
 
 def repository_index(registry: Registry, *, ready_only: bool) -> pb.RepositoryIndexResponse:

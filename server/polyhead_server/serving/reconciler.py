@@ -8,7 +8,7 @@ which holds the hash of every other file.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,7 +84,7 @@ class Reconciler:
     """Those in progress."""
     closed: bool = False
 
-    async def look(self, *, may_be_empty: bool) -> Scan:
+    async def look(self, *, may_be_empty: bool) -> Mapping[str, Scan]:
         """Read the repository's manifests, and register what will be loaded first, and what cannot be.
 
         Args:
@@ -93,42 +93,37 @@ class Reconciler:
         Raises:
             StartError: There is no such folder, or nothing in it looks like a family.
         """
-        found = [version for name in await self._names() for version in await self._scan(name)]
-        if not found and not may_be_empty:
+        found = {name: await self._scan(name) for name in await self._names()}
+        if not any(found.values()) and not may_be_empty:
             raise no_models(self.models)
-        seen: set[str] = set()
-        for one in found:
-            if isinstance(one, Broken):
-                family = self.families.setdefault(one.family, Family(one.family))
-                self._report_failure(family, one, [one.family])
-            else:
-                if self.policy == "all" or one.family not in seen:
+        for name, versions in found.items():
+            sound = [one for one in versions if isinstance(one, VersionFolder)]
+            for one in versions:
+                if isinstance(one, Broken):
+                    self._report_failure(self.families.setdefault(name, Family(name)), one, [name])
+                elif self.policy == "all" or one is sound[0]:
                     self._declare(one)
-                seen.add(one.family)
         return found
 
-    async def reconcile(self, found: Scan | None = None) -> None:
+    async def reconcile(self, found: Mapping[str, Scan] | None = None) -> None:
         """Serve what the repository holds now.
 
         A version is retired only when two looks in a row miss it: one that is being replaced by hand may be
         away for a moment.
 
         Args:
-            found: What it holds; None looks.
+            found: What it holds, by family; None looks.
 
         Raises:
             StartError: The repository cannot be read.
         """
         async with self.one_at_a_time:
-            names = await self._names() if found is None else [one.family for one in found]
+            names = await self._names() if found is None else found
             slots = asyncio.Semaphore(self.side_by_side)
 
             async def follow(name: str) -> None:
                 async with slots:
-                    if found is None:
-                        versions = await self._scan(name)
-                    else:
-                        versions = [one for one in found if one.family == name]
+                    versions = await self._scan(name) if found is None else found.get(name, ())
                     await self._update(name, versions, patient=True)
 
             each = map(follow, sorted({*names, *self.families}))

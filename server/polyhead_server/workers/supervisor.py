@@ -93,8 +93,8 @@ class Supervisor:
         finally:
             self.stop()
             stopping.cancel()
-            codes = await self._end(keepers)
-        return 0 if all(code == 0 for code in codes) else 1
+            await self._wait_for(keepers)
+        return int(any(await asyncio.gather(*keepers)))
 
     def stop(self) -> None:
         """Let all workers drain. Only the first call does anything."""
@@ -110,18 +110,13 @@ class Supervisor:
         for process in self._running.values():
             _signal(process, signal.SIGKILL)
 
-    async def _end(self, keepers: Sequence[asyncio.Task[int]]) -> list[int]:
-        """Wait for all workers, kill those that take too long, and return the exit codes.
-
-        Raises:
-            StartError: One has given up.
-        """
+    async def _wait_for(self, keepers: Sequence[asyncio.Task[int]]) -> None:
+        """Wait for all workers, and kill those that take too long."""
         _, late = await asyncio.wait(keepers, timeout=self._settings.drain_seconds + _LAST_STEPS_SECONDS)
         if late:
             LOGGER.error("%d workers did not stop in time", len(late))
             self.kill()
             await asyncio.wait(late)
-        return await asyncio.gather(*keepers)
 
     async def _keep(self, worker: int) -> int:
         """Keep one worker running until `stop`, and return the exit code of its last process.
@@ -177,11 +172,8 @@ class Supervisor:
         )
         self._running[worker] = process
         LOGGER.debug("worker %d is process %d", worker, process.pid)
-        assignment = Assignment(
-            settings=settings_of(worker, self._settings, self._gpus),
-            worker=worker,
-            restarts=self.restarts[worker],
-        )
+        settings = settings_of(worker, self._settings, self._gpus)
+        assignment = Assignment(settings=settings, worker=worker, restarts=self.restarts[worker])
         assert process.stdin is not None  # noqa: S101 - a pipe
         # And left open: it ends with this process.
         process.stdin.write(ASSIGNMENTS.dump_json(assignment) + b"\n")
@@ -300,21 +292,20 @@ async def supervise(settings: Settings, gpus: Sequence[int] = ()) -> int:
         supervisor = Supervisor(settings, stack.enter_context(metric_files(settings.workers)), gpus)
         announce(settings, http_port)
         loop = asyncio.get_running_loop()
+
+        def stop(number: signal.Signals) -> None:
+            LOGGER.info("%s received", number.name)
+            loop.add_signal_handler(signal.SIGINT, end_at_once)
+            supervisor.stop()
+
+        def end_at_once() -> None:
+            supervisor.kill()
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop, loop, supervisor, number)
+            loop.add_signal_handler(number, stop, number)
         code = await supervisor.run()
         LOGGER.info("stopped")
         return code
-
-
-def _stop(loop: asyncio.AbstractEventLoop, supervisor: Supervisor, number: signal.Signals) -> None:
-    LOGGER.info("%s received", number.name)
-    loop.add_signal_handler(signal.SIGINT, _end_at_once, loop, supervisor, signal.SIGINT)
-    supervisor.stop()
-
-
-def _end_at_once(loop: asyncio.AbstractEventLoop, supervisor: Supervisor, number: signal.Signals) -> None:
-    supervisor.kill()
-    loop.remove_signal_handler(number)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -34,23 +34,27 @@ class Assignment:
     worker: int
     """Its number, from 0."""
     restarts: int
-    """How often the worker has been replaced. A replacement listens only when it has loaded."""
+    """How often the worker has been replaced. A replacement listens once it has loaded: others answer."""
 
 
 ASSIGNMENTS = TypeAdapter(Assignment)
 """Writes them as JSON, of which each is a line, and reads them."""
 
 
-class Reports:
-    """Tell the supervisor that this worker goes on, and whether it has loaded.
+class Supervised:
+    """Tell the supervisor that this worker goes on, and whether it has loaded: see `process.Worker`.
 
     Nothing here blocks: a report is lost if the supervisor does not read, or has ended. The next says all.
 
     Args:
         file: The pipe to the supervisor.
+        assignment: What the supervisor has sent.
     """
 
-    def __init__(self, file: int) -> None:
+    lifeline = _STDIN
+
+    def __init__(self, file: int, assignment: Assignment) -> None:
+        self.number, self.restarts = assignment.worker, assignment.restarts
         self._file = file
         self._line = LOADING
         os.set_blocking(file, False)
@@ -60,8 +64,8 @@ class Reports:
         self._line = READY
         self._send()
 
-    async def keep(self) -> None:
-        """Report regularly until cancelled."""
+    async def keep_reporting(self) -> None:
+        """Report regularly until cancelled: whoever misses reports knows that the event loop stands still."""
         while True:
             self._send()
             await asyncio.sleep(REPORT_SECONDS)
@@ -74,7 +78,7 @@ class Reports:
 def main() -> int:
     """Serve until the supervisor says so, and return the exit code."""
     line = sys.stdin.buffer.readline()  # the supervisor writes no more
-    reports = Reports(os.dup(_STDOUT))
+    pipe = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
     if not line.endswith(b"\n"):  # the supervisor has ended
         return 1
@@ -86,17 +90,10 @@ def main() -> int:
     # Before any metric is declared. A replacement has the number of its predecessor, and its files.
     values.ValueClass = values.MultiProcessValue(lambda: assignment.worker)
 
-    from polyhead_server.process import WorkerContext, run
+    from polyhead_server.process import run
 
-    context = WorkerContext(
-        number=assignment.worker,
-        restarts=assignment.restarts,
-        lifeline=_STDIN,
-        on_ready=reports.ready,
-        keep_reporting=reports.keep,
-    )
     try:
-        return run(assignment.settings, context)
+        return run(assignment.settings, Supervised(pipe, assignment))
     except StartError as error:
         LOGGER.error("cannot serve: %s", error)
         return 1

@@ -5,6 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,13 @@ def test_a_graph_that_is_computed_otherwise_than_asked_for_is_refused(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Which other precisions there are depends on the processor: fp32 is always there.
-    monkeypatch.setattr(openvino_session, "_settings", lambda *_: {"INFERENCE_PRECISION_HINT": "f32"})
+    core = openvino_session._core()
+    fp32 = {"INFERENCE_PRECISION_HINT": "f32"}
+    other = SimpleNamespace(
+        read_model=core.read_model,
+        compile_model=lambda model, device, settings: core.compile_model(model, device, settings | fp32),
+    )
+    monkeypatch.setattr(openvino_session, "_core", lambda: other)
     with pytest.raises(
         DeviceError, match=r"model\.onnx must be computed in bf16 on the CPU, OpenVINO does in f32"
     ):

@@ -20,9 +20,9 @@ from tests.encoders import BERT, seeded
 from polyhead_export.graphs import build_graph
 from polyhead_export.kinds import KINDS
 from polyhead_model import Classifier, ContactHead, Dense, EncoderConfig, Splade, TokenVectors
+from polyhead_server.engine.dataflow import Node, shape_nodes
 from polyhead_server.engine.device import CPU, CUDA
-from polyhead_server.engine.devices import on_cpu, on_cuda
-from polyhead_server.engine.session import Node, shape_nodes, slow_on_cpu
+from polyhead_server.engine.session import slow_on_cpu
 
 RECORDED = {
     "model": {"Concat": 1, "Squeeze": 1},
@@ -162,9 +162,8 @@ def test_work_on_the_batch_that_is_left_to_the_cpu_is_named(tmp_path: Path, plan
     operator = model.graph.node[1].op_type
 
     left = Recorded(("s", "Shape"), ("p", operator))
-    assert slow_on_cpu(file, left, on_cuda("")) == {operator: 1}
-    assert slow_on_cpu(file, left, on_cpu("")) == {}
-    assert slow_on_cpu(file, Recorded(("s", "Shape")), on_cuda("")) == {}
+    assert slow_on_cpu(file, left) == {operator: 1}
+    assert slow_on_cpu(file, Recorded(("s", "Shape"))) == {}
 
 
 def test_a_node_that_the_file_does_not_have_is_work_but_for_a_gather_of_a_shape(
@@ -173,7 +172,7 @@ def test_a_node_that_the_file_does_not_have_is_work_but_for_a_gather_of_a_shape(
     file = repository / "tiny" / "1" / "model.onnx"
 
     left = Recorded(("Gather", "Gather"), ("Transpose", "Transpose"), ("", "Concat"), ("Softmax", "Softmax"))
-    assert slow_on_cpu(file, left, on_cuda("")) == {"Concat": 1, "Softmax": 1, "Transpose": 1}
+    assert slow_on_cpu(file, left) == {"Concat": 1, "Softmax": 1, "Transpose": 1}
 
 
 def graphs(*folders: Path) -> Iterator[Path]:
@@ -203,13 +202,13 @@ def test_no_graph_needs_more_than_shapes_on_the_cpu(models: str, request: pytest
         shapes = kept(file)
         assert shapes, file
         assert not HEAVY & {operator for _, operator in shapes}, file
-        assert slow_on_cpu(file, Recorded(*shapes), on_cuda("")) == {}
+        assert slow_on_cpu(file, Recorded(*shapes)) == {}
         work = next(
             (node.name, node.op_type)
             for node in onnx.load(file, load_external_data=False).graph.node
             if node.op_type in HEAVY
         )
-        assert slow_on_cpu(file, Recorded(*shapes, work), on_cuda("")) == {work[1]: 1}
+        assert slow_on_cpu(file, Recorded(*shapes, work)) == {work[1]: 1}
 
 
 @pytest.mark.parametrize("what", [pytest.param(each, marks=pytest.mark.slow) for each in UNSEEN])
@@ -222,7 +221,7 @@ def test_what_no_card_has_left_to_the_cpu_is_shape_arithmetic_by_the_rule(what: 
 
     assert left <= shapes
     assert Counter(operator for _, operator in left) >= Counter(recorded)
-    assert slow_on_cpu(file, Recorded(*left), on_cuda("")) == {}
+    assert slow_on_cpu(file, Recorded(*left)) == {}
 
 
 def kept(file: Path) -> set[Node]:

@@ -18,7 +18,7 @@ from tests.waiting import until
 from polyhead_proto import RPCS
 from polyhead_server.errors import ErrorReply, InvalidRequestError
 from polyhead_server.grpc.call import end
-from polyhead_server.grpc.service import InferenceService
+from polyhead_server.grpc.service import inference_handlers
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
 
@@ -61,7 +61,7 @@ async def test_a_request_that_does_not_fit_into_memory_is_one_that_is_too_large(
     runtime: Any = Mock()
     runtime.registry.unattributed = statistics
     runtime.lifecycle.draining = asyncio.Event()
-    handlers: Any = InferenceService(runtime, RequestLog()).handlers()
+    handlers: Any = inference_handlers(runtime, RequestLog())
     handler = handlers[path.rpartition("/")[2]]
     handle = handler.stream_stream or handler.stream_unary
 

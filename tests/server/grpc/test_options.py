@@ -14,9 +14,8 @@ from tests.waiting import PATIENCE
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.call import Call
+from polyhead_server.grpc.call import Call, deadline_of
 from polyhead_server.grpc.server import DEFAULTS, server_options
-from polyhead_server.grpc.service import InferenceService
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 X = np.ones((1, 3, 16), np.float32)
@@ -129,13 +128,12 @@ def test_connections_without_calls_make_room_again(serve: Any) -> None:
 def peers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The connections that inference requests came by."""
     seen: set[str] = set()
-    real = InferenceService._infer
 
-    async def infer(self: InferenceService, requests: object, call: Call) -> bytes:
+    def deadline_of_seen(call: Call) -> float:
         seen.add(call.peer())
-        return await real(self, requests, call)
+        return deadline_of(call)
 
-    monkeypatch.setattr(InferenceService, "_infer", infer)
+    monkeypatch.setattr("polyhead_server.grpc.service.deadline_of", deadline_of_seen)
     return seen
 
 

@@ -54,14 +54,8 @@ def test_a_body_takes_the_memory_that_is_counted(parts: Any, encoding: str) -> N
     async def read() -> float:
         budget = Budget(4 * SIZE, Statistics())
         tracemalloc.start()
-        body = await read_body(
-            receive,
-            size="",
-            encoding=encoding,
-            settings=Settings(models=Path("models")),
-            held=budget.begin(),
-            run=run,
-        )
+        headers, settings = {"content-encoding": encoding}, Settings(models=Path("models"))
+        body = await read_body(receive, headers, settings, budget.begin(), run)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert bytes(body).count(0) == len(body) == SIZE

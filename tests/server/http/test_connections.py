@@ -24,8 +24,7 @@ from tests.servers import serving_metrics
 from tests.waiting import until
 
 from polyhead_server import Settings
-from polyhead_server.http import guard
-from polyhead_server.http import server as http_server
+from polyhead_server.http import guard, listener
 from polyhead_server.http.guard import GuardedProtocol
 
 FEW = 8
@@ -35,7 +34,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.fixture
 def metrics(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The port of a server of metrics and probes with room for few connections."""
-    monkeypatch.setitem(http_server.MAX_CONNECTIONS, False, FEW)
+    monkeypatch.setitem(listener.MAX_CONNECTIONS, False, FEW)
     with serving_metrics(Settings(models=Path("models"), http_port=0)) as port:
         yield port
 
@@ -233,7 +232,7 @@ SLOW = (
 def test_slow_clients_by_the_thousand_hold_up_no_others(
     serve_over_http: StartHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 32)
+    monkeypatch.setitem(listener.MAX_CONNECTIONS, True, 32)
     monkeypatch.setattr("polyhead_server.http.guard._PROMPT_SECONDS", -1.0)  # all are late at once
     web = serve_over_http()
     x = np.ones((1, 1, 16), np.float32)

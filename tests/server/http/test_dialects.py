@@ -40,6 +40,8 @@ def refused(answered: Answered, message: str) -> bool:
         ({"truncate": "NONE", "truncation_direction": "right"}, {"truncate": False}),
         ({"embedding_type": "base64"}, {"encoding_format": "base64"}),
         ({"output_dimension": 16, "normalized": True}, {"dimensions": 16, "normalize": True}),
+        ({"encoding_type": "float"}, {}),
+        ({"encoding_type": "ubinary"}, {"output_dtype": "ubinary"}),
     ],
 )
 def test_others_words_for_our_fields(web: OverHttp, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
@@ -50,6 +52,27 @@ def test_voyages_words_for_ranks(scoring: OverHttp) -> None:
     ranked = ask(scoring, "/v1/rerank", {**RANK, "top_k": 2, "truncation": True})
 
     assert ranked["data"] == ranked["results"] == ask(scoring, "/v1/rerank", RANK | {"top_n": 2})["results"]
+
+
+def test_nims_ranking(scoring: OverHttp) -> None:
+    """Its clients take as many as they want themselves, and divide what is too much for a call."""
+    body = {"model": "reranker", "query": {"text": QUERY}, "passages": [{"text": text} for text in TEXTS]}
+    logits = ask(scoring, "/v1/rerank", RANK | {"raw_scores": True})
+
+    ranked = ask(scoring, "/v1/ranking", {**body, "truncate": "END"})
+
+    found = [{"index": one["index"], "logit": one["relevance_score"]} for one in logits["results"]]
+    assert ranked == {"rankings": found, "usage": logits["usage"]}
+    assert ask(scoring, "/v1/ranking", body) == ranked
+    long = {**body, "passages": [*body["passages"], {"text": LONG}]}
+    assert refused(
+        scoring.post("/v1/ranking", long), f"passages[{len(TEXTS)}].text must be at most 16 tokens"
+    )
+    assert ask(scoring, "/v1/ranking", {**long, "truncate": "END"})
+    image = {**body, "passages": [{"text": "", "image": "data:,"}]}
+    assert refused(scoring.post("/v1/ranking", image), "field 'image' of passages[0] is not known")
+    ignored = scoring.post("/v1/ranking", {**body, "user": "me"}).headers
+    assert ignored["x-polyhead-ignored"] == "user"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"]},
     "/v2/rerank": {"model": "reranker", "query": "a cat", "documents": ["a dog"], "return_evidence": True},
     "/rerank": {"model": "reranker", "query": "a cat", "texts": ["a dog"], "return_evidence": 2},
+    "/v1/ranking": {"model": "reranker", "query": {"text": "a cat"}, "passages": [{"text": "a dog"}]},
     "/": {"model": "splade", "inputs": "a dog"},
 }
 MOST_BYTES = 2048
@@ -98,7 +99,7 @@ def test_the_document_is_valid(document: Any) -> None:
 def test_operations_have_names_of_their_own(document: Any) -> None:
     names = [operation["operationId"] for _, _, operation in operations(document)]
 
-    assert len(set(names)) == len(names) == 37
+    assert len(set(names)) == len(names) == 38
     assert {"create_embeddings", "infer", "infer_of_version", "rerank"} <= set(names)
 
 
@@ -125,14 +126,30 @@ def test_every_path_answers_as_described(web: OverHttp, document: Any) -> None:
             assert web.post(filled(path), {**body, "unknown": 1}).status == 400
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/classify", "/"])
+def test_one_path_of_two_apis_takes_the_body_of_one(document: Any, path: str) -> None:
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    (body,) = [each for end, each in BODIES.items() if end == path]
+    of_the_other: dict[str, dict[str, Any]] = {
+        "/rerank": {"documents": ["a dog"]},
+        "/classify": {"inputs": "a dog"},
+        "/": {"query": "a cat", "texts": ["a dog"]},
+    }
+
+    assert len(schema["oneOf"]) == 2
+    assert "anyOf" not in schema
+    assert valid(document, schema).is_valid(body)
+    assert not valid(document, schema).is_valid(body | of_the_other[path])
+
+
 def test_every_field_and_parameter_is_explained(document: Any) -> None:
     bodies = set()
     for path, _, operation in operations(document):
         assert all(parameter["description"] for parameter in operation["parameters"]), path
         bodies |= set(re.findall(r"schemas/(\w+)", json.dumps(operation.get("requestBody", {}))))
-    bodies |= {"InferInput", "InferOutput", "LabelParameters", "ComparedTexts", "EmbeddingOptions"}
+    bodies |= {"InferInput", "InferOutput", "LabelParameters", "ComparedTexts", "EmbeddingOptions", "Passage"}
 
-    assert len(bodies) == 18
+    assert len(bodies) == 20
     for name in bodies:
         fields = document["components"]["schemas"][name]["properties"]
         assert all("description" in field or "$ref" in json.dumps(field) for field in fields.values()), name

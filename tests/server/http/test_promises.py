@@ -20,7 +20,7 @@ from tests.waiting import until
 
 from polyhead_server import Settings
 from polyhead_server.errors import StartError
-from polyhead_server.http import server as http_server
+from polyhead_server.http import listener
 from polyhead_server.scheduling import Scheduler, Work
 
 INFER = "/v2/models/tiny/infer"
@@ -201,7 +201,7 @@ def test_tls_with_certificates_that_are_renewed(
 def test_handshakes_half_done_stop_no_others(
     serve_over_http: StartHttp, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(http_server.MAX_CONNECTIONS, True, 8)
+    monkeypatch.setitem(listener.MAX_CONNECTIONS, True, 8)
     web = serve_over_http(**write(authority.issue_cert("127.0.0.1"), tmp_path))
     context = ssl.create_default_context()
     authority.configure_trust(context)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from polyhead_server import Settings
-from polyhead_server.workers.worker import ASSIGNMENTS, LOADING, READY, Assignment, Reports
+from polyhead_server.workers.worker import ASSIGNMENTS, LOADING, READY, Assignment, Supervised
+
+ASSIGNMENT = Assignment(settings=Settings(models=Path("models")), worker=0, restarts=0)
 
 
 def test_an_assignment_arrives_as_it_was_sent() -> None:
@@ -32,9 +34,9 @@ async def test_a_worker_reports_regularly_that_it_loads_and_then_that_it_is_read
 ) -> None:
     monkeypatch.setattr("polyhead_server.workers.worker.REPORT_SECONDS", 0.01)
     source, sink = os.pipe()
-    reports = Reports(sink)
+    reports = Supervised(sink, ASSIGNMENT)
 
-    keeping = asyncio.create_task(reports.keep())
+    keeping = asyncio.create_task(reports.keep_reporting())
     with open(source, "rb", closefd=False) as lines:  # noqa: ASYNC230 - a pipe
         for expected in (LOADING, LOADING, READY, READY):
             if expected == READY:
@@ -51,7 +53,7 @@ async def test_a_worker_reports_regularly_that_it_loads_and_then_that_it_is_read
 
 def test_a_report_is_lost_rather_than_waited_for() -> None:
     source, sink = os.pipe()
-    reports = Reports(sink)
+    reports = Supervised(sink, ASSIGNMENT)
     with suppress(BlockingIOError):
         while True:
             os.write(sink, b"\n" * 4096)
