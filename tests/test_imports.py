@@ -53,11 +53,12 @@ SUBPACKAGES = {
     "serving": {"scheduling", "engine", "repository", "observability"},
     "inference": {"serving", "scheduling", "engine", "repository", "observability"},
     "runtime": {"inference", "serving", "scheduling", "engine", "repository", "observability"},
-    "grpc": {"runtime", "inference", "repository", "observability"},
-    "http": {"grpc", "runtime", "inference", "serving", "repository", "observability"},
+    "access": {"repository", "observability"},
+    "grpc": {"access", "runtime", "inference", "repository", "observability"},
+    "http": {"access", "runtime", "inference", "serving", "repository", "observability"},
     "process": {"http", "grpc", "engine", "repository", "observability"},
     "workers": {"process", "http", "engine", "observability"},
-    "ray": {"process", "runtime", "grpc", "inference", "serving", "engine", "repository", "observability"},
+    "ray": {"process", "runtime", "access", "inference", "serving", "engine", "repository", "observability"},
     "doctor": {"runtime", "inference", "serving", "scheduling", "engine", "repository", "observability"},
 }
 """The server's subpackages, and modules at its top, and what each may import. All may log and count."""

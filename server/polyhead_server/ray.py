@@ -20,14 +20,13 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto.names import PUSHBACK, REQUEST_ID
 from polyhead_server import errors
+from polyhead_server.access.tokens import guard_of
 from polyhead_server.address import listen, warn_if_exposed
 from polyhead_server.engine.allocator import keep_trim
 from polyhead_server.engine.cpus import available_cpus
 from polyhead_server.errors import ErrorReply, StartError
-from polyhead_server.grpc.access import guard_of
-from polyhead_server.grpc.call import logged_reply
 from polyhead_server.inference.wire import parse_small, peek, split_infer
-from polyhead_server.observability.access_log import request_id
+from polyhead_server.observability.access_log import logged_reply, request_id
 from polyhead_server.observability.logs import LOGGER, configure
 from polyhead_server.process import prepare
 from polyhead_server.repository.scanning import list_families, no_models

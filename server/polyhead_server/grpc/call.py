@@ -3,20 +3,16 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
 from polyhead_proto import RPCS
-from polyhead_proto.names import REQUEST_ID
-from polyhead_server.errors import ErrorReply, InvalidRequestError, error_reply
-from polyhead_server.observability.access_log import CURRENT, request_id
-from polyhead_server.observability.logs import LOGGER
+from polyhead_server.errors import ErrorReply, InvalidRequestError
+from polyhead_server.observability.access_log import logged_reply, request_id
 
 INFER, STREAM_INFER = RPCS["ModelInfer"].path, RPCS["ModelStreamInfer"].path
 INFERENCE = frozenset({INFER, STREAM_INFER})
-HEALTH = "grpc.health.v1.Health"
 
 Call: TypeAlias = "grpc.aio.ServicerContext[Any, bytes]"
 """What grpcio calls the context of a handler."""
@@ -109,21 +105,3 @@ async def end(call: Call, reply: ErrorReply) -> NoReturn:
         await call.abort(reply.code, message, reply.trailers)
     except grpc.aio.InternalError as error:
         raise asyncio.CancelledError from error
-
-
-def logged_reply(error: Exception, request_id: str) -> ErrorReply:
-    """Turn an error into what its caller gets. Log those that are the server's fault."""
-    reply = error_reply(error, request_id)
-    if (record := CURRENT.get()) is not None:
-        record.code, record.message = reply.code.name, reply.message
-    if reply.code is grpc.StatusCode.INTERNAL:
-        LOGGER.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
-    elif record is None:
-        LOGGER.debug(
-            "request %s rejected: %s: %s",
-            request_id,
-            reply.code.name,
-            reply.message,
-            extra={"request_id": request_id},
-        )
-    return replace(reply, trailers=(*reply.trailers, (REQUEST_ID, request_id)))

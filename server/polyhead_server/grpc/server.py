@@ -9,13 +9,13 @@ import grpc
 from grpc_reflection.v1alpha import reflection
 
 from polyhead_proto import SERVICE
+from polyhead_server.access.tls import server_credentials
+from polyhead_server.access.tokens import HEALTH, guard_of
 from polyhead_server.address import bind, format_address
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.access import TokenInterceptor, guard_of
-from polyhead_server.grpc.call import HEALTH
 from polyhead_server.grpc.service import NotOffered, inference_handlers
 from polyhead_server.grpc.standard import health_handlers, reflection_handlers
-from polyhead_server.grpc.tls import server_credentials
+from polyhead_server.grpc.token_interceptor import TokenInterceptor
 from polyhead_server.observability.access_log import RequestLog
 from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.tracing import open_tracer

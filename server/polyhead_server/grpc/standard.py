@@ -14,8 +14,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from polyhead_proto import FILE, SERVICE
+from polyhead_server.access.tokens import HEALTH
 from polyhead_server.errors import UnknownModelError, quoted
-from polyhead_server.grpc.call import HEALTH, Call, MethodHandler, fail, read, unary, write
+from polyhead_server.grpc.call import Call, MethodHandler, fail, read, unary, write
 from polyhead_server.inference.wire import parse_small
 from polyhead_server.runtime import Runtime
 

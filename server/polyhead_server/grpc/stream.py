@@ -10,9 +10,9 @@ from contextlib import suppress
 from polyhead_proto import messages as pb
 from polyhead_proto.names import FINAL, WANTS_STATUS
 from polyhead_server.errors import DrainingError, ErrorReply, InvalidRequestError, StalledError
-from polyhead_server.grpc.call import Call, deadline_of, end, logged_reply, write
+from polyhead_server.grpc.call import Call, deadline_of, end, write
 from polyhead_server.inference.wire import split_infer
-from polyhead_server.observability.access_log import RequestLog, request_id
+from polyhead_server.observability.access_log import RequestLog, logged_reply, request_id
 from polyhead_server.runtime import Runtime
 
 MAX_IN_PROGRESS = 32

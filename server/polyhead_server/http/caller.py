@@ -16,9 +16,9 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from polyhead_proto.names import REQUEST_ID
+from polyhead_server.access.tokens import Guard, guard_of
 from polyhead_server.address import is_loopback
 from polyhead_server.errors import ExpiredError, InvalidRequestError, quoted
-from polyhead_server.grpc.access import Guard, guard_of
 from polyhead_server.http.bodies import PIECE, SMALL, in_pieces, read_body, read_json
 from polyhead_server.http.errors import ErrorStyle, MediaTypeError, error_reply
 from polyhead_server.http.fields import invalid

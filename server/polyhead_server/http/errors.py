@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from polyhead_proto.faults import Fault
 from polyhead_proto.names import LIMIT, PUSHBACK
 from polyhead_server.errors import DrainingError, InvalidRequestError, exhausted
-from polyhead_server.grpc.call import logged_reply
+from polyhead_server.observability.access_log import logged_reply
 
 STATUS: Mapping[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,

@@ -87,7 +87,7 @@ class HttpServer:
                 listening.close()
 
     def _make(self, listening: socket.socket) -> "Connections":
-        from polyhead_server.grpc.tls import tls_context
+        from polyhead_server.access.tls import tls_context
         from polyhead_server.http.app import create_application
         from polyhead_server.http.caller import Service
         from polyhead_server.http.guard import Connections

@@ -11,10 +11,13 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import grpc
+
 from polyhead_proto.names import REQUEST_ID
+from polyhead_server.errors import ErrorReply, error_reply
 from polyhead_server.observability.logs import LOGGER
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -116,3 +119,21 @@ def request_id(context: Context) -> str:
         if key == REQUEST_ID and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
             return value
     return uuid.uuid4().hex
+
+
+def logged_reply(error: Exception, request_id: str) -> ErrorReply:
+    """Turn an error into what its caller gets. Log those that are the server's fault."""
+    reply = error_reply(error, request_id)
+    if (record := CURRENT.get()) is not None:
+        record.code, record.message = reply.code.name, reply.message
+    if reply.code is grpc.StatusCode.INTERNAL:
+        LOGGER.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
+    elif record is None:
+        LOGGER.debug(
+            "request %s rejected: %s: %s",
+            request_id,
+            reply.code.name,
+            reply.message,
+            extra={"request_id": request_id},
+        )
+    return replace(reply, trailers=(*reply.trailers, (REQUEST_ID, request_id)))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from polyhead_server.access.tls import Files
+from polyhead_server.access.tokens import read_tokens
 from polyhead_server.errors import RepositoryError, StartError
-from polyhead_server.grpc.access import read_tokens
-from polyhead_server.grpc.tls import Files
 from polyhead_server.repository.files import open_regular, read_regular
 from polyhead_server.repository.integrity import verify
 from polyhead_server.repository.manifest import read_manifest

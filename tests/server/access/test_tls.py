@@ -10,8 +10,8 @@ import trustme
 from tests.server.conftest import procedure
 
 from polyhead_server import Settings
+from polyhead_server.access.tls import Files, RenewedFiles, server_credentials
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.tls import Files, RenewedFiles, server_credentials
 
 # A failure of gRPC's own handshake must not be tried again for as long as the call may take.
 ONCE = (("grpc.enable_retries", 0),)

@@ -5,20 +5,17 @@ secret, and learn no more than the state of a name that they know already.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from polyhead_proto import RPCS
-from polyhead_server.errors import ForbiddenError, RequestError, StartError, UnauthenticatedError, shorten
-from polyhead_server.grpc.call import HEALTH, INFERENCE, MethodHandler, rejecting
-from polyhead_server.grpc.tls import read_file
-from polyhead_server.observability.logs import LOGGER
-from polyhead_server.observability.statistics import Statistics
+from polyhead_server.access.tls import read_file
+from polyhead_server.errors import ForbiddenError, RequestError, StartError, UnauthenticatedError
 from polyhead_server.settings import Settings
+
+HEALTH = "grpc.health.v1.Health"
 
 OPEN = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
 """Procedures that need no token. `List` names every model, so it needs one."""
@@ -90,35 +87,6 @@ class Guard:
             return None
         which = "one that the server has for management" if manages else "one that the server has"
         return ForbiddenError(f"the token does not open this procedure: it must be {which}")
-
-
-class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Reject calls without the right token before their requests are read. Every call passes through it.
-
-    Args:
-        guard: Rejects them.
-        statistics: Counts inferences that are rejected.
-    """
-
-    def __init__(self, guard: Guard, statistics: Statistics) -> None:
-        self._guard = guard
-        self._statistics = statistics
-
-    async def intercept_service(
-        self,
-        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler | None]]",
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> "MethodHandler | None":
-        """Return what answers a call; None if there is no such method."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        rejection = self._guard.rejection(method, handler_call_details.invocation_metadata)
-        if rejection is None or handler is None:
-            return handler
-        if method in INFERENCE:
-            self._statistics.failed(total_ns=0, error=rejection)
-        LOGGER.debug("call of %s rejected: %s: %s", shorten(method), rejection.status.name, rejection)
-        return rejecting(rejection.status, str(rejection))
 
 
 def guard_of(settings: Settings) -> Guard:

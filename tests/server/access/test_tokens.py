@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from polyhead_proto import FILE, SERVICE
+from polyhead_server.access.tokens import MANAGEMENT, read_tokens
 from polyhead_server.errors import StartError
-from polyhead_server.grpc.access import MANAGEMENT, read_tokens
 
 X = np.ones((1, 3, 16), np.float32)
 TOKEN, SECOND, ADMIN = (secrets.token_hex(16) for _ in range(3))
