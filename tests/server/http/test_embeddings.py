@@ -162,6 +162,21 @@ def test_the_graph_without_vectors_of_tokens_runs_where_there_is_one(
     )
 
 
+@pytest.mark.slow
+def test_the_newest_version_answers_and_says_what_it_takes(
+    serve_over_http: StartHttp, tmp_path: Path
+) -> None:
+    for version, width in ((1, 8), (2, 16)):
+        config = EncoderConfig(d_model=width, heads=2, layers=1, vocabulary=20, pooling="cls")
+        export_family(Encoder(config), "grown", tmp_path, version=version, graphs=["pooled"])
+    web = serve_over_http(models=tmp_path, versions="all")
+
+    answered = web.post("/v1/embeddings", {"model": "grown", "input": [[3, 4, 5]], "dimensions": 12})
+
+    assert answered.status == 200, answered.body
+    assert vectors(answered.json).shape == (1, 12)
+
+
 def test_models_that_do_something_with_texts_are_listed(web: OverHttp) -> None:
     (model,) = web.get("/v1/models").json["data"]
 
