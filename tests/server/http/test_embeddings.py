@@ -167,7 +167,7 @@ def test_the_newest_version_answers_and_says_what_it_takes(
     serve_over_http: StartHttp, tmp_path: Path
 ) -> None:
     for version, width in ((1, 8), (2, 16)):
-        config = EncoderConfig(d_model=width, heads=2, layers=1, vocabulary=20, pooling="cls")
+        config = EncoderConfig(d_model=width, heads=2, layers=1, feed_forward=8, vocabulary=20, pooling="cls")
         export_family(Encoder(config), "grown", tmp_path, version=version, graphs=["pooled"])
     web = serve_over_http(models=tmp_path, versions="all")
 
