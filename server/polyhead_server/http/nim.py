@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from polyhead_server.http import fields
 from polyhead_server.http.calls import TextCall
@@ -26,10 +26,8 @@ class Passage(fields.Body):
     """The text"""
 
 
-class RankPassagesBody(fields.TextOptions):
+class RankPassagesBody(fields.TextOptions, json_schema_extra={"example": _EXAMPLE}):
     """What to rank."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     query: Passage
     """What the passages may answer"""

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.datatypes import DTYPES, convert
+from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DTYPE, HEADS, LAYERS, PRECISION
 from polyhead_proto.outputs import declared
 from polyhead_proto.outputs.pooled import (
@@ -107,12 +107,6 @@ class OutputLayout:
         if self.normalises:
             selected = normalised(selected)
         return selected if self.precision is None else quantised(selected, self.precision, self.ranges)
-
-    def made_of(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return all of it, of all that the graph gives for it."""
-        if self.selection or self.normalises or self.precision is not None:
-            array = self.take(array)
-        return array if array.dtype == DTYPES[self.datatype] else convert(array, self.datatype)
 
     def work_bytes(self, size: int) -> int:
         """Return what writing so many bytes of it costs, in bytes to copy."""

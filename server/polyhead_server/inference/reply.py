@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
+from polyhead_proto.datatypes import convert
 from polyhead_proto.names import TIMINGS
 from polyhead_proto.outputs import declared
 from polyhead_proto.wire import write_varint
@@ -137,7 +138,7 @@ def check_size(layout: ReplyLayout, request_id: str, limit: int) -> None:
     Raises:
         ReplyTooLargeError: It has more bytes than the limit.
     """
-    needed = layout.size + (len(write_id(request_id)) if request_id else 0)
+    needed = layout.size + len(write_id(request_id))
     if needed > limit:
         raise ReplyTooLargeError(
             f"the reply needs {needed} bytes, the limit is {limit}: ask for fewer outputs or less of them "
@@ -165,7 +166,7 @@ def make_reply(
     for output in layout.outputs:
         content = arrays[output.spec.name]
         if not isinstance(content, bytes):
-            content = output.made_of(content)
+            content = convert(output.take(content), output.datatype)
         contents.append(content)
     return InferReply(
         signature=layout.signature,
@@ -179,9 +180,7 @@ def make_reply(
 
 def write_reply(reply: InferReply, *, streamed: bool = False) -> bytes:
     """Write a reply as a `ModelInferResponse`, or as a `ModelStreamInferResponse`."""
-    pieces: list[Piece] = [reply.header, write_timings(reply.timings)]
-    if reply.request_id:
-        pieces.append(write_id(reply.request_id))
+    pieces: list[Piece] = [reply.header, write_id(reply.request_id), write_timings(reply.timings)]
     for content in reply.contents:
         memory = memory_of(content)
         pieces += (_frame(len(memory)), memory)

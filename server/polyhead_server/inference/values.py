@@ -70,12 +70,7 @@ def read_inputs(
                         "send fewer or shorter texts",
                     )
                 )
-            try:
-                texts[given.name] = (
-                    content if isinstance(content, list) else list(map(bytes.decode, elements))
-                )
-            except UnicodeDecodeError as error:
-                raise _undecodable(given.name, elements) from error
+            texts[given.name] = content if isinstance(content, list) else _decoded(given.name, elements)
             continue
         array = _read_array(given, content)
         if given.limit is not None or given.spec.range is not None:
@@ -114,15 +109,15 @@ def _elements(given: RequestInput, raw: bytes | memoryview | None) -> Sequence[b
         raise InvalidRequestError(str(error)) from error
 
 
-def _undecodable(name: str, elements: Sequence[bytes]) -> InvalidRequestError:
-    """Return the error for the first element that is no text."""
+def _decoded(name: str, elements: Sequence[bytes]) -> list[str]:
+    texts = []
     for index, element in enumerate(elements):
         try:
-            element.decode()
+            texts.append(element.decode())
         except UnicodeDecodeError as error:
             problem = f"must be valid UTF-8, was {element[error.start]:#04x} at byte {error.start}"
-            return InvalidRequestError(Fault(field=name, index=(index,), problem=problem))
-    raise AssertionError("one of them is no text")
+            raise InvalidRequestError(Fault(field=name, index=(index,), problem=problem)) from error
+    return texts
 
 
 def _typed(given: RequestInput) -> Sequence[Any]:

@@ -42,11 +42,13 @@ class Entry:
     timer: asyncio.TimerHandle | None = None
 
 
-class Queue:
-    """Entries by priority, those that yield last, then by arrival. Safe to use from several threads.
+def _place_of(level: int, yields: bool) -> int:
+    """Return the level of the queue in which work of a priority's level waits."""
+    return 2 * level + yields
 
-    So each priority has two levels.
-    """
+
+class Queue:
+    """Entries by priority, those that yield last, then by arrival. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._levels: tuple[dict[int, Entry], ...] = tuple({} for _ in range(2 * PRIORITIES))
@@ -66,14 +68,14 @@ class Queue:
             level: That of its work.
             yields: Whether it waits, too, for all of its priority that yields.
         """
-        return sum(self._seconds[: 2 * level + yields + 1])
+        return sum(self._seconds[: _place_of(level, yields) + 1])
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Append entries to their levels, together."""
         with self._lock:
             for entry in entries:
                 self._number += 1
-                entry.number, entry.place = self._number, 2 * entry.work.level + entry.yields
+                entry.number, entry.place = self._number, _place_of(entry.work.level, entry.yields)
                 self._levels[entry.place][entry.number] = entry
                 self._count(entry, 1)
 

@@ -179,8 +179,7 @@ class Dispatch:
         first = next(batches)
         if wide is None:
             return first, lanes
-        urgent = requests[0]
-        if len(first) == 1 and urgent.rows > 1 and not planner.fits(urgent, lanes.count):
+        if len(first) == 1 and not planner.fits(requests[0], lanes.count):
             return None if running else (first, wide)
         if running + len(requests) < lanes.count:  # some lanes would stay empty
             parts = requests
@@ -195,7 +194,7 @@ class Dispatch:
     ) -> bool:
         """Return whether all work should be one run with all threads, after what runs, not parts in lanes."""
         overdue = running and not free_in
-        if overdue or (whole.rows > 1 and not self.planner.fits(whole, 1)):
+        if overdue or not self.planner.fits(whole, 1):
             return False
         if free_in + wide.costs.price(whole) < max(map(self.lanes.costs.price, parts)):
             return True

@@ -102,8 +102,7 @@ class Scheduler:
             raise dropped(Drop.STOPPING)
         if self._broken:
             raise broken(self.signature.name)
-        if waiting := self._queue.tokens + self._inline.tokens:
-            self._admission.check_room(work, waiting)
+        self._admission.check_room(work, self.queued_tokens)
         if self._inline.takes(work):
             return self._inline.submit(work)
         return self._enqueue(work)
@@ -132,9 +131,8 @@ class Scheduler:
 
     def _enqueue(self, work: Work) -> asyncio.Future[Done]:
         start_by = self._admission.check_reach(work)
-        if not self._started:
-            self.start()
-        if work.size.rows > 1 and (pieces := split_request(work, self.signature, self.dispatch)):
+        self.start()
+        if pieces := split_request(work, self.signature, self.dispatch):
             # Once each lane could have begun, others go first; then only the deadline counts.
             turn = self.dispatch.lanes.count
             entries = [self._entry(piece.work, start_by, piece) for piece in pieces[:turn]]
@@ -251,16 +249,14 @@ class Scheduler:
         now = self._loop.time()
         running = list(self._running)  # other threads change it
         sizes = [entry.work.size for entry in window]
-        decision = self.dispatch.next(sizes, len(running), free_in(running, now) if running else 0.0)
+        decision = self.dispatch.next(sizes, len(running), free_in(running, now))
         if decision is None:
             return None
         positions, session = decision
         if session is self.dispatch.lanes and window[positions[0]].yields:
             positions = positions[:1]  # cut by time: joined, pieces would take as long again
-        if len(positions) < len(window):
-            window, sizes = [window[at] for at in positions], [sizes[at] for at in positions]
-        seconds = session.costs.price(self.dispatch.planner.joint(sizes))
-        return RunningBatch(session=session, ends=now + seconds, entries=window)
+        seconds = session.costs.price(self.dispatch.planner.joint([sizes[at] for at in positions]))
+        return RunningBatch(session=session, ends=now + seconds, entries=[window[at] for at in positions])
 
     def run(self, batch: RunningBatch) -> None:
         """Run a batch."""
@@ -305,12 +301,10 @@ class Scheduler:
 
     def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | Drop) -> None:
         """Have the event loop answer work of a batch, which ends with its last answer."""
-        if len(entries) == len(batch.entries):
-            batch.entries = []
+        sent = {*entries}
+        batch.entries = [entry for entry in batch.entries if entry not in sent]
+        if not batch.entries:
             self._running.discard(batch)
-        else:
-            sent = {*entries}
-            batch.entries = [entry for entry in batch.entries if entry not in sent]
         self._post(self._deliver, entries, result)
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
