@@ -60,7 +60,7 @@ def test_a_configuration_survives_json() -> None:
             "contacts: weights[1] must be finite in fp32, was 1e+39",
         ),
         ({"heads": 5}, "d_model (16) must be a multiple of heads (5); give head_width"),
-        ({"norm": "both"}, "norm must be one of post, pre, was 'both'"),
+        ({"norm": "middle"}, "norm must be one of post, pre, both, was 'middle'"),
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu, silu, was 'swish'"),
         (
             {"pooling": "sum"},
