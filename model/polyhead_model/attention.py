@@ -321,5 +321,5 @@ def _kv_of(heads: int, kv_heads: int | Sequence[int] | None) -> tuple[int, ...]:
 
 def _norm_heads(x: Tensor, heads: int, norm: RMSNorm) -> Tensor:
     """Normalise each head's columns of x [B, T, H·K]."""
-    normed: Tensor = norm(x.reshape(*x.shape[:2], heads, -1))
+    normed: Tensor = norm(x.reshape(*x.shape[:2], heads, x.shape[2] // heads))
     return normed.flatten(2)

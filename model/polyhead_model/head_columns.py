@@ -12,7 +12,8 @@ from torch import Tensor
 
 def repeat_heads(x: Tensor, numbers: Sequence[int]) -> Tensor:
     """Take key or value heads by number for each query head, x [B, T, G·K] → [B, T, H·K]."""
-    by_head = x.reshape(*x.shape[:2], max(numbers) + 1, -1)
+    groups = max(numbers) + 1
+    by_head = x.reshape(*x.shape[:2], groups, x.shape[2] // groups)
     return by_head.index_select(2, torch.tensor(numbers, device=x.device)).flatten(2)
 
 

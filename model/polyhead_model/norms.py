@@ -23,7 +23,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x […, width]."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = x if x.dtype == torch.float64 else x.float()
         normed = wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
         return normed.to(x.dtype) * self.weight
 
