@@ -242,6 +242,7 @@ def summary(
             {
                 "stage": section.stage,
                 "layers": _numbered(section.layers),
+                "times": 1 if section.layers is None else len(section.layers),
                 "steps": list(_step_values(section)),
             }
             for section in sections
@@ -369,7 +370,10 @@ def _step_values(section: Section) -> Iterator[dict[str, Any]]:
             "reads": [before] if step.reads is None else step.reads,
             "axes": step.axes.split(),
             "shape": section.shape(step.axes),
-            "parameters": [dataclasses.asdict(_tensor_count(section, each)) for each in step.parameters],
+            "parameters": [
+                {"part": each.part} | dataclasses.asdict(_tensor_count(section, each))
+                for each in step.parameters
+            ],
         }
         before = step.symbol
 

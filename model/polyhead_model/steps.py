@@ -85,21 +85,21 @@ def _beside_layers(config: EncoderConfig) -> Iterator[Step]:
     """Yield what layers get beside their tokens, made once for all of them."""
     if config.relative_buckets is not None:
         table = ParameterTensor(name="table", part="relative positions", axes=f"{config.relative_buckets} H")
-        yield Step(name="bias = table[distance]", axes="H T T", reads=(), parameters=(table,))
+        yield Step(name="bias (by distance)", axes="H T T", reads=(), parameters=(table,))
     given = ["given"] if config.mask_input else []
     own = [*(["causal"] if config.causal else []), "padding", *given]
     is_local = [config.is_local(layer) for layer in range(config.layers)]
     if config.cross_attention != "alone" and not all(is_local):
-        yield Step(name=f"mask = {', '.join(own)}", axes="B T T", reads=())
+        yield Step(name=f"mask ({', '.join(own)})", axes="B T T", reads=())
     if any(is_local):
         window = f"window {config.local_window}"
-        yield Step(name=f"local mask = {', '.join([window, *own])}", axes="B T T", reads=())
+        yield Step(name=f"local mask ({', '.join([window, *own])})", axes="B T T", reads=())
     if config.cross_attention is not None:
-        yield Step(name=f"memory mask = {', '.join(['padding', *given])}", axes="B T S", reads=())
-    if config.rotary_base is not None:
-        yield Step(name="angles = position · frequency", axes="T K", reads=())
-        if config.local_rotary_base is not None:
-            yield Step(name="local angles = position · local frequency", axes="T K", reads=())
+        yield Step(name=f"memory mask ({', '.join(['padding', *given])})", axes="B T S", reads=())
+    bases = (("angles", config.rotary_base), ("local angles", config.local_rotary_base))
+    for angles, base in bases:
+        if base is not None:
+            yield Step(name=f"{angles} (base {base:,.10g})", axes="T K", reads=())
     if config.head_mask_input:
         yield Step(name="head mask", axes="B L H", reads=())
 
