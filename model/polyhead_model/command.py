@@ -112,7 +112,6 @@ def _drawing(path: Path, *, is_one: bool) -> Callable[[Mapping[str, Any]], None]
         raise DescribeError("--draw draws one encoder: give --preset, --checkpoint or --encoder, no --heads")
     try:
         from polyhead_view.diagram import draw_flow
-
         from polyhead_view.figures import kinds, save
     except ImportError as error:
         raise DescribeError("--draw needs the view extra: pip install 'polyhead[view]'") from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,6 +32,10 @@ _FRAME = 0.32
 """The room in a layer's frame above its first box; `_SIDE` is that beside and below."""
 _SIDE = 0.2
 _RESIDUAL_ROOM = 0.3
+_LINE = 0.19
+"""The height of a line of words."""
+_CHARACTER, _CAPITAL = 0.068, 0.17
+"""The widths of characters of words and of the name."""
 _HEADING, _NAME = 13.0, 15.0
 _LETTERS = {
     "B": "batch",
@@ -54,7 +58,12 @@ def draw_flow(numbers: Mapping[str, Any]) -> Figure:
 
     Args:
         numbers: What `polyhead_model.summary(name, config, batch=1, tokens=8)` returns, or its JSON.
+
+    Raises:
+        ValueError: It is something else.
     """
+    if not isinstance(numbers, Mapping) or not {"name", "sections", "sizes"} <= numbers.keys():
+        raise ValueError(f"numbers must be what polyhead_model.summary returns, was {type(numbers).__name__}")
     sections = numbers["sections"]
     layers = [section for section in sections if section["stage"] == "layers"]
     drawn = max(layers, key=lambda section: section["times"])
@@ -113,6 +122,10 @@ def _columns(boxes: list[Box]) -> list[list[Box]]:
     return columns
 
 
+def _wrapped(lines: Sequence[str], width: float) -> list[str]:
+    return [part for line in lines for part in wrap(line, int(width / _CHARACTER))]
+
+
 def _layer_of(column: Sequence[Box]) -> list[Box]:
     return [box for box in column if box.stage == "layers"]
 
@@ -122,6 +135,13 @@ def _sides(boxes: Sequence[Box]) -> tuple[float, float]:
     letters = [box.x - 0.06 - text_width(in_brackets(box.axes), NOTE) for box in boxes]
     sizes = [box.x + 0.06 + text_width(in_brackets(box.shape), NOTE) for box in boxes]
     return min([*letters, *(box.left for box in boxes)]), max([*sizes, *(box.right for box in boxes)])
+
+
+class _Sides(NamedTuple):
+    left: float
+    top: float
+    right: float
+    bottom: float
 
 
 class _Drawing:
@@ -136,86 +156,76 @@ class _Drawing:
         self.figure = Figure()
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self.left = self.right = self.top = self.bottom = 0.0
 
     def finish(self, name: str, sizes: Sequence[str], others: Sequence[str], times: int) -> Figure:
         """Draw all."""
         frames = [self._frame(column) for column in self.columns]
         for column in self.columns:
             self._heads(column)
+            lane = _sides(_layer_of(column))[0] - _RESIDUAL_ROOM / 2
             for box in column:
                 self._box(box)
                 for source in box.direct:
                     self._arrow(source, box)
                 for source in box.around:
-                    self._residual(source, box, _sides(_layer_of(column))[0] - _RESIDUAL_ROOM / 2)
+                    self._residual(source, box, lane)
         if len(self.columns) > 1:
-            self._turn(_layer_of(self.columns[0])[-1], self.columns[1][0], frames)
-        left, top, _, bottom = frames[0]
+            between = (frames[0].right + frames[1].left) / 2
+            self._turn(_layer_of(self.columns[0])[-1], self.columns[1][0], between)
+        first, boxes = frames[0], [box for column in self.columns for box in column]
+        layers = f"layer  × {times}" if times > 1 else "layer"
         self._text(
-            left - 0.2,
-            (top + bottom) / 2,
-            f"layer  × {times}" if times > 1 else "layer",
-            _HEADING,
-            rotation=90,
-            weight="bold",
+            first.left - 0.2, (first.top + first.bottom) / 2, layers, _HEADING, rotation=90, weight="bold"
         )
-        every = [box for column in self.columns for box in column]
-        begin, end = left - 0.4, max(_sides(every)[1], *(right for _, _, right, _ in frames))
-        self._words(begin, end, name, sizes, others, min(box.top for box in every), frames)
-        bottom = max([self.bottom, *(box.bottom for box in every), *(frame[3] for frame in frames)]) + _MARGIN
-        box = (begin - _MARGIN, end + _MARGIN, bottom, self.top)
-        self.figure.set_size_inches(box[1] - box[0], box[2] - box[3])
-        self.axes.set_xlim(box[:2])
-        self.axes.set_ylim(box[2:])
+        left = first.left - 0.4
+        right = max(_sides(boxes)[1], *(frame.right for frame in frames), first.right)
+        top = min(box.top for box in boxes)
+        if len(frames) > 1:  # beside the first column there is room for them
+            self._words(sizes, frames[1].left, top)
+        else:
+            sizes = _wrapped(["    ".join(size.replace(" ", "\u00a0") for size in sizes)], right - left)
+            top -= 0.1 + _LINE * len(sizes)
+            self._words(sizes, left, top)
+        top -= 0.25
+        most = int((right - left) / _CAPITAL)
+        shown = name if len(name) <= most else f"{name[: most - 1]}…"
+        self._text(left, top, shown, _NAME, ha="left", weight="bold")
+        bottom = max([box.bottom for box in boxes] + [frame.bottom for frame in frames]) + _MARGIN
+        if lines := _wrapped(others, right - left):
+            self._words(lines, left, bottom)
+            bottom += _LINE * len(lines) + _MARGIN
+        self._show(_Sides(left - _MARGIN, top - 0.2 - _MARGIN / 2, right + _MARGIN, bottom))
         return self.figure
 
-    def _words(self, left, right, name, sizes, others, top, frames) -> None:
-        """Write the name and the sizes above all, and how other layers differ below."""
-        legend = sizes
-        if len(frames) > 1:
-            x, y = frames[1][0], top
-            for line in sizes:
-                self._text(x, y + 0.1, line, TEXT, ha="left")
-                y += 0.2
-            self.top = top - 0.45
-        else:
-            lines = wrap(
-                "    ".join(size.replace(" ", "\u00a0") for size in sizes), int((right - left) / 0.068)
-            )
-            self.top = top - 0.55 - 0.18 * len(lines)
-            for at, line in enumerate(lines):
-                self._text(left, self.top + 0.5 + 0.18 * at, line, TEXT, ha="left", color=_GREY)
-        self._text(left, self.top + 0.2, name, _NAME, ha="left", weight="bold")
-        self.top -= 0.1
-        self.bottom = frames[0][3]
-        lines = [line for each in others for line in wrap(each, int((right - left) / 0.068))]
-        if lines:
-            bottom = max(box.bottom for column in self.columns for box in column)
-            self.bottom = max(self.bottom, bottom) + 0.25
-            for line in lines:
-                self._text(left, self.bottom, line, TEXT, ha="left", color=_GREY)
-                self.bottom += 0.18
+    def _show(self, sides: _Sides) -> None:
+        """Make the figure as large as what is on it."""
+        self.figure.set_size_inches(sides.right - sides.left, sides.bottom - sides.top)
+        self.axes.set_xlim(sides.left, sides.right)
+        self.axes.set_ylim(sides.bottom, sides.top)
 
-    def _frame(self, column: Sequence[Box]) -> tuple[float, float, float, float]:
-        """Draw the ground of a layer: its left, top, right and bottom."""
+    def _words(self, lines: Sequence[str], left: float, top: float) -> None:
+        for at, line in enumerate(lines):
+            self._text(left, top + _LINE * (at + 0.5), line, TEXT, ha="left", color=_GREY)
+
+    def _frame(self, column: Sequence[Box]) -> _Sides:
+        """Draw the ground of a layer, with the names of its parts."""
         layer = _layer_of(column)
         left, right = _sides(layer)
         if any(box.around for box in layer):
             left -= _RESIDUAL_ROOM
-        sides = (
+        sides = _Sides(
             left - _SIDE,
             min(box.top for box in layer) - _FRAME,
             right + _SIDE,
             max(box.bottom for box in layer) + _SIDE,
         )
-        self._ground(*sides, _LAYER, "none", 0)
+        self._ground(sides, _LAYER, "none", order=0)
         for block in sorted({box.block for box in layer}):
             own = [box for box in layer if box.block == block]
             part = next((box.part for box in own if box.part and "matrices" in box.part), "")
             title = (part or "").removesuffix(" matrices")
             y = min(box.top for box in own) - _FRAME / 2
-            self._text(sides[2] - 0.1, y, title, TEXT, ha="right", weight="bold", color=_GREY)
+            self._text(sides.right - 0.1, y, title, TEXT, ha="right", weight="bold", color=_GREY)
         return sides
 
     def _heads(self, column: Sequence[Box]) -> None:
@@ -230,7 +240,8 @@ class _Drawing:
             top, bottom = min(box.top for box in own) - 0.12, max(box.bottom for box in own) + 0.1
             for card in (2, 1, 0):
                 away = 0.05 * card
-                self._ground(left + away, top - away, right + away, bottom - away, _HEADS, _HEADS_EDGE, 1)
+                sides = _Sides(left + away, top - away, right + away, bottom - away)
+                self._ground(sides, _HEADS, _HEADS_EDGE, order=1)
             heads = own[0].shape[1]
             self._text(
                 right - 0.08,
@@ -242,12 +253,12 @@ class _Drawing:
                 color="#8a6d1a",
             )
 
-    def _ground(self, left, top, right, bottom, fill, edge, order) -> None:
+    def _ground(self, sides: _Sides, fill: str, edge: str, *, order: int) -> None:
         self.axes.add_patch(
             FancyBboxPatch(
-                (left, top),
-                right - left,
-                bottom - top,
+                (sides.left, sides.top),
+                sides.right - sides.left,
+                sides.bottom - sides.top,
                 boxstyle="round,pad=0,rounding_size=0.06",
                 facecolor=fill,
                 edgecolor=edge,
@@ -257,7 +268,8 @@ class _Drawing:
         )
 
     def _box(self, box: Box) -> None:
-        self._ground(box.left, box.top, box.right, box.bottom, _FILL[box.kind], _EDGE[box.kind], 4)
+        sides = _Sides(box.left, box.top, box.right, box.bottom)
+        self._ground(sides, _FILL[box.kind], _EDGE[box.kind], order=4)
         middle = (box.left + box.right) / 2
         y = box.top + (box.height - LINE * len(box.text) - NOTE_LINE * len(box.notes)) / 2
         for line in box.text:
@@ -284,9 +296,8 @@ class _Drawing:
         self._path([*begin, (x, middle), (box.left, middle)], _RESIDUAL)
         self._text(x - 0.1, (start + middle) / 2, "residual", NOTE, rotation=90, color=_RESIDUAL)
 
-    def _turn(self, source: Box, box: Box, frames: Sequence[tuple[float, float, float, float]]) -> None:
+    def _turn(self, source: Box, box: Box, x: float) -> None:
         """Lead from the end of the first column to the begin of the second, between them."""
-        x = (frames[0][2] + frames[1][0]) / 2
         start, end = (source.top + source.bottom) / 2, (box.top + box.bottom) / 2
         self._path([(source.right, start), (x, start), (x, end), (box.left, end)], _INK)
 
@@ -302,5 +313,11 @@ class _Drawing:
         )
 
     def _text(self, x: float, y: float, text: str, size: float, **style: Any) -> None:
-        options = {"ha": "center", "va": "center", "color": _INK, "zorder": 5, "parse_math": False}
+        options: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "color": _INK,
+            "zorder": 5,
+            "parse_math": False,
+        }
         self.axes.text(x, y, text, size=size, **(options | style))

@@ -121,6 +121,11 @@ def in_brackets(sizes: Iterable[object]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
+def _in_both(axes: Sequence[str], shape: Sequence[int]) -> str:
+    letters, sizes = in_brackets(axes), in_brackets(shape)
+    return sizes if letters == sizes else f"{letters} = {sizes}"
+
+
 def connect(sections: Sequence[Mapping[str, Any]]) -> list[Box]:
     """Return the boxes of sections: the input, one kind of layers, the output.
 
@@ -161,7 +166,7 @@ def connect(sections: Sequence[Mapping[str, Any]]) -> list[Box]:
     drawn = [box for box in boxes if box.stage != "input" or box in main]
     for box in drawn:
         if not any(box in other.reads for other in drawn):
-            box.notes.append(f"{in_brackets(box.axes)} = {in_brackets(box.shape)}")
+            box.notes.append(_in_both(box.axes, box.shape))
     return drawn
 
 
@@ -183,12 +188,11 @@ def _parameter_notes(parameters: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for _, equal in groupby(parameters, key=lambda each: each["axes"]):
         tensors = list(equal)
         names = ", ".join(each["name"] for each in tensors)
-        yield f"{names}: {in_brackets(tensors[0]['axes'])} = {in_brackets(tensors[0]['shape'])}"
+        yield f"{names}: {_in_both(tensors[0]['axes'], tensors[0]['shape'])}"
 
 
 def _beside_notes(box: Box) -> list[str]:
-    shape = f"{in_brackets(box.axes)} = {in_brackets(box.shape)}"
-    return [*wrap(" ".join(box.text), _LONGEST_NOTE), shape]
+    return [*wrap(" ".join(box.text), _LONGEST_NOTE), _in_both(box.axes, box.shape)]
 
 
 def blocks(boxes: Sequence[Box]) -> list[list[Box]]:
@@ -199,7 +203,7 @@ def blocks(boxes: Sequence[Box]) -> list[list[Box]]:
         divided[-1].append(box)
         box.block = len(divided)
         later = [each for other in layer[at:] for each in other.reads if each.kind != "beside"]
-        if later.count(box) > 1 and set(later) <= set(layer[at - 1 :]):
+        if set(later) <= set(layer[at - 1 :]) and any(box in other.around for other in layer):
             divided.append([])
     return divided
 
@@ -207,10 +211,10 @@ def blocks(boxes: Sequence[Box]) -> list[list[Box]]:
 def place(column: Sequence[Box]) -> None:
     """Place boxes that follow each other, from above and around x = 0."""
     flowing = [box for box in column if box.kind != "beside"]
-    row = 0
+    last = 0
     for box in flowing:
         # What reads nothing before it stands beside the last, such as k = memory W_k beside q.
-        row = box.row = max((each.row + 1 for each in box.reads if each in flowing), default=row)
+        last = box.row = max((each.row + 1 for each in box.reads if each in flowing), default=last)
     rows = [[box for box in flowing if box.row == row] for row in range(max(box.row for box in flowing) + 1)]
     for row in rows:
         _choose_lanes(row)
@@ -272,10 +276,8 @@ def difference(
 ) -> str:
     """Say in what the layers of a section of a `summary` differ from those that are drawn."""
     given = {step["symbol"] for step in sections[0]["steps"]} - {"x"}
-    pairs, found = (
-        SequenceMatcher(None, *(_symbols(section) for section in (drawn, other)), autojunk=False),
-        [],
-    )
+    found: list[str] = []
+    pairs = SequenceMatcher(None, _symbols(drawn), _symbols(other), autojunk=False)
     steps, others = drawn["steps"], other["steps"]
     swapped: dict[str, str] = {}
     for what, start, end, first, last in pairs.get_opcodes():
