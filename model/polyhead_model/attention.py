@@ -203,7 +203,7 @@ class MultiHeadAttention(FusibleModule):
         """Initialise the matrices as Xavier-uniform, which keeps the scale of vectors from layer to layer."""
         with torch.no_grad():
             matrices = (
-                self.w_qkv.weight.split_with_sizes(self._parts)
+                self._split(self.w_qkv.weight)
                 if self.fused
                 else (self.w_q.weight, self.w_k.weight, self.w_v.weight)
             )
@@ -277,11 +277,18 @@ class MultiHeadAttention(FusibleModule):
         if not self.fused:
             return self.w_q(query), self.w_k(key), self.w_v(value)
         if query is key is value:
-            q, k, v = self.w_qkv(query).split_with_sizes(self._parts, dim=-1)
-            return q, k, v
-        weights = self.w_qkv.weight.split_with_sizes(self._parts)
-        biases = self.w_qkv.bias.split_with_sizes(self._parts) if self.bias else (None, None, None)
+            return self._split(self.w_qkv(query), dim=-1)
+        weights = self._split(self.w_qkv.weight)
+        biases = self._split(self.w_qkv.bias) if self.bias else (None, None, None)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+        return q, k, v
+
+    def _split(self, fused: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Split what is of queries, keys and values."""
+        if self.kv_heads == self.heads:  # fused kernels are found by equal parts
+            q, k, v = fused.chunk(3, dim)
+        else:
+            q, k, v = fused.split_with_sizes(self._parts, dim)
         return q, k, v
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:

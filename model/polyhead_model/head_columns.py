@@ -46,7 +46,10 @@ class HeadColumns:
 
     def widen_queries(self, x: Tensor) -> Tensor:
         """Return queries likewise, such that each head's scores are divided by the root of its own width."""
-        return self.widen(x * torch.tensor(self._factors, dtype=x.dtype, device=x.device))
+        # In fp32 at least: a factor rounded to 16 bits is a different temperature.
+        wide = x if x.dtype == torch.float64 else x.float()
+        scaled = wide * torch.tensor(self._factors, dtype=wide.dtype, device=x.device)
+        return self.widen(scaled.to(x.dtype))
 
     def narrow(self, x: Tensor) -> Tensor:
         """Return what heads give, [B, T, H·K], as [B, T, Σ widths]."""
