@@ -3,6 +3,7 @@
 Shape letters: B batch, T tokens, H heads, G key and value heads, K head width.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,7 +21,8 @@ def repeat_heads(x: Tensor, numbers: Sequence[int]) -> Tensor:
 class HeadColumns:
     """The columns of heads of different widths, beside each other, and as if all were K wide.
 
-    Scores are divided by √K then, so the queries of a head of width w are multiplied by √(K / w).
+    Scores are divided by √K then, so the queries of a head of width w are multiplied by √(K / w). Columns are
+    moved in blocks as wide as all widths allow: single ones take ten times as long.
 
     Args:
         widths: Of each head, [H].
@@ -28,21 +30,21 @@ class HeadColumns:
     """
 
     def __init__(self, widths: Sequence[int], width: int) -> None:
-        starts = [sum(widths[:head]) for head in range(len(widths))]
-        # Behind all columns there is one of zeros.
+        self._block = math.gcd(width, *widths)
+        own, every = [each // self._block for each in widths], width // self._block
+        starts = [sum(own[:head]) for head in range(len(own))]
+        # Behind all blocks there is one of zeros.
         self._wide = tuple(
-            start + column if column < own else sum(widths)
-            for start, own in zip(starts, widths, strict=True)
-            for column in range(width)
+            start + block if block < count else sum(own)
+            for start, count in zip(starts, own, strict=True)
+            for block in range(every)
         )
-        self._narrow = tuple(
-            head * width + column for head, own in enumerate(widths) for column in range(own)
-        )
-        self._factors = tuple((width / own) ** 0.5 for own in widths for _ in range(own))
+        self._narrow = tuple(head * every + block for head, count in enumerate(own) for block in range(count))
+        self._factors = tuple((width / each) ** 0.5 for each in widths for _ in range(each))
 
     def widen(self, x: Tensor) -> Tensor:
         """Return keys or values [B, T, Σ widths] as [B, T, H·K], with zeros in between."""
-        return F.pad(x, (0, 1)).index_select(2, torch.tensor(self._wide, device=x.device))
+        return self._take(F.pad(x, (0, self._block)), self._wide)
 
     def widen_queries(self, x: Tensor) -> Tensor:
         """Return queries likewise, such that each head's scores are divided by the root of its own width."""
@@ -53,4 +55,9 @@ class HeadColumns:
 
     def narrow(self, x: Tensor) -> Tensor:
         """Return what heads give, [B, T, H·K], as [B, T, Σ widths]."""
-        return x.index_select(2, torch.tensor(self._narrow, device=x.device))
+        return self._take(x, self._narrow)
+
+    def _take(self, x: Tensor, numbers: Sequence[int]) -> Tensor:
+        """Take blocks of columns by number."""
+        blocks = x.reshape(*x.shape[:2], x.shape[2] // self._block, self._block)
+        return blocks.index_select(2, torch.tensor(numbers, device=x.device)).flatten(2)
