@@ -84,7 +84,7 @@ def make_parts_constant(model: ir.Model) -> None:
 
 def _ends(node: ir.Node) -> int | list[int]:
     """Return where the parts of a `Split` end, or how many equal ones there are."""
-    sizes = None if len(node.inputs) < 2 else ir.convenience.get_const_tensor(node.inputs[1])
+    sizes = None if len(node.inputs) < 2 else ir.convenience.get_const_tensor(_input(node, 1))
     return len(node.outputs) if sizes is None else sizes.numpy().cumsum()[:-1].tolist()
 
 

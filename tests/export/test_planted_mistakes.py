@@ -175,7 +175,8 @@ def in_groups(place: int, to: list[int]) -> Plant:
             node
             for node in model.graph
             if node.op_type == "Gather"
-            and (numbers := ir.convenience.get_const_tensor(node.inputs[1])) is not None
+            and (places := node.inputs[1]) is not None
+            and (numbers := ir.convenience.get_const_tensor(places)) is not None
             and numbers.numpy().tolist() == groups
         ]
         constant = ir.node("Constant", [], {"value": ir.tensor(np.array(to), name="planted")})

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.encoders import draw_all, seeded
 from tests.model.test_pruning import EXACT, inputs_of
+from tests.pages import block
 
 from polyhead_model import Encoder, EncoderConfig, narrow_heads, prune_heads
 from polyhead_model.pruning import run_encoder
@@ -74,6 +75,14 @@ def test_what_is_lost_are_the_smallest_singular_values() -> None:
 
     lost = torch.linalg.svdvals(product(encoder, 5))[3:].norm()
     torch.testing.assert_close((product(encoder, 5) - product(narrowed, 3)).norm(), lost)
+
+
+def test_the_page_narrows_two_heads() -> None:
+    names: dict[str, Any] = {"encoder": build(EncoderConfig(d_model=12, heads=8, layers=2, head_width=20))}
+    exec(block("docs/precision.md", "narrow_heads"), names)
+
+    widths = [list(names["narrower"].config.widths_of(layer)) for layer in range(2)]
+    assert widths == [[*[20] * 7, 8], [20, 16, *[20] * 6]]
 
 
 def test_heads_wider_than_the_model_can_be_narrowed_and_pruned() -> None:
