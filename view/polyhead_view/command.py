@@ -35,6 +35,11 @@ def view(
 ) -> None:
     """Draw the attention heads of a layer as heat maps, one for each head; or the contacts in a protein.
 
+    ```sh
+    polyhead view "The cat sat on the mat." --layer -1 --heads 0,3
+    polyhead view "The cat sat on the mat." --layer 5 --out heads.pdf
+    ```
+
     Parameters
     ----------
     connection
@@ -113,6 +118,10 @@ def similarity(
 
     Splits the cosine of their mean-pooled vectors exactly over pairs of tokens; or, for late interaction,
     MaxSim of the first text as query and the second as document.
+
+    ```sh
+    polyhead similarity "A man eats bread." "Someone has a meal."
+    ```
 
     Parameters
     ----------

@@ -36,6 +36,10 @@ def trace(
     text's vector, of a reranker's score, or of a label's logit. The texts must have as many tokens, and the
     family a stream graph (`polyhead export --graphs stream`).
 
+    ```sh
+    polyhead trace "A man eats bread." --against "A man eats stone."
+    ```
+
     Parameters
     ----------
     text

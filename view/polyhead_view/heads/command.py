@@ -30,6 +30,12 @@ def heads(
     Scores every head on every text, prints the roles of each, and the heads whose attention is most alike.
     The family must have an insight graph (`polyhead export --graphs insight`).
 
+    ```sh
+    polyhead heads texts.txt
+    polyhead heads texts.txt --html heads.html --csv heads.csv
+    polyhead heads texts.txt --ablate --json > scores.json
+    ```
+
     Parameters
     ----------
     textfile
