@@ -234,8 +234,8 @@ def test_fractions_go_by_gradient_and_by_scores(
         ),
         (["--heads", "0-1"], r"--heads must be layers and heads such as 0:3,0:7 .* was '0-1'"),
         (["--heads", "0:4"], "heads of layer 0 must be some of 0, 1, 2, 3, was 4"),
-        (["--fraction", "1"], "--fraction must be above 0 and below 1, was 1.0"),
-        (["--fraction", "nan"], "--fraction must be above 0 and below 1, was nan"),
+        (["--fraction", "1"], "--fraction must be above 0 and below 1, such as 0.25, was 1.0"),
+        (["--fraction", "nan"], "--fraction must be above 0 and below 1, such as 0.25, was nan"),
         (["--fraction", "0.01"], "--fraction 0.01 of 8 heads is less than one head"),
         (
             ["--fraction", "0.5", "--scores", "texts.txt"],
@@ -259,6 +259,15 @@ def test_what_cannot_be_pruned_is_refused(
     with pytest.raises(ExportError, match=message):
         prune("--checkpoint", "sentence", "--name", "x", "--models", tmp_path, *texts, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_percentage_is_refused_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ExportError, match=r"must be above 0 and below 1, such as 0\.25, was 25\.0"):
+        prune("--checkpoint", tmp_path / "nowhere", "--fraction", "25")
+
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_is_there_is_kept_unless_it_was_pruned_otherwise(tmp_path: Path) -> None:

@@ -53,11 +53,12 @@ class ExportOptions:
     encoder: Path | None = None
     """A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}."""
     name: str | None = None
-    """The family's name in the repository. Default: the preset's name."""
+    """The family's name in the repository. Default: that of the preset or the checkpoint."""
     head_mask: bool = False
     """Accept a factor for each head in requests: 0 silences a head."""
     graphs: Names = ()
-    """More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory."""
+    """More kinds of graphs than fast and attention: rows, insight, pooled, contacts, sparse, maxsim, stream,
+    or all that the encoder can have. Each takes time to export, and memory where it is served."""
     attention_layers: Numbers | None = None
     """The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all."""
     pooling: Pooling | None = None
@@ -89,6 +90,13 @@ class ExportOptions:
     that vectors in int8 need (default: none)."""
     if_exists: Literal["fail", "skip", "replace", "add"] = "fail"
     """What to do if the version exists already; add keeps its graphs, and exports those that it lacks."""
+
+    @property
+    def family(self) -> str | None:
+        """The family's name; None if it needs one."""
+        from polyhead_model.hub import name_of
+
+        return self.name or self.preset or (None if self.checkpoint is None else name_of(self.checkpoint))
 
     def sources(
         self, *, heads: tuple[int, ...] = (), layers: int | None = None, mask: bool = False
@@ -132,14 +140,13 @@ class ExportOptions:
                 "--heads, --layers and --mask change a preset; a checkpoint or a description is exported as "
                 "it is"
             )
-        if self.name is None:
-            flag = "--checkpoint" if self.encoder is None else "--encoder"
-            raise ExportError(f"{flag} needs a --name for the family")
+        if self.family is None:
+            raise ExportError("--encoder needs a --name for the family")
         if self.checkpoint is not None:
             return [
                 from_checkpoint(
                     local_checkpoint(self.checkpoint),
-                    self.name,
+                    self.family,
                     prompt_name="" if self.no_prompt else self.prompt,
                     pooling=self.pooling,
                     normalise=self.normalise,
@@ -149,7 +156,7 @@ class ExportOptions:
                 )
             ]
         if self.encoder is not None:
-            return [from_description(self.encoder, self.name, head_mask=self.head_mask, seed=self.seed)]
+            return [from_description(self.encoder, self.family, head_mask=self.head_mask, seed=self.seed)]
         return []
 
     def skips(self, names: Sequence[str]) -> bool:
