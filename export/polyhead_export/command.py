@@ -154,21 +154,25 @@ def _describe(drift: "Drift") -> str:
 
 def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
     """Print what was exported, with the measured parity, to standard output."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Column, Table
 
     console = Console()
     if exported:
-        headings = ["version", "MB", "error", "PyTorch's error"]
+        headings = ["version", "MB", "error", "PyTorch's\nerror"]
         if narrow := any(family.parity.drift for family in exported):
-            headings.append("off fp32 by")
+            headings.append("off fp32\nby")
         # Only the name wraps on a narrow terminal, and nothing is cut off.
         columns = [
             Column("family", overflow="fold"),
             *(Column(each, justify="right", no_wrap=True) for each in headings),
         ]
         table = Table(
-            *columns, caption="error: the largest deviation from float64, of the output nearest to its limit"
+            *columns,
+            box=SIMPLE_HEAD,
+            caption="error: the largest deviation from float64, of the output nearest to its limit",
+            caption_justify="left",
         )
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6

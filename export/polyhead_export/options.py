@@ -112,9 +112,11 @@ class ExportOptions:
             ExportError: The options contradict each other, or select nothing.
         """
         from polyhead_export.errors import ExportError
+        from polyhead_export.kinds import names_of_kinds
         from polyhead_export.sources import from_checkpoint, from_description, from_preset
         from polyhead_model.hub import local_checkpoint
 
+        names_of_kinds(self.graphs)
         if sum(given is not None for given in (self.preset, self.checkpoint, self.encoder)) != 1:
             raise ExportError("give either --preset, --checkpoint or --encoder")
         if self.checkpoint is None and (

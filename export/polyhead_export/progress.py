@@ -25,7 +25,7 @@ class Steps:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=None)
+        self._task = self._progress.add_task("", total=None, visible=False)
         self._begun = 0
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ class Steps:
 
     def __call__(self, description: str) -> None:
         """Begin a step."""
-        self._progress.update(self._task, description=description, completed=self._begun)
+        self._progress.update(self._task, description=description, completed=self._begun, visible=True)
         self._begun += 1
         if not self._console.is_terminal:
             self._console.print(description, markup=False, highlight=False, soft_wrap=True)
