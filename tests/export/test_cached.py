@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.checkpoints import write_checkpoint
@@ -28,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    head = {"head": "ForSequenceClassification", "id2label": {0: "relevance"}}
+    head: Any = {"head": "ForSequenceClassification", "id2label": {0: "relevance"}}
     write_checkpoint(tmp_path / "small.v1", "bert", num_hidden_layers=1, **head)
     return tmp_path / "small.v1"
 
