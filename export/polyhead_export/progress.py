@@ -17,7 +17,7 @@ class Steps:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TextColumn("steps"),

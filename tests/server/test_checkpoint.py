@@ -4,6 +4,7 @@ import json
 import signal
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def test_one_command_serves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
     sentence_transformer(tmp_path / "bert", pooling="cls", normalise=True).save(str(folder))
     flags = ("--checkpoint", str(folder), "--device", "cpu", "--port", "0", "--http", "--http-port", "0")
 
-    vectors = []
+    vectors: list[Any] = []
     for start in range(2):
         server = ServerProcess(*flags)
         try:
@@ -40,4 +41,4 @@ def test_one_command_serves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
             assert server.end() == 0
         finally:
             server.close()
-    np.testing.assert_array_equal(*vectors)
+    np.testing.assert_array_equal(vectors[0], vectors[1])
