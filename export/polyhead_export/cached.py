@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from cyclopts import App
@@ -70,9 +71,11 @@ def repository_of(checkpoint: Path) -> Path:
     Raises:
         CheckpointError: The checkpoint cannot be downloaded or loaded.
         ExportError: No graph computes what PyTorch does, or the cache cannot be written.
-        ModuleNotFoundError: PyTorch or ONNX is needed, and is not installed.
+        ModuleNotFoundError: What an export takes is not installed.
         OSError: There is no cache, or a file cannot be read.
     """
+    if find_spec("torch") is None:  # said before anything is downloaded
+        raise ModuleNotFoundError(name="torch")
     folder, name = local_checkpoint(checkpoint), name_of(checkpoint)
     repository = cache_folder() / "exports" / _digest(folder, name)
     options = ExportOptions(checkpoint=folder, name=name, models=repository)

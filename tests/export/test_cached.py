@@ -120,10 +120,11 @@ def test_what_is_no_checkpoint_is_said(
     assert not cache.exists()
 
 
-def test_without_pytorch_the_extra_is_named(
-    cache: Path, checkpoint: Path, capfd: Captured, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["torch", "filelock"])
+def test_without_what_an_export_takes_the_extra_is_named(
+    missing: str, cache: Path, checkpoint: Path, capfd: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "filelock", None)
+    monkeypatch.setitem(sys.modules, missing, None)
 
     assert cached.cached(checkpoint) == 1
 

@@ -32,11 +32,12 @@ def test_one_command_serves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
             with Client(address) as client:
                 encoding = client.encode("the cat sat", attention=True)
             assert encoding.attention is not None
-            vectors.append(encoding.pooled)
+            pooled: Any = encoding.pooled
+            vectors.append(pooled)
             body = json.dumps({"inputs": "the cat sat"}).encode()
             request = urllib.request.Request(f"{http}/embed", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=240) as answered:
-                np.testing.assert_allclose(json.load(answered)[0], encoding.pooled, atol=1e-6)
+                np.testing.assert_allclose(json.load(answered)[0], pooled, atol=1e-6)
             server.process.send_signal(signal.SIGTERM)
             assert server.end() == 0
         finally:
