@@ -105,7 +105,7 @@ def test_overloaded_runs_count_and_are_counted(tmp_path: Path) -> None:
     assert (len(row.valid), len(row.overloaded), len(other.overloaded)) == (3, 2, 0)
     assert row.requests == other.requests
     assert [one.block for one in findings.overloaded] == [1, 2]
-    assert "overloaded, 2 times: … of … requests were not sent" in remarks(findings)
+    assert "2 overloaded: … of … requests were not sent" in remarks(findings)
     assert any("the server did not keep up: 2. They count" in sentence for sentence in summary(findings))
     runs = [one["runs"] for one in as_json(findings)["rows"]]
     assert [sum("overloaded" in one for one in each) for each in runs] == [2, 0]
