@@ -1,13 +1,11 @@
 """Write findings as a table for the terminal and as JSON."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from polyhead_load.report.findings import Row, SweepFindings
@@ -39,14 +37,6 @@ def terminal_table(findings: SweepFindings) -> Table:
         name = "\n".join(described(dimension, row.labels[dimension]) for dimension in findings.sweep.varied)
         table.add_row(name, *_cells(row, findings))
     return table
-
-
-def wide_console() -> Console:
-    """Return a console that is wide enough for a table, if neither a terminal nor COLUMNS has a width."""
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 140
-    return console
 
 
 def compact_table(title: str, first: str, *others: str, min_width: int = 13) -> Table:

@@ -212,11 +212,13 @@ def presets(name: str | None = None, /) -> None:
 
 
 def _show(report: "SweepReport") -> None:
+    from rich.console import Console
+
     from polyhead_load.report.choice import choose_lines, choose_table
-    from polyhead_load.report.tables import remarks, terminal_table, wide_console
+    from polyhead_load.report.tables import remarks, terminal_table
     from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 
-    console, findings = wide_console(), report.findings
+    console, findings = Console(), report.findings
     console.print(terminal_table(findings))
     console.print(choose_table(report.options, findings.sweep.varied, report.target))
     lines = [*choose_lines(report.options, report.target), *remarks(findings)]
