@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -44,8 +45,8 @@ def load(
     if file:
         sys.stdout.write(f"{LOCUSTFILE}\n")
         return
-    import configargparse  # noqa: F401 - of locust; fails here, with the name of the extra, if that is missing
-
+    if find_spec("locust") is None:  # an import would take a second, and here nothing uses it
+        raise ModuleNotFoundError("locust is not installed", name="locust")
     if {"-h", "--help"}.intersection(arguments):
         sys.stdout.write(_help())
         return

@@ -108,7 +108,9 @@ def test_what_a_locked_server_asks_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
-    empty = dict.fromkeys(["model", "outputs", "layers", "heads", "queries", "dtype", "rate", "tokens"], "")
+    empty = dict.fromkeys(
+        ["model", "outputs", "layers", "heads", "queries", "dtype", "rate", "tokens", "batch"], ""
+    )
 
     assert plan(**empty) == plan()
 
