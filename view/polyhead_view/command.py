@@ -65,7 +65,8 @@ def view(
     """
     from polyhead_client.files import load_sequence
     from polyhead_view.figures import save
-    from polyhead_view.plots import draw_contacts, draw_heads
+    from polyhead_view.maps import draw_heads
+    from polyhead_view.plots import draw_contacts
 
     check_kind(out)
     if (layer is None) is not contacts:
