@@ -82,8 +82,8 @@ def attention_of(
     duration = time.perf_counter_ns() - start
     if not layers:
         raise ValueError(
-            f"module must compute a softmax of queries times keys, in modules named {modules!r}: "
-            f"{type(module).__name__} did not. Compiled modules and kernels such as FlashAttention hide theirs: "
+            f"module must compute a softmax of queries times keys, in modules named {modules!r}; "
+            f"{type(module).__name__} did not. Compiled modules and kernels like FlashAttention hide it: "
             "give the module as it was before torch.compile, or load it with attn_implementation='sdpa'"
         )
     _check_alike(layers)
