@@ -211,6 +211,7 @@ def test_a_large_head_has_no_numbers() -> None:
         (np.array([["a"]]), "was <U1"),
         (-np.ones((4, 4)), "must be weights after the softmax, 0 or more, was -1"),
         ([np.ones((1, 4, 4)), np.ones((2, 4, 4))], "layers must have one shape"),
+        ([[1.0, 2.0], [3.0]], "were ragged lists"),
     ],
 )
 def test_what_are_no_weights_is_refused(weights: Any, message: str) -> None:

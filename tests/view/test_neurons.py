@@ -22,7 +22,7 @@ def test_products_of_neurons_add_up_to_scores() -> None:
 
     figure = draw_neurons(given, head=1, query=-2)
 
-    q, k, products = (axis.images[0].get_array() for axis in figure.axes if axis.images)
+    q, k, products = (np.asarray(axis.images[0].get_array()) for axis in figure.axes if axis.images)
     np.testing.assert_allclose(q, QUERIES[1, 2:3] * 3, rtol=1e-6)
     np.testing.assert_allclose(k[:3], KEYS[1, :3])
     np.testing.assert_allclose(products[:3], (q * k)[:3], rtol=1e-6)

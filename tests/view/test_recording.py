@@ -86,7 +86,8 @@ class ByBmm(ByMatmul):
 
 class ByFusedKernel(ByMatmul):
     def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(*self.split(x), is_causal=True)
+        q, k, v = self.split(x)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class ByLoop(ByMatmul):
@@ -301,3 +302,11 @@ def test_models_of_transformers(name: str, attention: str) -> None:
             np.testing.assert_allclose((one.attention or {})[layer], of_one, atol=2e-6)
             if name not in {"MPNet", "T5"}:  # their relative positions are added to scores
                 np.testing.assert_allclose(softmax_of(one, layer), of_one, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_compiled_module_runs_as_it_was_written() -> None:
+    module = ByMatmul()
+    compiled: Any = torch.compile(module, backend="eager")
+
+    check(attention_of(nn.Sequential(compiled), x()), module.weights(x())[0])
