@@ -144,6 +144,14 @@ class Encoding(Picklable):
     """What was read of what heads give before the output projection, [R, K], likewise."""
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
+    visible: Mapping[int, Arrays] | None = None
+    """Layer → whether the mask lets a query see a key, bool as `attention`; None means that all is visible,
+    but for padding."""
+    query_vectors: Mapping[int, Arrays] | None = None
+    """Layer → the queries of each head, [H, T, K], times what scores are multiplied by (1/√K): the product
+    with `key_vectors` is the score. Only of what `polyhead_view.attention_of` recorded."""
+    key_vectors: Mapping[int, Arrays] | None = None
+    """Layer → the keys of each head, [H, T, K], likewise."""
 
     def is_pruned(self, layer: int, head: int) -> bool:
         """Return whether the encoder has lost a head to pruning."""
