@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import Normalize, PowerNorm
@@ -89,7 +90,7 @@ def kinds() -> Collection[str]:
 
 def save(figure: Figure, path: Path | str) -> None:
     """Write an image; the suffix of its name selects the format, one of `kinds`."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none"}):  # text that can be edited
         # Characters that the font lacks are drawn as boxes; a warning would not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(path, dpi=150)
