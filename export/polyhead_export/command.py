@@ -1,5 +1,6 @@
 """`polyhead export`: export encoders into a model repository."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,9 +159,11 @@ def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None
     from rich.console import Console
     from rich.table import Column, Table
 
+    from polyhead_export.manifest import FILE
+
     console = Console()
     if exported:
-        headings = ["version", "MB", "error", "PyTorch's\nerror"]
+        headings = ["parameters", "MB", "error", "PyTorch's\nerror"]
         if narrow := any(family.parity.drift for family in exported):
             headings.append("off fp32\nby")
         # Only the name wraps on a narrow terminal, and nothing is cut off.
@@ -176,10 +179,11 @@ def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None
         )
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
+            manifest = json.loads((family.folder / FILE).read_bytes())
             drift, worst = family.parity.drift, family.parity.worst
             table.add_row(
-                family.name,
-                str(family.version),
+                f"{family.name} v{family.version}",
+                f"{manifest['numbers']['parameters']:,}",
                 f"{megabytes:.1f}",
                 f"{worst.graph.largest:.1e}",
                 f"{worst.pytorch.largest:.1e}",

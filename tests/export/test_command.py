@@ -38,6 +38,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: Captured) -> None:
     assert (manifest["encoder"]["heads"], manifest["encoder"]["d_model"]) == (8, 256)
     said = capsys.readouterr()
     assert "teaching-h1" in said.out
+    assert said.out.count("263,168") == 2  # the heads of a width have the same parameters
     assert "comparing the attention graph with PyTorch" in said.err
 
     # What is there stays, without work and without a complaint.
@@ -58,19 +59,18 @@ def test_the_table_fits_80_columns_and_explains_itself(
     monkeypatch.setenv("COLUMNS", "80")
     closeness = Closeness(graph=Errors(1e-7, 1.5e-6), pytorch=Errors(1e-7, 2.2e-6))
     drift = Drift(deviations={"fast": {"output": 0.0421}}, emulated=True, inputs="random inputs")
+    (tmp_path / "manifest.json").write_text('{"numbers": {"parameters": 33360000}}')
     parity = Parity(sizes=(), outputs={"fast": {"output": closeness}}, neighbours={}, drift=drift)
 
-    print_exported(
-        [ExportedFamily(name="all-MiniLM-L6-v2-int8", version=12, folder=tmp_path, parity=parity)], []
-    )
+    print_exported([ExportedFamily(name="bge-small-int8", version=12, folder=tmp_path, parity=parity)], [])
     print_next(Path("my models"))
 
     said = capsys.readouterr()
     lines = said.out.splitlines()
     for words in (
         ("PyTorch's", "off fp32"),
-        ("family", "version", "MB", "error", "error", "by"),
-        ("all-MiniLM-L6-v2-int8", "12", "0.0", "1.5e-06", "2.2e-06", "4.2e-02"),
+        ("family", "parameters", "MB", "error", "error", "by"),
+        ("bge-small-int8 v12", "33,360,000", "0.0", "1.5e-06", "2.2e-06", "4.2e-02"),
     ):
         assert any(all(word in line for word in words) for line in lines)
     assert max(map(len, lines)) <= 80
