@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.edges import BOUNDARY_TOKENS
+from polyhead_proto.outputs.evidence import segments_of
 
 MOST_SHOWN = 32
 """The most tokens on either side of a map."""
@@ -52,7 +53,9 @@ def html_of(encoding: Any, maps: Iterable[tuple[str, Any]]) -> str:
     return shown
 
 
-def bertviz_arguments(tokens: Sequence[str], attention: Mapping[int, NDArray[Any]]) -> dict[str, Any]:
+def bertviz_arguments(
+    tokens: Sequence[str], attention: Mapping[int, NDArray[Any]], second: int | None
+) -> dict[str, Any]:
     """Return the arguments of BertViz for the weights of one sequence by layer; see `Encoding.to_bertviz`.
 
     Raises:
@@ -63,14 +66,27 @@ def bertviz_arguments(tokens: Sequence[str], attention: Mapping[int, NDArray[Any
     weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
     # BertViz picks layers by their positions, and draws no others.
     some = next(iter(weights.values()))
-    of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
-    second = [at for before, at in pairwise(of_texts) if at - before > 1]
     return {
         "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
         "tokens": tokens,
-        "sentence_b_start": second[0] if len(second) == 1 else None,
+        "sentence_b_start": second,
         "include_layers": list(weights),
     }
+
+
+def second_text_start(tokens: Sequence[str] | None, spans: NDArray[Any] | None) -> int | None:
+    """Return the position of the first token of a pair's second text; None if there is none to be seen.
+
+    Args:
+        tokens: Those of one sequence: special ones part the texts.
+        spans: Where they are in the texts, [T, 3], which is certain; None if nobody asked.
+    """
+    if spans is not None:
+        second = segments_of(spans)[1].tolist()
+        return second[0] if second else None
+    of_texts = [at for at, token in enumerate(tokens or ()) if token not in BOUNDARY_TOKENS]
+    starts = [at for before, at in pairwise(of_texts) if at - before > 1]
+    return starts[0] if len(starts) == 1 else None
 
 
 def heat_map(title: str, weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str]) -> str:
@@ -116,15 +132,15 @@ def labels_of(
     """Return position → label of the queries, and the labels of the keys.
 
     Args:
-        weights: [H, T_query, T_key].
+        weights: [..., T_query, T_key].
         tokens: Those of the sequence, if there are some.
         queries: The positions of the queries; None means all.
         memory: Whether keys are those of a memory.
     """
-    count = weights.shape[1] if queries is None else max(queries, default=-1) + 1
+    count = weights.shape[-2] if queries is None else max(queries, default=-1) + 1
     named = labels(tokens, count)
     chosen = range(count) if queries is None else queries
-    return {at: named[at] for at in chosen}, labels(None if memory else tokens, weights.shape[2])
+    return {at: named[at] for at in chosen}, labels(None if memory else tokens, weights.shape[-1])
 
 
 def labels(tokens: Sequence[Any] | None, count: int) -> list[str]:
