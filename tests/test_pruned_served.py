@@ -141,7 +141,7 @@ def test_ablation_and_the_survey_say_what_is_gone(
 
     from rich.console import Console
 
-    drift = ablate_heads(client, TEXTS)
+    *_, drift = ablate_heads(client, TEXTS)
     survey = replace(survey_heads(client, TEXTS), drift=drift)
 
     assert {(int(layer), int(head)) for layer, head in np.argwhere(np.isnan(drift))} == REMOVED
