@@ -51,6 +51,7 @@ class SavedPage:
         scores: HeadScores | None = None,
         left_out: int | None = 0,
         text: str = "",
+        pair: str = "",
         silenced: tuple[tuple[int, int], ...] = (),
     ) -> "SavedPage":
         """Make a page.
@@ -63,6 +64,7 @@ class SavedPage:
             scores: The scores of the heads, if another encoding has them.
             left_out: How many tokens truncation left out; None if nobody knows.
             text: The sentence.
+            pair: The second text, if it is a pair with the sentence.
             silenced: Layer and head of those that were silenced.
 
         Raises:
@@ -95,6 +97,7 @@ class SavedPage:
         description = {
             "name": family,
             "text": bool(text),
+            "pairs": bool(pair),
             "layers": len(maps),
             "heads": len(heads),
             "whole": whole,
@@ -102,6 +105,8 @@ class SavedPage:
             "missing": [],
         }
         state = {"text": text, "open": shown, "silenced": ",".join(f"{a}.{b}" for a, b in silenced)}
+        if pair:
+            state |= {"other": pair, "together": "pair"}
         return cls(
             server={"address": "", "model": family, "families": [description]}, frames=frames, state=state
         )
