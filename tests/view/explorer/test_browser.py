@@ -325,7 +325,7 @@ def test_places_are_traced_and_patched_by_a_click(window: Window, words: FakeCli
 def test_a_pair_is_one_input_with_a_border(window: Window, words: FakeClient) -> None:
     window.type("text", "the cat")
     window.type("other", "a big dog")
-    window.until(lambda: window.all("#together"))
+    window.until(lambda: window.all("#two-texts"))
     assert len(window.all("[name=together]:checked")) == 1
     window.until(lambda: len(window.all("[role=gridcell]")) == 12)
 
@@ -361,8 +361,8 @@ def test_a_reranker_scores_the_pair(driver: webdriver.Chrome, words: FakeClient)
         window.until(lambda: window.all("#change .strip button"))
         assert window.find("[value=pair]").is_selected(), "which is what it reads"
         assert [window.text(f"#{name}-label") for name in ("text", "other")] == ["Query", "Passage"]
-        assert window.text("figcaption").startswith("score 0.6411, the sigmoid of 0.580; 7 tokens")
-        assert "Score with all heads and without these: 0.6682 and 0.6411" in window.text("#change .reading")
+        assert window.text("figcaption").startswith("score 0.6418, the sigmoid of 0.583; 7 tokens")
+        assert "Score with all heads and without these: 0.6682 and 0.6418" in window.text("#change .reading")
 
         window.find("[value=apart]").click()
         window.until(lambda: window.all("#similarity"))
@@ -684,7 +684,7 @@ def test_a_saved_page_works_without_a_server(window: Window, words: FakeClient, 
 def test_a_saved_pair_stays_a_pair(window: Window, downloads: Path) -> None:
     window.type("text", "the cat")
     window.type("other", "a big dog")
-    window.until(lambda: window.all("#together"))
+    window.until(lambda: window.all("#two-texts"))
     window.find("[value=pair]").click()
     window.all("[role=gridcell]")[4].click()
     window.until(lambda: window.all("#detail .strip .second"))

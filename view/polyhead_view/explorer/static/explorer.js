@@ -39,7 +39,7 @@ const against = () => (saved ? undefined : families.get(by("against").value));
 const weighted = () => (saved ? family().weighted : by("question").elements.weights.value === "weighted");
 const made = () => file || (saved ? "vectors" : "vectors that are made up");
 const texts = () => (family()?.text || saved ? [by("text").value, by("other").value].map((text) => text.trim()).filter(Boolean) : [""]);
-const paired = () => Boolean(family()?.pairs) && texts().length > 1 && (chosen.together ? chosen.together === "pair" : family().ranks || Boolean(saved));
+const paired = () => Boolean(family()?.pairs) && texts().length > 1 && (chosen.together ? chosen.together === "pair" : family().ranks);
 
 /** What stands side by side: the pair, or each sentence, in each family. */
 function shown() {
@@ -208,7 +208,7 @@ function showForm() {
   document.body.classList.toggle("of-texts", family().text !== false);
   document.body.classList.toggle("of-vectors", family().text === false);
   document.body.classList.toggle("of-pair", paired());
-  by("together").hidden = !family().pairs || texts().length < 2;
+  by("two-texts").hidden = !family().pairs || texts().length < 2;
   by("question").elements.together.value = paired() ? "pair" : "apart";
   by("text-label").textContent = paired() && family().ranks ? "Query" : "Sentence";
   by("other-label").textContent = paired() ? (family().ranks ? "Passage" : "Second of the pair") : "Second text";
