@@ -37,7 +37,7 @@ def draw_compared_scores(comparison: HeadComparison, kind: ComparedKind) -> Figu
         squeeze=False,
         gridspec_kw={
             "left": 0.4 / wide,
-            "right": 1 - 0.05 / wide,
+            "right": 1 - 0.35 / wide,
             "bottom": 0.4 / high,
             "top": 1 - 0.2 / high,
             "hspace": 0.4 / height,

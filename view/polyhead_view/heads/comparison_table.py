@@ -101,7 +101,7 @@ def _print_changes(comparison: HeadComparison, kind: ComparedKind, console: Cons
     if not changes:
         console.print(f"{title}: none")
         return
-    table = _table(title, "layer.head", "lost", "gained")
+    table = _table(title, console, "layer.head", "lost", "gained")
     for change in changes:
         table.add_row(f"{change.layer}.{change.head}", ", ".join(change.lost), ", ".join(change.gained))
     console.print(table)
@@ -113,7 +113,7 @@ def _print_differences(comparison: HeadComparison, kind: ComparedKind, console: 
     if not largest:
         console.print(f"{title}: none, all scores are the same")
         return
-    table = _table(title, "layer.head", "score")
+    table = _table(title, console, "layer.head", "score")
     for survey in (comparison.a, comparison.b):
         table.add_column(comparison.name_of(survey), justify="right")
     table.add_column("difference", justify="right")
@@ -134,7 +134,7 @@ def _print_others(comparison: HeadComparison, kind: ComparedKind, console: Conso
         console.print(f"{title}: not known, no text was short enough, and of the same tokens in both")
         return
     first, second = comparison.a, comparison.b
-    table = _table(title, first.model, "roles", second.model, "roles")
+    table = _table(title, console, first.model, "roles", second.model, "roles")
     table.add_column("correlation", justify="right")
     for row, found in enumerate(most_alike_in_other(kind.differences.correlation)):
         own = ", ".join(role_names(first, kind.a.scores, *divmod(row, first.heads)))
@@ -146,5 +146,7 @@ def _print_others(comparison: HeadComparison, kind: ComparedKind, console: Conso
     console.print(table)
 
 
-def _table(title: str, *columns: str) -> Table:
-    return Table(*columns, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+def _table(title: str, console: Console, *columns: str) -> Table:
+    """Print a title, which is wider than some tables, and return the table below it."""
+    console.print(Text(title, style="bold"))
+    return Table(*columns, box=SIMPLE_HEAD)
