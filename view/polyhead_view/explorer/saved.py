@@ -19,7 +19,17 @@ from polyhead_view.explorer.questions import WHOLE
 
 STATIC = Path(__file__).with_name("static")
 
-_MODULES = ("colours", "answers", "state", "grid", "downloads", "panel", "explorer")
+_MODULES = (
+    "colours",
+    "answers",
+    "state",
+    "grid",
+    "downloads",
+    "panel",
+    "change",
+    "families",
+    "explorer",
+)
 """In the order in which they need each other."""
 
 MOST_BYTES = 64 << 20

@@ -1,15 +1,16 @@
 // The page: what is chosen, what is asked for it, and where the answers are shown.
 
 import { ask, askFile, askServer, fetchColours, latest, saved } from "./answers.js";
+import { changeOf } from "./change.js";
 import { element, Legend, setColours } from "./colours.js";
 import { csvOf, download } from "./downloads.js";
+import { against, choose, family, missingOf, offerAgainst, setFamilies } from "./families.js";
 import { HeadGrid } from "./grid.js";
-import { named, Panel, Strip } from "./panel.js";
+import { Panel } from "./panel.js";
 import { readState, writeState } from "./state.js";
 
 const PAUSE_MS = 250; // after the last key, before a sentence is sent
 const POLL_MS = 3000;
-const MOST_CHANGED = 6;
 const WHOLE = {
   rollout: { title: "Rollout", label: "Rollout", joined: "comes from", quantity: "rollout" },
   contacts: { title: "Contacts", label: "Contacts", joined: "touches", quantity: "probability of a contact" },
@@ -20,7 +21,6 @@ const by = (id) => document.getElementById(id);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
 const chosen = { open: null, silenced: new Set(), cell: "", trace: "", together: "" }; // `trace` is "open", or the place that is patched; `open` is one of `WHOLE`, or {layer, head}; `together` is "pair", "apart" or the family's own
-const families = new Map();
 const newest = { overview: latest(), detail: latest(), change: latest(), similarity: latest(), trace: latest(), patch: latest() };
 const grids = [];
 const panels = { detail: [], similarity: [], trace: [] };
@@ -32,10 +32,7 @@ let drawn = []; // what the maps of the open head are of
 let looked = null; // the layer and head that the line above the grids is about
 let connected = false;
 let file = ""; // with what is encoded in families that take no texts
-let address = ""; // the server's
 
-const family = () => families.get(by("family").value);
-const against = () => (saved ? undefined : families.get(by("against").value));
 const weighted = () => (saved ? family().weighted : by("question").elements.weights.value === "weighted");
 const made = () => file || (saved ? "vectors" : "vectors that are made up");
 const texts = () => (family()?.text || saved ? [by("text").value, by("other").value].map((text) => text.trim()).filter(Boolean) : [""]);
@@ -171,7 +168,7 @@ function refresh() {
     report(kind);
   }
   report("page");
-  for (const id of ["family", "against"]) report(id, missingOf(by(id).value));
+  for (const id of ["family", "against"]) report(id, missingOf(id));
   for (const id of ["question", "heads"]) by(id).hidden = !family();
   const refused = family() ? family().refused ?? against()?.refused : "";
   if (!family() || refused || !texts().length) {
@@ -197,12 +194,6 @@ function refresh() {
   refreshTrace();
 }
 
-/** Say that a family is not served; nothing if it is, or none is chosen. */
-function missingOf(name) {
-  if (!name || families.has(name)) return null;
-  return { kind: "NotFound", message: `${name} is not served by ${address}. Choose another family; it is shown once it is served.` };
-}
-
 /** Show of the form what the family has a use for. */
 function showForm() {
   document.body.classList.toggle("of-texts", family().text !== false);
@@ -217,19 +208,12 @@ function showForm() {
   for (const whole of Object.keys(WHOLE)) by(whole).hidden = !family().whole?.includes(whole);
   by("trace-texts").hidden = !traceable();
   by("both").hidden = !family().cross && !against()?.cross;
-  showAgainst();
+  offerAgainst();
   by("missing").hidden = !family().missing?.length;
   by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
 }
 
 // ---- Heads -----------------------------------------------------------------------------------------------
-
-/** Offer the families that take the same inputs. */
-function showAgainst() {
-  const others = [...families.values()].filter((one) => !one.refused && one !== family() && one.text === family().text);
-  fill("against", ["", ...others.map(({ name }) => name)], by("against").value);
-  by("against").parentElement.hidden = !others.length && !by("against").value;
-}
 
 /** Say how long a sentence is, what of it was left out, and how a reranker scores it. */
 function captionOf(overview) {
@@ -452,25 +436,6 @@ function refreshChange() {
   });
 }
 
-/** Show how far each token's vector moved: 1 − cosine. */
-function changeOf({ tokens, second, cosine, cosines, before, score }, between, name = "") {
-  const moved = Array.from(cosines, (value) => Math.max(1 - value, 0));
-  const most = Math.max(...moved, 1e-6);
-  const panel = element("div", "", "panel");
-  const strip = new Strip();
-  strip.show(tokens, second);
-  strip.colour((at) => moved[at] / most);
-  const legend = new Legend();
-  legend.show("0", most.toFixed(4), `how far a token's vector moved: 1 − cosine ${between}`);
-  const order = [...moved.keys()].sort((one, other) => moved[other] - moved[one]).slice(0, MOST_CHANGED);
-  const list = document.createElement("ol");
-  list.append(...order.map((at) => element("li", `${named(tokens[at], at)} ${moved[at].toFixed(4)}`)));
-  const rank = score === undefined ? `Cosine of the embedding ${between}: ${cosine.toFixed(4)}` : `Score ${between}: ${before.score.toFixed(4)} and ${score.toFixed(4)}`;
-  const reading = element("p", `${name && `${name}: `}${rank}. Tokens that moved most:`, "reading");
-  panel.append(reading, list, legend.element, strip.element);
-  return panel;
-}
-
 function refreshSimilarity() {
   newest.similarity();
   const two = texts().length > 1 && !paired();
@@ -546,13 +511,12 @@ function closeTrace() {
 async function poll() {
   try {
     const server = await askServer();
-    address = server.address;
-    const news = JSON.stringify(server.families) !== JSON.stringify([...families.values()]);
+    const news = setFamilies(server);
     by("connection").textContent = saved ? SAVED_FROM : `connected to ${server.address}`;
     file = server.input ?? "";
     by("made-up").textContent = file ? `those of ${file}` : "made up; polyhead explore --input FILE.npy shows your own";
     by("length").hidden = Boolean(file);
-    if (news) showFamilies(server);
+    if (news && family()) offerAgainst();
     if (!connected || news) {
       connected = true;
       report("server", server.families.length ? null : { kind: "NotFound", message: `${server.address} serves no models.` });
@@ -565,25 +529,6 @@ async function poll() {
   }
   if (!saved) setTimeout(poll, POLL_MS);
 }
-
-function showFamilies(server) {
-  families.clear();
-  for (const one of server.families) families.set(one.name, one);
-  const first = server.families.find((one) => one.text) ?? server.families.find((one) => !one.refused) ?? server.families[0];
-  fill("family", [...families.keys()], by("family").value || server.model || (first?.name ?? ""));
-  if (family()) showAgainst();
-}
-
-/** Offer families, and choose one: also one that is not served, which the page then says. */
-function fill(id, names, name) {
-  const every = names.includes(name) ? names : [...names, name];
-  const spelled = (one) => (one === "" ? "–" : families.has(one) ? one : `${one} (not served)`);
-  const options = every.filter((one) => one || id === "against").map((one) => Object.assign(element("option", spelled(one)), { value: one }));
-  if ([...by(id).options].map(({ text }) => text).join() !== options.map(({ text }) => text).join()) by(id).replaceChildren(...options);
-  by(id).value = name;
-}
-
-const choose = (id, name) => fill(id, [...by(id).options].map(({ value }) => value), name);
 
 let timer;
 for (const id of ["text", "other", "length"]) {
