@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 # Files of tests go to so many processes, in their own order: those with the fewest tests are not the shortest, and
 # would come last.
 TEST_PROCESSES ?= 3
+LESSONS ?= $(wildcard examples/course/*.ipynb)
 
 # uv takes a tenth of pip's time. pip is there for what a machine may provide itself: PyTorch for CPUs, weights.
 # Little of what is installed is imported, so nothing is compiled ahead.
@@ -26,7 +27,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench calls compare gpu-check soak images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench calls compare course lessons gpu-check soak images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +72,13 @@ test-ray: environments  ## Run the tests on Ray, also behind HAProxy, which the 
 
 test-openvino: $(VENV)/dev  ## Run the tests of the server that hold whatever computes, on OpenVINO
 	POLYHEAD_TEST_OPENVINO=1 $(PYTEST) tests -k openvino
+
+course: $(VENV)/course  ## Run the lessons on attention; build/course has them as pages
+	$(BIN)/python -m nbconvert --execute --to html --output-dir build/course $(LESSONS)
+
+# Their outputs are stored with them, but not when they ran.
+lessons: $(VENV)/course
+	$(BIN)/python -m nbconvert --execute --ExecutePreprocessor.record_timing=False --to notebook --inplace $(LESSONS)
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .
@@ -146,6 +154,10 @@ $(VENV)/python: constraints.txt
 
 $(VENV)/runtime: $(VENV)/python pyproject.toml
 	$(UV) $(VENV) $(PINNED) --editable '.[export,server,view]'
+	touch $@
+
+$(VENV)/course: $(VENV)/runtime
+	$(UV) $(VENV) $(PINNED) --editable '.[course]'
 	touch $@
 
 $(VENV)/dev: $(VENV)/runtime

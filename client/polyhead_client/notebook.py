@@ -3,17 +3,12 @@
 Shape letters: T tokens, H heads.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from polyhead_client.edges import BOUNDARY_TOKENS
-from polyhead_proto.outputs.evidence import segments_of
 
 MOST_SHOWN = 32
 """The most tokens on either side of a map."""
@@ -51,42 +46,6 @@ def html_of(encoding: Any, maps: Iterable[tuple[str, Any]]) -> str:
         sides = labels(tokens, len(values))
         return shown + heat_map(name.capitalize(), finite(values), sides, sides)
     return shown
-
-
-def bertviz_arguments(
-    tokens: Sequence[str], attention: Mapping[int, NDArray[Any]], second: int | None
-) -> dict[str, Any]:
-    """Return the arguments of BertViz for the weights of one sequence by layer; see `Encoding.to_bertviz`.
-
-    Raises:
-        ImportError: PyTorch is not installed.
-    """
-    # The client itself does without PyTorch. Whoever has BertViz has it.
-    torch = import_module("torch")
-    weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
-    # BertViz picks layers by their positions, and draws no others.
-    some = next(iter(weights.values()))
-    return {
-        "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
-        "tokens": tokens,
-        "sentence_b_start": second,
-        "include_layers": list(weights),
-    }
-
-
-def second_text_start(tokens: Sequence[str] | None, spans: NDArray[Any] | None) -> int | None:
-    """Return the position of the first token of a pair's second text; None if there is none to be seen.
-
-    Args:
-        tokens: Those of one sequence: special ones part the texts.
-        spans: Where they are in the texts, [T, 3], which is certain; None if nobody asked.
-    """
-    if spans is not None:
-        second = segments_of(spans)[1].tolist()
-        return second[0] if second else None
-    of_texts = [at for at, token in enumerate(tokens or ()) if token not in BOUNDARY_TOKENS]
-    starts = [at for before, at in pairwise(of_texts) if at - before > 1]
-    return starts[0] if len(starts) == 1 else None
 
 
 def heat_map(title: str, weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str]) -> str:

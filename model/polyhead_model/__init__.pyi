@@ -1,4 +1,5 @@
 from . import masks as masks
+from . import plain as plain
 from .attention import Attend as Attend
 from .attention import MultiHeadAttention as MultiHeadAttention
 from .attention import attend_explicitly as attend_explicitly

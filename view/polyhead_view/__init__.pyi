@@ -1,3 +1,4 @@
+from .diagram import draw_flow as draw_flow
 from .figures import save as save
 from .heads.comparison import HeadComparison as HeadComparison
 from .heads.comparison import compare_heads as compare_heads
@@ -5,12 +6,16 @@ from .heads.pictures import draw_redundancy as draw_redundancy
 from .heads.pictures import draw_score_maps as draw_score_maps
 from .heads.survey import HeadSurvey as HeadSurvey
 from .heads.survey import survey_heads as survey_heads
+from .maps import draw_head as draw_head
+from .maps import draw_heads as draw_heads
+from .maps import draw_pair as draw_pair
+from .maps import show as show
+from .neurons import draw_neurons as draw_neurons
 from .plots import draw_contacts as draw_contacts
-from .plots import draw_heads as draw_heads
-from .plots import draw_pair as draw_pair
 from .plots import draw_rollout as draw_rollout
 from .plots import draw_scores as draw_scores
 from .plots import draw_similarity as draw_similarity
+from .recording import attention_of as attention_of
 from .similarity import Similarity as Similarity
 from .similarity import TokenPair as TokenPair
 from .similarity import explain_similarity as explain_similarity
