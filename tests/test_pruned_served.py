@@ -141,8 +141,8 @@ def test_ablation_and_the_survey_say_what_is_gone(
 
     from rich.console import Console
 
-    drift = ablate_heads(client, TEXTS)
-    survey = replace(survey_heads(client, TEXTS), drift=drift)
+    *_, drift = ablate_heads(client, TEXTS)
+    survey = replace(survey_heads(client, TEXTS), drift=drift, drift_texts=len(TEXTS))
 
     assert {(int(layer), int(head)) for layer, head in np.argwhere(np.isnan(drift))} == REMOVED
     mask = np.ones((LAYERS, HEADS), np.float32)

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from polyhead_client.archive import read_format, write_npz
 from polyhead_client.batch import Arrays
 from polyhead_client.bertviz import neuron_view_arguments, view_arguments
+from polyhead_client.edges import second_text_start
 from polyhead_client.frozen import Picklable
-from polyhead_client.notebook import html_of, labels, labels_of, strip
-from polyhead_proto import labelled
+from polyhead_client.notebook import html_of, strip
+from polyhead_client.tables import MAPS, dataset_of, frame_of
 from polyhead_proto.labelled import numbers, shape_of
-from polyhead_proto.outputs import DECLARED
-from polyhead_proto.outputs.attention import CROSS_ATTENTION_WEIGHTS, Weights
 from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 from polyhead_proto.outputs.sparse import SparseVectors
 from polyhead_proto.outputs.top_keys import TopKeys
@@ -36,12 +35,6 @@ _FORMAT = 1
 
 OF_SEVERAL_OUTPUTS: Mapping[str, type[Any]] = MappingProxyType({"top": TopKeys, "sparse": SparseVectors})
 """The fields that have arrays of several outputs, and what they are."""
-
-_MAPS = frozenset(each.field for each in DECLARED.values() if each.is_map)
-"""The fields that are a map [T, T] of one sequence."""
-
-_WEIGHTS = [each.field for each in DECLARED.values() if isinstance(each, Weights) and each.has_queries]
-"""The fields with the weights of layers."""
 
 _OF_ALL = {"model", "version", "heads", "queries", "labels", "kept_heads", "timings", "weighted"}
 """The fields that all sequences of a batch share."""
@@ -168,6 +161,18 @@ class Encoding(Picklable):
         """Layer → the rows of attention of the chosen `queries`; None if none were chosen."""
         return None if self.queries is None else self.attention
 
+    @property
+    def second_text_start(self) -> int | None:
+        """The position of the first token of the second text, of a pair of texts.
+
+        With `spans` it is certain; without, special tokens between the texts tell. None for one text, for a
+        pair that nothing parts, and for a batch.
+        """
+        if not isinstance(self.lengths, int):
+            return None
+        tokens: Any = self.tokens
+        return second_text_start(tokens, self.spans)
+
     def sequence(self, index: int) -> "Encoding":
         """Return the result of one sequence of a batch.
 
@@ -225,52 +230,35 @@ class Encoding(Picklable):
         return cls(**values | {"timings": Timings(**values["timings"]), "scores": found})
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the attention of one sequence as a pandas DataFrame: a row for each weight.
+        """Return the attention as a pandas DataFrame: a row for each weight.
 
         It is indexed by layer, head, query and key, and its columns are query_token, key_token and weight.
+        For a batch, the position of the sequence is the first level of the index. A row takes about 26 bytes.
 
         Raises:
-            ValueError: This is a batch, or has no attention.
+            ValueError: This has no attention.
             ImportError: pandas is not installed.
         """
-        attention = self._of_one_sequence("to_frame").attention
-        if not attention:
+        if not self.attention:
             raise ValueError("to_frame needs attention: encode with attention; scores.to_frame() has scores")
-        queries, keys = labels_of(next(iter(attention.values())), self.tokens, self.queries, memory=False)
-        return labelled.weights_frame(attention, self.heads or (), queries, keys)
+        return frame_of(self)
 
     def to_xarray(self) -> "xr.Dataset":
-        """Return what one sequence has of attention and scores as an xarray Dataset.
+        """Return what this has of attention and scores as an xarray Dataset.
 
-        Variables are `attention` (layer, head, query, key), `cross_attention` (layer, head, query, memory),
-        `rollout`, `mixed`, `contacts` (query, key), `scores` and `weighted_scores` (layer, head, score);
-        query_token and key_token are labels beside the positions of queries and keys.
+        Of one sequence, variables are `attention` (layer, head, query, key), `cross_attention` (layer, head,
+        query, memory), `rollout`, `mixed`, `contacts` (query, key), `scores` and `weighted_scores` (layer,
+        head, score); query_token and key_token are labels beside the positions of queries and keys.
+
+        A batch is not padded: the edges of all sequences, who attends to whom, stand one after the other.
+        `attention` is (layer, head, edge), and edge_sequence, query, key, query_token and key_token say what
+        an edge is. To the memory, (layer, head, memory_edge) with memory_edge_sequence, memory_query, ….
+        Scores have the dimension sequence before the others, and `lengths` (sequence) counts tokens.
 
         Raises:
-            ValueError: This is a batch.
             ImportError: xarray is not installed.
         """
-        self._of_one_sequence("to_xarray")
-        found = {}
-        for name in _WEIGHTS:
-            if layers := getattr(self, name):
-                memory = name == CROSS_ATTENTION_WEIGHTS.field
-                queries, keys = labels_of(
-                    next(iter(layers.values())), self.tokens, self.queries, memory=memory
-                )
-                found[name] = labelled.array(
-                    np.stack(list(layers.values())),
-                    {"layer": list(layers), "head": list(self.heads or ())}
-                    | _axes(queries, keys, "memory" if memory else "key"),
-                    name,
-                )
-        for name, values in self._maps:
-            tokens = labels(self.tokens, len(values))
-            found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
-        for name, scores in self._scores:
-            if scores is not None:
-                found[name] = scores.to_xarray()
-        return labelled.dataset(found, {"model": self.model, "version": self.version})
+        return dataset_of(self, self._scores)
 
     def show(self, *, layer: int | None = None, head: int | None = None) -> Any:
         """Return all heads of one sequence for a notebook: the explorer's page, which works without a server.
@@ -316,7 +304,7 @@ class Encoding(Picklable):
     @property
     def _maps(self) -> Iterator[tuple[str, Any]]:
         """The maps [T, T] of one sequence, by the names of their fields."""
-        every = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name in _MAPS)
+        every = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name in MAPS)
         return ((name, values) for name, values in every if values is not None)
 
     @property
@@ -385,13 +373,3 @@ def _scores_of(
     return HeadScores(
         values=values, names=tuple(by_name), layers=tuple(layers), heads=heads, weighted=weighted
     )
-
-
-def _axes(queries: Mapping[int, str], keys: list[str], key: str) -> dict[str, Any]:
-    """Return the coordinates of a map: positions, and beside them tokens."""
-    return {
-        "query": list(queries),
-        key: list(range(len(keys))),
-        "query_token": ("query", list(queries.values())),
-        f"{key}_token": (key, keys),
-    }
