@@ -102,7 +102,7 @@ def test_every_output_has_the_numbers_of_the_heads_before(client: Client, encode
     assert every.kept_heads == ((0, 2, 3), (1, 2))
     for layer in range(LAYERS):
         assert attention[layer].shape == (HEADS, len(every.tokens or ()), len(every.tokens or ()))
-        np.testing.assert_allclose(attention[layer][:, [0, 3]], rows.attention[layer], atol=1e-5)  # type: ignore[index]
+        np.testing.assert_allclose(attention[layer][:, [0, 3]], rows.attention[layer], atol=1e-5)
         np.testing.assert_allclose(every.value_norms[layer], insight.value_norms[layer], atol=1e-5)  # type: ignore[index]
         for head in range(HEADS):
             gone = (layer, head) in REMOVED
@@ -125,10 +125,10 @@ def test_heads_are_selected_by_their_numbers(client: Client) -> None:
     weighted = client.encode(text, attention=[1], heads=[2], weighted=True)
 
     assert some.heads == (3, 0)
-    close(some.attention[0], every.attention[0][[3, 0]], scale=1, extra=0.5 / 255)  # type: ignore[index]
+    close(some.attention[0], every.attention[0][[3, 0]], scale=1, extra=0.5 / 255)
     norms = client.encode(text, attention=[1], value_norms=True).value_norms
     expected = every.attention[1][2] * norms[1][2]  # type: ignore[index]
-    close(weighted.attention[1][0], expected)  # type: ignore[index]
+    close(weighted.attention[1][0], expected)
     for queries in (None, [0]):
         with pytest.raises(InvalidRequest, match=r"pruning left in layer 1 of .* \(1, 2\), was 0"):
             client.encode(text, attention=[0, 1], heads=[0], queries=queries)

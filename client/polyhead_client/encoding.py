@@ -19,6 +19,7 @@ from polyhead_client.batch import Arrays
 from polyhead_client.bertviz import neuron_view_arguments, view_arguments
 from polyhead_client.edges import second_text_start
 from polyhead_client.frozen import Picklable
+from polyhead_client.layers import NO_ATTENTION, NO_CROSS_ATTENTION, Layers
 from polyhead_client.notebook import html_of, strip
 from polyhead_client.tables import MAPS, dataset_of, frame_of
 from polyhead_proto.labelled import numbers, shape_of
@@ -74,7 +75,7 @@ class Encoding(Picklable):
     Arrays are read-only views of the reply, and each of them keeps the whole reply in memory; `array.copy()`
     and `torch.tensor(array)` give writable copies. Only outputs that come in several messages, and weights
     that come as FP16 or UINT8 or are norm-weighted, have arrays of their own. Outputs that were not requested
-    are None.
+    are None, but for `attention` and `cross_attention`, which are empty.
     """
 
     model: str
@@ -83,7 +84,7 @@ class Encoding(Picklable):
     output: Arrays
     pooled: NDArray[Any] | None
     """Of as many numbers as `dimensions` says, and integers with a `precision`."""
-    attention: Mapping[int, Arrays] | None
+    attention: Mapping[int, Arrays] = NO_ATTENTION
     """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
     only the selected heads and queries are there, in the order of selection. Where layers attend to a memory
     alone, keys are its tokens: [H, T, S]."""
@@ -102,7 +103,7 @@ class Encoding(Picklable):
     spans: Arrays | None = None
     """Where each token is in its text, int32 [T, 3]: its start and end in characters, and the number of its
     word (see `Client.tag`). -1 for tokens that are not of the text: special ones, those of a prompt."""
-    cross_attention: Mapping[int, Arrays] | None = None
+    cross_attention: Mapping[int, Arrays] = NO_CROSS_ATTENTION
     """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
     `attention` is to their own sequence."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
@@ -226,6 +227,8 @@ class Encoding(Picklable):
         for name, kind in OF_SEVERAL_OUTPUTS.items():
             if (parts := values.get(name)) is not None:  # releases before it did not write it
                 values[name] = kind(**parts)
+        for name in ("attention", "cross_attention"):  # None in files of releases before
+            values[name] = Layers(values.get(name) or {}, name)
         found = _scores_of(scores, layers, values["heads"], _scores_of(weighted, layers, values["heads"]))
         return cls(**values | {"timings": Timings(**values["timings"]), "scores": found})
 
@@ -298,7 +301,11 @@ class Encoding(Picklable):
             size = f"{len(self.lengths)} sequences of {numbers(self.lengths.tolist())} tokens"
         names = [field.name for field in fields(self) if field.name not in _OF_ALL | {"tokens", "lengths"}]
         held = {name: _array(getattr(self, name)) for name in names}
-        parts = [f"{name} {shape_of(value)}" for name, value in held.items() if value is not None]
+        parts = [
+            f"{name} {shape_of(value)}"
+            for name, value in held.items()
+            if value is not None and not (isinstance(value, Layers) and not value)
+        ]
         return f"{self.source}: {size}; {', '.join(parts)}"
 
     @property
@@ -340,6 +347,8 @@ class Encoding(Picklable):
 
 def _item(value: Any, index: int) -> Any:
     """Return what a field of a batch has of one sequence."""
+    if isinstance(value, Layers):
+        return value.converted(lambda arrays: arrays[index])
     if isinstance(value, Mapping):
         return MappingProxyType({layer: _item(part, index) for layer, part in value.items()})
     if is_dataclass(value) and not isinstance(value, type):

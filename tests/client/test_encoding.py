@@ -12,6 +12,7 @@ from tests.client.encodings import assert_same
 from tests.metadata import SCORES
 
 from polyhead_client import Client, Encoding
+from polyhead_client.layers import Layers
 
 TEXTS = ["the <b>cat</b> sat", "dog"]
 INSIGHT: dict[str, Any] = {
@@ -86,7 +87,7 @@ def test_a_notebook_shows_the_tokens_and_the_first_head(client: Client, sentence
 
     assert "Layer 1, head 0: attention." in html
     assert html.count("<tr>") == 6
-    weight = sentence.attention[1][0, 1, 2]  # type: ignore[index]
+    weight = sentence.attention[1][0, 1, 2]
     assert f'title="the → &lt;b&gt;cat&lt;/b&gt;: {weight:.3f}"' in html
     assert "<b>" not in html
     assert "<script" not in html
@@ -148,7 +149,7 @@ def test_memories_have_positions(client: Client, sentence: Encoding) -> None:
     dataset = replace(batch, cross_attention=of_memory).to_xarray()
     assert dataset.cross_attention.sizes == {"layer": 1, "head": 3, "memory_edge": 5 * 2 + 3 * 2}
     assert dataset.memory_key_token.values[-2:].tolist() == ["0", "1"]
-    assert "→ 1: 0.500" in replace(both, attention=None)._repr_html_()
+    assert "→ 1: 0.500" in replace(both, attention=Layers({}))._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,20 @@ def test_spans_tell_where_the_second_text_begins_though_nothing_parts_the_texts(
     assert dataclasses.replace(pair, tokens=tokens, spans=spans).second_text_start == 3
     assert dataclasses.replace(pair, tokens=tokens, spans=spans[[0, 1, 2, 4]]).second_text_start is None
     assert client.encode(TEXTS, model="words").second_text_start is None
+
+
+def test_a_layer_that_was_not_asked_for_says_how_to_ask(
+    client: Client, sentence: Encoding, tmp_path: Path
+) -> None:
+    without = client.encode(TEXTS[0], model="words")
+    assert not without.attention
+    with pytest.raises(KeyError) as none:
+        without.attention[5]
+    assert str(none.value) == "attention must have been asked for, none was: encode(…, attention=[5])"
+    with pytest.raises(KeyError, match=r"there are layers 1: encode\(…, attention=\[0\]\)"):
+        client.encode(TEXTS, model="words", attention=[1]).sequence(0).attention[0]
+    with pytest.raises(KeyError, match=r"encode\(…, cross_attention=\[0\]\)"):
+        sentence.cross_attention[0]
+    without.save(tmp_path / "without.npz")
+    with pytest.raises(KeyError, match="none was"):
+        Encoding.load(tmp_path / "without.npz").attention[5]

@@ -26,7 +26,7 @@ def test_weights_go_into_a_frame_with_their_tokens(client: Client, sentence: Enc
     assert len(frame) == 3 * 5 * 5
     row = frame.loc[1, 2, 3, 4]
     assert (row["query_token"], row["key_token"]) == ("sat", "[SEP]")
-    assert row["weight"] == sentence.attention[1][2, 3, 4]  # type: ignore[index]
+    assert row["weight"] == sentence.attention[1][2, 3, 4]
     some = client.encode(TEXTS[0], model="words", attention=[0], heads=[2, 1], queries=[3]).to_frame()
     assert set(some["query_token"]) == {"sat"}
     assert some.index.get_level_values("head").unique().tolist() == [2, 1]
@@ -36,7 +36,7 @@ def test_weights_and_scores_go_into_labelled_arrays(client: Client, sentence: En
     dataset = sentence.to_xarray()
 
     by_token = dataset.attention.sel(layer=1, head=2).swap_dims(query="query_token", key="key_token")
-    assert by_token.sel(query_token="sat", key_token="the") == sentence.attention[1][2, 3, 1]  # type: ignore[index]
+    assert by_token.sel(query_token="sat", key_token="the") == sentence.attention[1][2, 3, 1]
     assert dataset.attrs == {"model": "words.attention", "version": "1"}
     insight = client.encode(TEXTS[0], model="words", **INSIGHT)
     dataset = insight.to_xarray()

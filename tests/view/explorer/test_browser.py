@@ -637,7 +637,7 @@ def test_pictures_numbers_and_code_can_be_taken_away(window: Window, downloads: 
     svg = ElementTree.parse(downloaded(window, downloads, f"{name}.svg")).getroot()
 
     assert encoding.tokens == ["[CLS]", "a", '"b,c"', "<d>", "[SEP]"]
-    weights = encoding.attention[1][0]  # type: ignore[index]
+    weights = encoding.attention[1][0]
     assert [row["key_token"] for row in rows[:5]] == encoding.tokens
     assert float(rows[7]["weight"]) == pytest.approx(weights[1, 2], abs=1e-4)
     texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
@@ -719,7 +719,7 @@ def test_a_notebook_shows_all_heads(window: Window, words: FakeClient, tmp_path:
     labels = [cell.get_attribute("aria-label") for cell in window.all("[role=gridcell]")]
     assert labels == ["layer 1, head 2", "layer 1, head 0"]
     assert window.text("#detail-title") == "Layer 1, head 0"
-    weight = encoding.attention[1][1, 0].max()  # type: ignore[index]
+    weight = encoding.attention[1][1, 0].max()
     assert window.text("#detail li").endswith(f" {weight:.3f}")
     window.driver.switch_to.default_content()
     for wrong in ({"layer": 0}, {"head": 1}):

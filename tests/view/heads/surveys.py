@@ -102,7 +102,6 @@ class MadeClient:
             version=str(version or 1),
             output=None,
             pooled=None,
-            attention=None,
             heads=heads,
             queries=None,
             tokens=tokens,
