@@ -50,6 +50,12 @@ def describe(
 ) -> None:
     """Show the structure and cost of an encoder; without arguments, list the presets.
 
+    ```sh
+    polyhead describe --preset bert-base --tokens 128
+    polyhead describe --checkpoint BAAI/bge-small-en-v1.5
+    polyhead describe --preset teaching --heads 1,2,4,8
+    ```
+
     What is exported of it must compute the same as PyTorch where both use float64, and be about as close to
     that in fp32 as PyTorch is.
 

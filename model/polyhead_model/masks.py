@@ -120,9 +120,13 @@ def check(mask: Tensor, *, batch: int, queries: int, keys: int, name: str = "mas
         )
     fits = mask.ndim == 3 and mask.shape[0] in (1, batch) and mask.shape[1] in (1, queries)
     if not fits or mask.shape[2] != keys:
+        advice = {
+            2: f"; if its rows are queries, pass {name}[None]; if they are sequences, {name}[:, None]",
+            4: f"; a mask is the same for all heads: pass {name}[:, 0]",
+        }.get(mask.ndim, "")
         raise ValueError(
             f"{name} must have the shape [B or 1, Tq or 1, Tk] with B = {batch}, Tq = {queries}, "
-            f"Tk = {keys}, was {list(mask.shape)}"
+            f"Tk = {keys}, was {list(mask.shape)}{advice}"
         )
 
 

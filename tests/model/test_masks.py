@@ -94,6 +94,32 @@ def test_a_mask_of_another_convention_is_refused(
         convert(torch.tensor(values))
 
 
+@pytest.mark.parametrize(
+    ("shape", "advice", "index"),
+    [
+        ((4, 4), "was [4, 4]; if its rows are queries, pass seen[None]; if they", (None,)),
+        (
+            (3, 4),
+            "was [3, 4]; if its rows are queries, pass seen[None]; if they are sequences, seen[:, None]",
+            (slice(None), None),
+        ),
+        (
+            (3, 1, 4, 4),
+            "was [3, 1, 4, 4]; a mask is the same for all heads: pass seen[:, 0]",
+            (slice(None), 0),
+        ),
+    ],
+)
+def test_a_mask_of_another_shape_is_refused_with_the_index_that_helps(
+    shape: tuple[int, ...], advice: str, index: tuple[Any, ...]
+) -> None:
+    mask = torch.ones(shape, dtype=torch.bool)
+
+    with pytest.raises(ValueError, match=re.escape(advice)):
+        masks.check(mask, batch=3, queries=4, keys=4, name="seen")
+    masks.check(mask[index], batch=3, queries=4, keys=4)
+
+
 @pytest.mark.parametrize(("width", "reach"), [(1, 0), (2, 1), (5, 2), (100, 6)])
 def test_a_window_is_as_far_to_both_sides(width: int, reach: int) -> None:
     near = masks.window(7, width)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
+from tests.servers import quick_settings, serving
 
 from polyhead_client.command import main
 
@@ -48,6 +50,27 @@ def test_vectors_of_a_file_are_drawn(fake: "FakeServer", tmp_path: Path, capsys:
     ):
         assert main(["view", *wrong, *options]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_a_pair_is_drawn_with_the_border_between_its_texts(
+    scorers: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("polyhead_view.figures.save", lambda figure, *_, **__: drawn.append(figure))
+    with serving(quick_settings(scorers)) as server:
+        options = ["--model", "reranker", "--layer", "1", "--address", server.address]
+        assert main(["view", "the cat", "--text-pair", "a big dog ran", *options]) == 0
+        assert main(["view", "the cat", *options]) == 0
+        assert main(["view", "--text-pair", "a dog", "--input", "x.npy", *options]) == 1
+
+    pair, alone = ([axes for axes in figure.axes if axes.get_title().startswith("head")] for figure in drawn)
+    labels = [label.get_text() for label in pair[0].get_yticklabels()]
+    assert labels == ["[CLS]", "the", "cat", "[SEP]", "a", "big", "dog", "ran", "[SEP]"]
+    for axes in pair:
+        (across, down) = axes.lines
+        assert [*np.unique(across.get_ydata()), *np.unique(down.get_xdata())] == [3.5, 3.5]
+    assert not any(axes.lines for axes in alone)
+    assert "--text-pair goes with a sentence" in capsys.readouterr().err
 
 
 def test_a_picture_without_a_name_has_one(
@@ -118,3 +141,21 @@ def test_without_matplotlib_the_extra_is_named(capsys: Captured, monkeypatch: py
 
     assert main(["view", "the cat", "--layer", "0", "--out", "heads.png"]) == 1
     assert capsys.readouterr().err == "polyhead view needs the view extra: pip install 'polyhead[view]'\n"
+
+
+def test_pictures_have_dots_a_title_and_colours_of_choice(
+    fake: "FakeServer", tmp_path: Path, capsys: Captured
+) -> None:
+    out = str(tmp_path / "x.png")
+    command = ["view", "the cat", "--model", "words", "--layer", "0", "--out", out, "--address", fake.target]
+
+    sizes = []
+    for dpi in ("50", "100"):
+        assert main([*command, "--dpi", dpi, "--title", "", "--colours", "Blues"]) == 0
+        sizes.append(imread(out).shape[1])
+    assert abs(sizes[1] - 2 * sizes[0]) <= 2
+    capsys.readouterr()
+    assert main([*command, "--colours", "blau"]) == 1
+    assert "--colours must be a colour map of matplotlib" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command, "--dpi", "0"])

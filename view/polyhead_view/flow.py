@@ -22,6 +22,8 @@ LINE, NOTE_LINE = 0.16, 0.135
 _PITCH = 1.72
 """The least distance of lanes, with room for a shape on both sides of an arrow."""
 _PAD = 0.05
+_BESIDE = 0.12
+"""Between an arrow and what is on both sides of it."""
 _BETWEEN = 0.12
 """Between boxes side by side."""
 _HALF = 0.42
@@ -218,9 +220,9 @@ def place(column: Sequence[Box]) -> None:
     rows = [[box for box in flowing if box.row == row] for row in range(max(box.row for box in flowing) + 1)]
     for row in rows:
         _choose_lanes(row)
-    widest = max((box.width for row in rows if len(row) > 1 for box in row), default=0.0)
+    pitch = max([_PITCH, *(_room(box) + _BETWEEN for row in rows if len(row) > 1 for box in row)])
     for box in column:
-        _choose_sides(box, column, max(_PITCH, widest + _BETWEEN))
+        _choose_sides(box, column, pitch)
     _choose_heights(rows)
 
 
@@ -237,6 +239,13 @@ def _choose_lanes(row: Sequence[Box]) -> None:
         if box not in spread and sources[box]:
             spans = [each.span for each in sources[box]]
             box.span = (min(first for first, _ in spans), max(last for _, last in spans))
+
+
+def _room(box: Box) -> float:
+    """Return the width of a box, or of the shape on both sides of the arrow below it."""
+    return max(
+        box.width, sum(text_width(in_brackets(each), NOTE) for each in (box.axes, box.shape)) + _BESIDE
+    )
 
 
 def _choose_sides(box: Box, column: Sequence[Box], pitch: float) -> None:
