@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from polyhead_client.archive import read_format, write_npz
 from polyhead_client.batch import Arrays
+from polyhead_client.bertviz import neuron_view_arguments, view_arguments
 from polyhead_client.frozen import Picklable
-from polyhead_client.notebook import bertviz_arguments, html_of, labels, labels_of, strip
+from polyhead_client.notebook import html_of, labels, labels_of, strip
 from polyhead_proto import labelled
 from polyhead_proto.labelled import numbers, shape_of
 from polyhead_proto.outputs import DECLARED
@@ -152,6 +153,11 @@ class Encoding(Picklable):
     with `key_vectors` is the score. Only of what `polyhead_view.attention_of` recorded."""
     key_vectors: Mapping[int, Arrays] | None = None
     """Layer → the keys of each head, [H, T, K], likewise."""
+
+    @property
+    def source(self) -> str:
+        """Who computed it: the served model and its version, or the module that was recorded."""
+        return f"{self.model}, version {self.version}" if self.version else self.model
 
     def is_pruned(self, layer: int, head: int) -> bool:
         """Return whether the encoder has lost a head to pruning."""
@@ -305,7 +311,7 @@ class Encoding(Picklable):
         names = [field.name for field in fields(self) if field.name not in _OF_ALL | {"tokens", "lengths"}]
         held = {name: _array(getattr(self, name)) for name in names}
         parts = [f"{name} {shape_of(value)}" for name, value in held.items() if value is not None]
-        return f"{self.model}, version {self.version}: {size}; {', '.join(parts)}"
+        return f"{self.source}: {size}; {', '.join(parts)}"
 
     @property
     def _maps(self) -> Iterator[tuple[str, Any]]:
@@ -326,30 +332,22 @@ class Encoding(Picklable):
             )
         return self
 
-    def to_bertviz(self) -> dict[str, Any]:
+    def to_bertviz(self, *, neurons: bool = False) -> dict[str, Any]:
         """Return the arguments of `bertviz.head_view` and `bertviz.model_view`.
-
-        ```
-        encoding = client.encode("The cat sat on the mat.", attention=[0, 5])
-        bertviz.head_view(**encoding.to_bertviz())
-        ```
 
         BertViz draws all weights that it gets, and long texts stall a browser, so request few layers. It
         numbers heads from 0 on, whichever were selected. Of a pair that special tokens part, it gets the
         second text's first token, and can draw attention from one text to the other alone.
 
+        Args:
+            neurons: Whether to return those of `bertviz.neuron_view.show` instead, for what `attention_of`
+                recorded. It draws layers 0, 1, 2, …
+
         Raises:
-            ValueError: This is a batch, or lacks tokens, attention, or queries of it.
+            ValueError: This is a batch, or lacks tokens, attention, queries of it, or their vectors.
             ImportError: PyTorch is not installed, which BertViz needs.
         """
-        if not self.attention or self.queries is not None:
-            raise ValueError("BertViz draws attention of all queries: encode with attention, without queries")
-        if not isinstance(self.lengths, int):
-            raise ValueError("BertViz draws one sequence, this is a batch: encode one text")
-        if self.tokens is None:
-            raise ValueError("BertViz needs tokens: encode a text, or with tokens=True")
-        tokens: list[Any] = self.tokens
-        return bertviz_arguments(tokens, self.attention)
+        return neuron_view_arguments(self) if neurons else view_arguments(self)
 
 
 def _item(value: Any, index: int) -> Any:

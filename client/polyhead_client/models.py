@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyhead_client.errors import ServerError
 from polyhead_client.frozen import Picklable
+from polyhead_client.visibility import Visibility
 from polyhead_proto.names import ATTENTION, LENGTHS, OUTPUT, POOLED, TEXT, TOKENS, Property
 from polyhead_proto.tensors import TensorSpec
 
@@ -175,6 +176,18 @@ class ModelInfo(Picklable):
         except (ValueError, TypeError) as error:
             raise ServerError(f"malformed reply: {Property.KEPT_HEADS} of {self.name}") from error
 
+    @cached_property
+    def visibility(self) -> Visibility | None:
+        """What hides keys from queries, beside padding; None if nothing does."""
+        is_causal = self.properties.get(Property.CAUSAL) == "true"
+        if not is_causal and self.local_window is None:
+            return None
+        return Visibility(causal=is_causal, local_window=self.local_window, global_every=self.global_every)
+
+    local_window = _number(Property.LOCAL_WINDOW)
+    """In local layers, a token sees only those at most half of it away."""
+    global_every = _number(Property.GLOBAL_EVERY)
+    """n: layers 0, n, 2n, … are not local; None, with a window: all are."""
     d_model = _number(Property.D_MODEL)
     """D."""
     parameters = _number(Property.PARAMETERS)

@@ -3,16 +3,12 @@
 Shape letters: T tokens, H heads.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from polyhead_client.edges import BOUNDARY_TOKENS
 
 MOST_SHOWN = 32
 """The most tokens on either side of a map."""
@@ -50,27 +46,6 @@ def html_of(encoding: Any, maps: Iterable[tuple[str, Any]]) -> str:
         sides = labels(tokens, len(values))
         return shown + heat_map(name.capitalize(), finite(values), sides, sides)
     return shown
-
-
-def bertviz_arguments(tokens: Sequence[str], attention: Mapping[int, NDArray[Any]]) -> dict[str, Any]:
-    """Return the arguments of BertViz for the weights of one sequence by layer; see `Encoding.to_bertviz`.
-
-    Raises:
-        ImportError: PyTorch is not installed.
-    """
-    # The client itself does without PyTorch. Whoever has BertViz has it.
-    torch = import_module("torch")
-    weights = {layer: torch.tensor(array)[None] for layer, array in attention.items()}
-    # BertViz picks layers by their positions, and draws no others.
-    some = next(iter(weights.values()))
-    of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
-    second = [at for before, at in pairwise(of_texts) if at - before > 1]
-    return {
-        "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
-        "tokens": tokens,
-        "sentence_b_start": second[0] if len(second) == 1 else None,
-        "include_layers": list(weights),
-    }
 
 
 def heat_map(title: str, weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str]) -> str:

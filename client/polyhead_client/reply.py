@@ -19,7 +19,7 @@ from polyhead_client.errors import ServerError
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import restored, to_array, unpack_strings
-from polyhead_proto.names import LENGTHS, TIMINGS, TOKENS
+from polyhead_proto.names import ATTENTION, LENGTHS, TIMINGS, TOKENS
 from polyhead_proto.outputs.attention import Weights
 from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 from polyhead_proto.outputs.value_norms import norm_weighted
@@ -77,6 +77,9 @@ class Results:
             found[HEAD_SCORES.field] = replace(scores["values"], weighted=scores["weighted"])
         for field, values in parts.items():
             found[field] = OF_SEVERAL_OUTPUTS[field](**values)
+        attention, visibility = found.get(ATTENTION), requested.visibility
+        if attention and visibility is not None and not requested.with_role(ATTENTION)[0].memory_axes:
+            found["visible"] = visibility.of_layers(attention, requested.queries)
         return Encoding(
             model=self.model,
             version=self.version,

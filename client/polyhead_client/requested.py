@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from polyhead_client.visibility import Visibility
 from polyhead_proto.datatypes import DTYPES
 from polyhead_proto.names import DTYPE, LOGITS
 from polyhead_proto.outputs import declared
@@ -82,6 +83,8 @@ class RequestedOutputs:
     """Whether to return attention norm-weighted."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
     """See `Encoding`."""
+    visibility: Visibility | None = None
+    """What hides keys from queries; None means nothing but padding."""
 
     def with_role(self, role: str) -> Sequence[SelectedOutput]:
         """Return the outputs that have a role."""

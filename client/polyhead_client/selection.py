@@ -75,6 +75,7 @@ def select(info: ModelInfo, asked: Asked) -> RequestedOutputs:
         rows=any(isinstance(each := DECLARED[role], Weights) and not each.rows for role in roles),
         weighted=WEIGHTED in asked.given,
         kept_heads=info.kept_heads,
+        visibility=info.visibility,
     )
 
 

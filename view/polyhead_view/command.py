@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
+from polyhead_view.options import DEFAULT_PICTURE, PictureOptions
 
 view_app = App(name="view")
 similarity_app = App(name="similarity")
@@ -22,6 +23,7 @@ def view(
     /,
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
+    picture: PictureOptions = DEFAULT_PICTURE,
     layer: int | None = None,
     contacts: bool = False,
     out: Path = Path("attention.png"),
@@ -39,6 +41,8 @@ def view(
     ----------
     connection
         The server, and one of its models.
+    picture
+        What the picture looks like.
     text
         The sentence, for a family that takes texts.
     input
@@ -64,10 +68,10 @@ def view(
         Truncate a sentence that is too long, instead of rejecting it.
     """
     from polyhead_client.files import load_sequence
-    from polyhead_view.figures import save
-    from polyhead_view.plots import draw_contacts, draw_heads
+    from polyhead_view.maps import draw_heads
+    from polyhead_view.plots import draw_contacts
 
-    check_kind(out)
+    picture.check(out)
     if (layer is None) is not contacts:
         raise InvalidRequest("give either --layer, or --contacts")
     if contacts and (cross or weighted or heads is not None or columns is not None):
@@ -90,11 +94,11 @@ def view(
             truncate=truncate,
         )
     if contacts:
-        figure = draw_contacts(encoding)
+        figure = draw_contacts(encoding, **picture.style)
     else:
         drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
-        figure = draw_heads(encoding, layer=drawn, columns=columns, cross=cross)
-    save(figure, out)
+        figure = draw_heads(encoding, layer=drawn, columns=columns, cross=cross, **picture.style)
+    picture.save(figure, out)
     sys.stdout.write(f"{out}\n")
 
 
@@ -105,6 +109,7 @@ def similarity(
     /,
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
+    picture: PictureOptions = DEFAULT_PICTURE,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
     out: Path | None = None,
     truncate: bool = False,
@@ -122,6 +127,8 @@ def similarity(
         The second text.
     connection
         The server, and one of its models.
+    picture
+        What the picture looks like.
     top
         The number of pairs to show, from the largest contribution on.
     out
@@ -136,12 +143,11 @@ def similarity(
     from rich.table import Table
     from rich.text import Text
 
-    from polyhead_view.figures import save
     from polyhead_view.plots import draw_similarity
     from polyhead_view.similarity import explain_similarity
 
     if out is not None:
-        check_kind(out)
+        picture.check(out)
     with connection.open() as client:
         explained = explain_similarity(client, a, b, model=connection.model, truncate=truncate)
     table = Table("first text", "second text", box=SIMPLE_HEAD)
@@ -156,22 +162,10 @@ def similarity(
     )
     console.print(table)
     if out is not None:
-        save(draw_similarity(explained), out)
+        picture.save(draw_similarity(explained, **picture.style), out)
 
 
 def _numbered(tokens: Sequence[str]) -> list[str]:
     """Add their positions to tokens that repeat."""
     counts = Counter(tokens)
     return [f"{token}@{at}" if counts[token] > 1 else token for at, token in enumerate(tokens)]
-
-
-def check_kind(out: Path) -> None:
-    """Check the suffix of an image file.
-
-    Raises:
-        InvalidRequest: There is no such format.
-    """
-    from polyhead_view.figures import kinds
-
-    if out.suffix.removeprefix(".").lower() not in kinds():
-        raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")

@@ -3,17 +3,31 @@
 Shape letters: B batch, T tokens, S keys, H heads, K head width.
 """
 
+import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Encoding, Timings
+from polyhead_view.drawable import as_array
 
 if TYPE_CHECKING:
     from polyhead_view.watch import Seen
+
+
+def _unblocked(mask: NDArray[Any]) -> NDArray[Any]:
+    return ~mask if mask.dtype == bool else mask == 0
+
+
+_PADDING: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "attention_mask": lambda mask: mask > 0,
+    "key_padding_mask": _unblocked,
+    "src_key_padding_mask": _unblocked,
+}
+"""Masks that say which tokens are none of padding, as transformers and PyTorch name them; and how."""
 
 
 def attention_of(
@@ -36,7 +50,8 @@ def attention_of(
     ```
 
     Layers are counted in the order in which they are computed. Heads that a module computes one by one from
-    the same input are those of one layer. Keys that no query of any layer sees are padding, and left out.
+    the same input are those of one layer. Padding is left out where an argument of `forward` names it:
+    `attention_mask` [B, T], `key_padding_mask`, `src_key_padding_mask` or `lengths`.
 
     Args:
         module: The module.
@@ -67,13 +82,15 @@ def attention_of(
     duration = time.perf_counter_ns() - start
     if not layers:
         raise ValueError(
-            f"module must compute a softmax of queries times keys in modules named {modules!r}: no call of "
-            f"{type(module).__name__} did. A compiled module, and kernels such as FlashAttention, hide theirs: "
-            "give the module before torch.compile, or load it with attn_implementation='sdpa'"
+            f"module must compute a softmax of queries times keys, in modules named {modules!r}; "
+            f"{type(module).__name__} did not. Compiled modules and kernels like FlashAttention hide it: "
+            "give the module as it was before torch.compile, or load it with attn_implementation='sdpa'"
         )
     _check_alike(layers)
-    found = _tokens(inputs, len(layers[0].weights)) if tokens is None else tokens
-    return _encoding(type(module).__name__, layers, found, duration)
+    batch, _, _, keys = layers[0].weights.shape
+    found = _tokens(inputs, batch) if tokens is None else tokens
+    valid = _valid(module, args, kwargs, (batch, keys))
+    return _encoding(type(module).__name__, layers, found, valid, duration)
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -100,15 +117,31 @@ def _tokens(inputs: Any, batch: int) -> list[list[str]] | None:
     return [list(map(str, inputs.tokens(row))) for row in range(batch)]
 
 
+def _valid(
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], shape: tuple[int, int]
+) -> NDArray[np.bool_]:
+    """Return which tokens [B, T] are none of padding, by the arguments that say so."""
+    names = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    given = {**names, **names.get("kwargs", {})}
+    valid = np.ones(shape, bool)
+    for name, is_token in _PADDING.items():
+        if given.get(name) is not None and (array := as_array(given[name])).shape in {shape, shape[1:]}:
+            valid &= is_token(array)
+    if given.get("lengths") is not None:
+        valid &= np.arange(shape[1]) < as_array(given["lengths"]).reshape(-1, 1)
+    return valid
+
+
 def _encoding(
-    name: str, layers: Sequence["Seen"], tokens: Sequence[Any] | None, total_ns: int
+    name: str,
+    layers: Sequence["Seen"],
+    tokens: Sequence[Any] | None,
+    valid: NDArray[np.bool_],
+    total_ns: int,
 ) -> Encoding:
-    visible = np.stack([each.visible for each in layers])  # [L, B, H, T, S]
     batch, heads, rows, columns = layers[0].weights.shape
-    keys = visible.any((0, 2, 3))  # [B, S], without padding
-    queries = keys if rows == columns else np.ones((batch, rows), bool)
-    rows_of = [np.flatnonzero(row) for row in queries]
-    columns_of = [np.flatnonzero(row) for row in keys]
+    columns_of = [np.flatnonzero(row) for row in valid]
+    rows_of = columns_of if rows == columns else [np.arange(rows)] * batch
 
     def parts(name: str, *kept: Sequence[NDArray[Any]]) -> dict[int, list[NDArray[Any]]]:
         """Return layer → what each sequence has, without padding."""

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions
+from polyhead_view.options import DEFAULT_PICTURE, PictureOptions
 
 app = App(name="trace")
 
@@ -21,6 +22,7 @@ def trace(
     *,
     against: str,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
+    picture: PictureOptions = DEFAULT_PICTURE,
     text_pair: str | None = None,
     by: Literal["token", "head"] = "token",
     label: str | None = None,
@@ -44,6 +46,8 @@ def trace(
         The second, the corrupted one.
     connection
         The server, and one of its models. The timeout is that of a batch of runs.
+    picture
+        What the picture looks like.
     text_pair
         The second text of a pair with either, such as a reranker's passage.
     by
@@ -66,13 +70,11 @@ def trace(
     from rich.table import Table
     from rich.text import Text
 
-    from polyhead_view.command import check_kind
-    from polyhead_view.figures import save
     from polyhead_view.progress import progress_bar
     from polyhead_view.traces import draw_trace
 
     if out is not None:
-        check_kind(out)
+        picture.check(out)
     with connection.open() as client, progress_bar() as bar:
         task = bar.add_task("", total=None)
         found = client.trace(
@@ -85,7 +87,7 @@ def trace(
             progress=lambda done, of: bar.update(task, completed=done, total=of),
         )
     if out is not None:
-        save(draw_trace(found), out)
+        picture.save(draw_trace(found, **picture.style), out)
     if as_json:
         shares = [[share if np.isfinite(share) else None for share in row] for row in found.shares.tolist()]
         described = {

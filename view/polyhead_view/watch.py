@@ -27,6 +27,9 @@ _BLOCKED_BELOW = -1_000.0
 
 _PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
 
+_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+"""The arguments of `scaled_dot_product_attention` that may have no name."""
+
 _TAG = "_polyhead_watch"
 """What a tensor is known to be, in its `__dict__`, so that it is forgotten with the tensor."""
 
@@ -77,9 +80,7 @@ def is_module(value: Any) -> bool:
     return isinstance(value, nn.Module)
 
 
-def watch(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, modules: str
-) -> list[Seen]:
+def watch(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, modules: str) -> list[Seen]:
     """Run a module, and return all attention that it computes, in order.
 
     The module runs in evaluation mode and without gradients, and is left as it was.
@@ -141,7 +142,7 @@ class _Watch(TorchFunctionMode):
             return self._of_module(func, args, given)
         result = func(*args, **given)
         if func is F.scaled_dot_product_attention:
-            self._of_fused(*args, **given)
+            self._of_fused(args, given)
         elif isinstance(result, Tensor):
             self._of_operation(getattr(func, "__name__", ""), result, args, given)
         return result
@@ -149,7 +150,9 @@ class _Watch(TorchFunctionMode):
     def _of_operation(
         self, name: str, result: Tensor, args: tuple[Any, ...], given: Mapping[str, Any]
     ) -> None:
-        operands = [each for each in (*_flat(args[-1:]), *args[:-1], *given.values()) if isinstance(each, Tensor)]
+        operands = [
+            each for each in (*_flat(args[-1:]), *args[:-1], *given.values()) if isinstance(each, Tensor)
+        ]
         tagged = [(each, vars(each)[_TAG]) for each in operands if _TAG in vars(each)]
         if name in _PRODUCTS:
             if not any(tag is _WEIGHTS for _, tag in tagged):
@@ -169,9 +172,7 @@ class _Watch(TorchFunctionMode):
                     vars(result)[_TAG] = _scaled(tag, name, args) if isinstance(tag, _Scores) else tag
                     break
 
-    def _of_product(
-        self, name: str, result: Tensor, args: tuple[Any, ...], given: Mapping[str, Any]
-    ) -> None:
+    def _of_product(self, name: str, result: Tensor, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
         """Take the operands of a product for queries and keys, which a softmax may confirm."""
         if name == "einsum":
             equation, *given_operands = args
@@ -186,23 +187,20 @@ class _Watch(TorchFunctionMode):
         queries, keys = (each.expand(*result.shape[:-2], *each.shape[-2:]) for each in operands)
         vars(result)[_TAG] = _Scores(queries, keys, given.get("alpha", 1.0))
 
-    def _of_fused(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> None:
+    def _of_fused(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
         """Compute the weights of `scaled_dot_product_attention`, whose arguments these are."""
-        if enable_gqa:
+        asked = {**dict(zip(_FUSED, args, strict=False)), **given}
+        query, key, attn_mask, scale = (
+            asked["query"],
+            asked["key"],
+            asked.get("attn_mask"),
+            asked.get("scale"),
+        )
+        if asked.get("enable_gqa"):
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         query, key = query.float() * (query.shape[-1] ** -0.5 if scale is None else scale), key.float()
         scores = query @ key.mT
-        if is_causal:
+        if asked.get("is_causal"):
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attn_mask, -torch.inf)
@@ -305,7 +303,7 @@ def _projected(asked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     found = []
     for x, weight, one in zip((asked["query"], asked["key"]), weights, biases, strict=True):
         projected = F.linear(x if x.ndim == 3 else x[:, None], weight, one)  # [T, B, H·K]
-        found.append(projected.unflatten(-1, (asked["num_heads"], -1)).permute(1, 2, 0, 3))
+        found.append(projected.reshape(*projected.shape[:2], asked["num_heads"], -1).permute(1, 2, 0, 3))
     return found[0] * found[0].shape[-1] ** -0.5, found[1]
 
 
@@ -333,7 +331,7 @@ def _with_heads_joined(seen: Sequence[Seen]) -> list[Seen]:
             and (each.caller, each.weights.shape[2:]) == (before.caller, before.weights.shape[2:])
             and each.source is before.source
         ):
-            parts = {
+            parts: dict[str, Any] = {
                 name: np.concatenate([getattr(before, name), getattr(each, name)], 1)
                 for name in ("weights", "visible", "queries", "keys")
             }

@@ -156,6 +156,10 @@ class ManifestEncoder(_Model):
     kept_heads: tuple[tuple[IndexNumber, ...], ...] | None = None
     """The heads of each layer that pruning left; None: all."""
     causal: bool = False
+    local_window: Size | None = None
+    """In local layers, a token sees only those at most half of it away; None: no layer is local."""
+    global_every: Size | None = None
+    """n: layers 0, n, 2n, … are not local; None: all are, where there is a window."""
     vocabulary: Size | None = None
     pooling: str | None = None
     normalise: bool = False

@@ -1,0 +1,51 @@
+"""Which keys the layers of a served encoder let a query see, as its metadata says.
+
+Shape letters: T tokens, H heads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyhead_client.batch import Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """What hides keys from queries, beside padding."""
+
+    causal: bool = False
+    """Whether a token sees only itself and those before it."""
+    local_window: int | None = None
+    """In local layers, a token sees only those at most local_window // 2 away; None: no layer is local."""
+    global_every: int | None = None
+    """n: layers 0, n, 2n, … see all tokens, the others are local; None: all are local."""
+
+    def of_layers(self, attention: Mapping[int, Arrays], queries: Sequence[int] | None) -> Mapping[int, Any]:
+        """Return layer → which weights are not masked, Boolean, in the form of the weights.
+
+        Args:
+            attention: Layer → weights [..., T_query, T].
+            queries: The positions of the queries; None means all T.
+        """
+        return MappingProxyType(
+            {
+                layer: [self._of(layer, each, queries) for each in weights]
+                if isinstance(weights, list)
+                else self._of(layer, weights, queries)
+                for layer, weights in attention.items()
+            }
+        )
+
+    def _of(self, layer: int, weights: NDArray[Any], queries: Sequence[int] | None) -> NDArray[np.bool_]:
+        tokens = weights.shape[-1]
+        keys = np.arange(tokens)
+        ahead = keys - (keys if queries is None else np.asarray(queries) % max(tokens, 1))[:, None]
+        visible = ahead <= 0 if self.causal else np.ones_like(ahead, bool)
+        if self.local_window is not None and (self.global_every is None or layer % self.global_every):
+            visible &= np.abs(ahead) <= self.local_window // 2
+        return np.broadcast_to(visible, weights.shape)
