@@ -90,6 +90,14 @@ def test_view(minilm_address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert (tmp_path / "pair.png").stat().st_size > 10_000
 
 
+def test_a_module_is_drawn_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(block("docs/attention.md", "attention_of"), {})
+
+    assert (tmp_path / "mine.png").stat().st_size > 10_000
+
+
 def test_bertviz(minilm_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is not installed here; this is what its `head_view` takes."""
     seen: dict[str, Any] = {}

@@ -118,3 +118,21 @@ def test_without_matplotlib_the_extra_is_named(capsys: Captured, monkeypatch: py
 
     assert main(["view", "the cat", "--layer", "0", "--out", "heads.png"]) == 1
     assert capsys.readouterr().err == "polyhead view needs the view extra: pip install 'polyhead[view]'\n"
+
+
+def test_pictures_have_dots_a_title_and_colours_of_choice(
+    fake: "FakeServer", tmp_path: Path, capsys: Captured
+) -> None:
+    out = str(tmp_path / "x.png")
+    command = ["view", "the cat", "--model", "words", "--layer", "0", "--out", out, "--address", fake.target]
+
+    sizes = []
+    for dpi in ("50", "100"):
+        assert main([*command, "--dpi", dpi, "--title", "", "--colours", "Blues"]) == 0
+        sizes.append(imread(out).shape[1])
+    assert abs(sizes[1] - 2 * sizes[0]) <= 2
+    capsys.readouterr()
+    assert main([*command, "--colours", "blau"]) == 1
+    assert "--colours must be a colour map of matplotlib" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command, "--dpi", "0"])

@@ -41,7 +41,7 @@ def test_a_picture_has_a_cell_for_each_place(by: str) -> None:
     assert image.get_clim() == (-1, 1)
     labels = [text.get_text() for text in axis.get_xticklabels()]
     assert labels == (["a", "$cat ← $dog"] if by == "token" else ["0", "1"])
-    assert axis.get_ylim()[0] < axis.get_ylim()[1]  # the first layer is at the bottom
+    assert axis.get_ylim()[0] > axis.get_ylim()[1]  # the first layer is on top
     figure.draw_without_rendering()
 
 

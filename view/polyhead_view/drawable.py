@@ -103,7 +103,7 @@ def as_array(values: Any) -> NDArray[Any]:
     """Return an array, a tensor of any device and gradient, or a list of them, as an array.
 
     Raises:
-        ValueError: Parts of a list have several shapes.
+        ValueError: Parts of a list have several shapes or lengths.
     """
     if isinstance(values, list | tuple) and values and hasattr(values[0], "shape"):
         parts = [as_array(each) for each in values]
@@ -113,7 +113,10 @@ def as_array(values: Any) -> NDArray[Any]:
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() else values  # NumPy has no bfloat16
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError("arrays must have parts of one length each, were ragged lists") from error
 
 
 def maps_of(

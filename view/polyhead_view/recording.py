@@ -83,8 +83,8 @@ def attention_of(
     if not layers:
         raise ValueError(
             f"module must compute a softmax of queries times keys, in modules named {modules!r}; "
-            f"{type(module).__name__} did not. Compiled modules and kernels like FlashAttention hide it: "
-            "give the module as it was before torch.compile, or load it with attn_implementation='sdpa'"
+            f"{type(module).__name__} did not. Kernels like FlashAttention hide it: load a model of "
+            "transformers with attn_implementation='sdpa'"
         )
     _check_alike(layers)
     batch, _, _, keys = layers[0].weights.shape

@@ -9,6 +9,7 @@ Shape letters: B batch, T tokens, S keys, H heads, K head width.
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -100,6 +101,8 @@ def watch(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *
             undo.callback(each.register_forward_hook(watching.leaving, always_call=True).remove)
         try:
             module.eval()
+            if "torch._dynamo" in sys.modules:  # whoever compiled a part has imported it; it takes seconds
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
             with torch.no_grad(), watching:
                 module(*args, **kwargs)
         finally:
@@ -160,7 +163,7 @@ class _Watch(TorchFunctionMode):
         elif name == "softmax":
             if tagged and isinstance(tag := tagged[0][1], _Scores):
                 scores = tagged[0][0]
-                dim = given["dim"] if "dim" in given else args[1]
+                dim = given["dim"] if "dim" in given else next(iter(args[1:]), None)
                 if dim in {-1, scores.ndim - 1}:
                     hidden = scores <= _BLOCKED_BELOW
                     self._add(result.masked_fill(hidden, 0), ~hidden, tag.queries * tag.factor, tag.keys)
@@ -169,7 +172,9 @@ class _Watch(TorchFunctionMode):
             # Scaled, biased, masked, converted or with heads as an axis of their own, scores stay scores.
             for operand, tag in tagged:
                 if operand.numel() == result.numel() and operand.shape[-2:] == result.shape[-2:]:
-                    vars(result)[_TAG] = _scaled(tag, name, args) if isinstance(tag, _Scores) else tag
+                    vars(result)[_TAG] = (
+                        _scaled(tag, name, (*args, *given.values())) if isinstance(tag, _Scores) else tag
+                    )
                     break
 
     def _of_product(self, name: str, result: Tensor, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
@@ -241,8 +246,8 @@ class _Watch(TorchFunctionMode):
                 source=call.source,
                 weights=_array(weights.reshape(batch, heads, rows, columns)),
                 visible=visible.reshape(batch, heads, rows, columns).cpu().numpy(),
-                queries=_array(queries.reshape(batch, heads, rows, -1)),
-                keys=_array(keys.reshape(batch, heads, columns, -1)),
+                queries=_array(queries.reshape(batch, heads, rows, queries.shape[-1])),
+                keys=_array(keys.reshape(batch, heads, columns, keys.shape[-1])),
             )
         )
 
@@ -257,9 +262,11 @@ def _batch_of(inputs: Iterable[Any]) -> int:
 
 def _scaled(scores: _Scores, name: str, args: tuple[Any, ...]) -> _Scores:
     """Return the tag of scores after an operation that may have scaled them."""
-    number = next((each for each in args if not isinstance(each, Tensor) or each.ndim == 0), None)
+    number = next((each for each in args if not isinstance(each, Tensor) or each.numel() == 1), None)
     if number is None:
         return scores
+    if isinstance(number, Tensor):
+        number = number.reshape(())
     if "mul" in name:
         return scores._replace(factor=scores.factor * number)
     return scores._replace(factor=scores.factor / number) if "div" in name else scores
@@ -271,20 +278,24 @@ def _of_einsum(equation: str, *operands: Tensor) -> tuple[Tensor, Tensor] | None
     terms = inputs.split(",")
     if len(terms) != 2 or len(operands) != 2 or "." in equation or len(output) < 2:
         return None
-    summed = set(terms[0]) & set(terms[1]) - set(output)
-    for first, second in ((0, 1), (1, 0)):
-        sides = (output[-2] in terms[first], output[-1] in terms[second])
-        if len(summed) == 1 and all(sides) and output[-2] not in terms[second]:
-            width, lead = summed.pop(), output[:-2]
-            queries, keys = (
-                torch.einsum(
-                    f"{terms[at]}->{''.join(axis for axis in lead if axis in terms[at])}{side}{width}",
-                    operands[at],
-                )
-                for at, side in ((first, output[-2]), (second, output[-1]))
-            )
-            return queries, keys
-    return None
+    summed, (row, column), lead = set(terms[0]) & set(terms[1]) - set(output), output[-2:], output[:-2]
+    if (
+        len(summed) != 1
+        or (row in terms[0]) == (row in terms[1])
+        or (column in terms[0]) == (column in terms[1])
+    ):
+        return None
+    first = int(row in terms[1])
+    if column in terms[first]:
+        return None
+    found = []
+    for at, side in ((first, row), (1 - first, column)):
+        own = [axis for axis in lead if axis in terms[at]]
+        axes = torch.einsum(f"{terms[at]}->{''.join((*own, side, *summed))}", operands[at])
+        for place, axis in enumerate(lead):
+            axes = axes if axis in own else axes.unsqueeze(place)
+        found.append(axes)
+    return found[0], found[1]
 
 
 def _flat(operands: Sequence[Any]) -> Sequence[Any]:
@@ -300,10 +311,10 @@ def _projected(asked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         weights = asked["in_proj_weight"].chunk(3)[:2]
     bias = asked["in_proj_bias"]
     biases = (None, None) if bias is None else bias.chunk(3)[:2]
-    found = []
+    found, heads = [], asked["num_heads"]
     for x, weight, one in zip((asked["query"], asked["key"]), weights, biases, strict=True):
         projected = F.linear(x if x.ndim == 3 else x[:, None], weight, one)  # [T, B, H·K]
-        found.append(projected.reshape(*projected.shape[:2], asked["num_heads"], -1).permute(1, 2, 0, 3))
+        found.append(projected.reshape(*projected.shape[:2], heads, len(weight) // heads).permute(1, 2, 0, 3))
     return found[0] * found[0].shape[-1] ** -0.5, found[1]
 
 
