@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
+from rich.console import Console
 from rich.progress import Progress
 from scipy import stats
 
 from benchmarks.machine import Disturbance, watch
-from polyhead_load.report.tables import wide_console
 
 T = TypeVar("T")
 
-console = wide_console()
+console = Console()
 
 _FEWEST_TURNS = 6
 

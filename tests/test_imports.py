@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 SERVER = ROOT / "server" / "polyhead_server"
 
 ARROWS = {
-    "model": set[str](),
+    "model": {"view"},
     "proto": set[str](),
     "export": {"model", "proto"},
     "server": {"proto"},
@@ -28,9 +28,10 @@ MODULES = {
         "polyhead_proto.system.locked_folders",
         "polyhead_proto.tensors",
     },
+    ("model", "view"): {"polyhead_view.diagram", "polyhead_view.figures"},
     ("load", "model"): {"polyhead_model.config", "polyhead_model.describe", "polyhead_model.description"},
 }
-"""Of some packages only these modules: they need nothing that is heavy."""
+"""Of some packages only these modules: they need nothing that is heavy, or only commands import them."""
 
 FOREIGN = {
     "server": {"torch", "transformers", "safetensors"},

@@ -1,5 +1,6 @@
 """`polyhead export`: export encoders into a model repository."""
 
+import json
 from typing import TYPE_CHECKING
 
 from cyclopts import App
@@ -148,20 +149,24 @@ def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None
     from rich.console import Console
     from rich.table import Column, Table
 
+    from polyhead_export.manifest import FILE
+
     console = Console()
     if exported:
-        columns = ["family", "version", "folder", "MB", "error", "PyTorch's"]
+        columns = ["family", "version", "folder", "parameters", "MB", "error", "PyTorch's"]
         if narrow := any(family.parity.drift for family in exported):
             columns.append("off fp32 by")
         # Wrap cells on a narrow terminal; by default names would be truncated.
         table = Table(*(Column(header, overflow="fold") for header in columns))
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
+            manifest = json.loads((family.folder / FILE).read_bytes())
             drift, worst = family.parity.drift, family.parity.worst
             table.add_row(
                 family.name,
                 str(family.version),
                 str(family.folder),
+                f"{manifest['numbers']['parameters']:,}",
                 f"{megabytes:.1f}",
                 f"{worst.graph.largest:.1e}",
                 f"{worst.pytorch.largest:.1e}",

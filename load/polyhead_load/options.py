@@ -8,6 +8,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,7 +48,10 @@ def add_options(parser: "LocustArgumentParser") -> None:
     for action in parser._actions:
         if action.dest == "web_host":
             action.help = f"Host to bind the web interface to; '*' is all interfaces. Default: {WEB_HOST}"
-    group = parser.add_argument_group("polyhead", "What to ask a polyhead server for (--host) and how often.")
+    group = parser.add_argument_group(
+        "what to ask for",
+        "Of several models, --tokens, --batch and --outputs may have a value for each: a,b.",
+    )
 
     def add(flag: str, text: str, *, shown: bool = True, **more: Any) -> None:
         variable = _ENVIRONMENT + flag.removeprefix("--").replace("-", "_").upper()
@@ -59,12 +63,11 @@ def add_options(parser: "LocustArgumentParser") -> None:
     # Labels of the form are cut after about a hundred characters.
     add(
         "--model",
-        "The family, or several in turn: a,b. Default: the only one that is served",
+        "The family, or several in random order: a,b. Default: the only one that is served",
         default=os.environ.get(MODEL_VARIABLE) or None,
     )
-    add("--rate", "Requests a second, an open loop. Default: users wait for answers, a closed loop")
     add("--tokens", "T: 128, or log-normal lengths: median=29,sigma=0.6,low=8,high=128", default="128")
-    add("--batch", "B, sequences in a request", type=int, default=1)
+    add("--batch", "B, sequences in a request: 1, or 20 passages for a reranker", default="1")
     add("--text", "Send sentences, which the server tokenises", action="store_true")
     add(
         "--outputs",
@@ -74,6 +77,8 @@ def add_options(parser: "LocustArgumentParser") -> None:
     add("--heads", "Heads of those layers: 3, or 0,3, or 0:4. Default: all")
     add("--queries", "Rows of those weights: 0, or 0:8. Default: all")
     add("--dtype", "Datatype of the weights on the wire: FP32, FP16 or UINT8")
+    group = parser.add_argument_group("how often")
+    add("--rate", "Requests a second of all models, an open loop. Default: --users, who wait for answers")
     add("--warm-up", "Seconds in which requests are sent, but not counted", type=float, default=0.0)
     add(
         "--max-in-flight",
@@ -81,9 +86,11 @@ def add_options(parser: "LocustArgumentParser") -> None:
         type=int,
         default=1000,
     )
-    add("--timeout", "Seconds that a request may take", type=float, default=30.0)
+    add("--timeout", "Seconds that a request may take. Default: 30", type=float, default=30.0)
     add("--seed", "Seed of schedule, lengths and contents", type=int, default=0)
+    add("--records", "A folder for the exact times of every request", shown=False)
     # locust's own --tls-cert and --tls-key are those of its web interface.
+    group = parser.add_argument_group("secured servers")
     add(
         "--server-tls",
         "Speak TLS to a server whose authority is well known",
@@ -94,7 +101,6 @@ def add_options(parser: "LocustArgumentParser") -> None:
     add("--client-cert", "The certificate (PEM) to show to a server that asks for one", shown=False)
     add("--client-key", "That certificate's private key (PEM)", shown=False)
     add("--token-file", "A file with the token that the server asks for", shown=False)
-    add("--records", "A folder for the exact times of every request", shown=False)
 
 
 def is_open(options: Namespace) -> bool:
@@ -103,26 +109,17 @@ def is_open(options: Namespace) -> bool:
 
 
 def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
-    """Return the plans that options describe, without an end: one for each model, in turn.
+    """Return the plans that options describe, without an end: one for each model.
 
     Raises:
         LoadError: An option is wrong; the message names it.
     """
     rate = _read("rate", options.rate, float)
-    tokens = _read("tokens", options.tokens, parse_tokens)
     plan = LoadPlan(
         address=address or DEFAULT_TARGET,
         access=_access(options),
         model="",
-        outputs=parse_outputs(
-            options.outputs or "",
-            layers=_read("layers", options.layers, _layers),
-            heads=options.heads or None,
-            queries=options.queries or None,
-            dtype=options.dtype or None,
-        ),
-        batch=options.batch,
-        tokens=128 if tokens is None else tokens,
+        tokens=128,
         text=options.text,
         mode="closed" if rate is None else "open",
         rate=rate,
@@ -132,8 +129,26 @@ def plans_of(options: Namespace, *, address: str | None) -> list[LoadPlan]:
         max_in_flight=options.max_in_flight,
         timeout_seconds=options.timeout,
     )
-    models = [name for name in (options.model or "").split(",") if name]
-    return [replace(plan, model=model) for model in models or [""]]
+    models = [name for name in (options.model or "").split(",") if name] or [""]
+    selected = {
+        "layers": _read("layers", options.layers, _layers),
+        "heads": options.heads or None,
+        "queries": options.queries or None,
+        "dtype": options.dtype or None,
+    }
+    own = {
+        "tokens": _read("tokens", options.tokens, parse_tokens) or (128,),
+        "batch": _read("batch", options.batch, parse_batch) or (1,),
+        "outputs": [parse_outputs(one, **selected) for one in (options.outputs or "").split(",")],
+    }
+    for name, values in own.items():
+        if len(values) not in {1, len(models)}:
+            raise LoadError(
+                f"--{name} must have one value, or one for each of {len(models)} models, was "
+                f"{getattr(options, name)!r}"
+            )
+    each = (dict(zip(own, values, strict=True)) for values in zip(*map(cycle, own.values()), strict=False))
+    return [replace(plan, model=model, **values) for model, values in zip(models, each, strict=False)]
 
 
 def _read(name: str, spelled: str | None, read: Callable[[str], T]) -> T | None:
@@ -160,15 +175,34 @@ def _layers(spelled: str) -> tuple[int, ...]:
     return tuple(parse_indices("--layers", spelled))
 
 
-def parse_tokens(spelled: str) -> int | Lengths:
-    """Parse `--tokens`: T, or how lengths are distributed.
+def parse_tokens(spelled: str) -> tuple[int | Lengths, ...]:
+    """Parse `--tokens`: T, or how lengths are distributed, or several of these, such as 16,median=96,….
 
     Raises:
-        LoadError: It is neither.
+        LoadError: It is something else.
     """
+    found: list[int | dict[str, str]] = []
     try:
-        if "=" not in spelled:
-            return int(spelled)
-        return _LENGTHS.validate_python(dict(part.partition("=")[::2] for part in spelled.split(",")))
+        for part in spelled.split(","):
+            name, is_named, value = part.partition("=")
+            if not is_named:
+                found.append(int(part))
+            elif found and isinstance(last := found[-1], dict) and name not in last:
+                last[name] = value
+            else:
+                found.append({name: value})
+        return tuple(one if isinstance(one, int) else _LENGTHS.validate_python(one) for one in found)
     except ValueError:
         raise LoadError(f"--tokens must be T or median=..,sigma=..,low=..,high=.., was {spelled!r}") from None
+
+
+def parse_batch(spelled: str) -> tuple[int, ...]:
+    """Parse `--batch`: B, or several, such as 1,20.
+
+    Raises:
+        LoadError: It is something else.
+    """
+    try:
+        return tuple(map(int, spelled.split(",")))
+    except ValueError:
+        raise LoadError(f"--batch must be integers such as 20 or 1,20, was {spelled!r}") from None

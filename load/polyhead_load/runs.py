@@ -7,6 +7,7 @@ its share of the load, and they tell the master when they cannot send.
 import logging
 import os
 import sys
+import time
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 from locust.web import WebUI
 
+from polyhead_load.console import closing_lines, progress_line
 from polyhead_load.errors import LoadError
 from polyhead_load.load_plan import LoadPlan
 from polyhead_load.options import add_options, is_open, plans_of
@@ -34,6 +36,9 @@ _SHARE, _ABORT = "polyhead_share", "polyhead_abort"
 
 _WRONG_USAGE = 2
 """Exit code for wrong options."""
+
+_PROGRESS_SECONDS = 10
+"""Time between two lines of progress, and of which each tells."""
 
 
 @cache
@@ -59,9 +64,12 @@ class LocustRuns:
         dispatcher: Any = partial(Dispatcher, options)
         environment.dispatcher_class = dispatcher
         stats.PERCENTILES_TO_CHART = [0.5, 0.99]
+        logging.getLogger("locust.stats_logger").disabled = not options.print_stats
         if isinstance(environment.runner, WorkerRunner):  # its options come with each run
             environment.runner.register_message(_SHARE, self._take_share)
             return
+        if not options.json:
+            environment.events.quit.add_listener(partial(self._conclude, environment))
         if web_ui is not None and isinstance(web_ui.app, Flask):
             protect(web_ui.app, options, environment.host)
         if isinstance(environment.runner, MasterRunner):
@@ -80,6 +88,8 @@ class LocustRuns:
         options: Any = environment.parsed_options
         runner = environment.runner
         self._is_aborted = False
+        if options.headless and not isinstance(runner, WorkerRunner):
+            gevent.spawn(_tell_progress, environment)
         try:
             plans = _plans(environment)
             if isinstance(runner, MasterRunner):
@@ -114,6 +124,11 @@ class LocustRuns:
             _LOG.error("the records cannot be written: %s", error)
             environment.process_exit_code = _WRONG_USAGE
 
+    def _conclude(self, environment: Environment, **_: Any) -> None:
+        """Print what came of the last run, if it could begin."""
+        if not self._is_aborted:
+            sys.stdout.writelines(f"{line}\n" for line in closing_lines(environment.stats))
+
     def _take_share(self, environment: Environment, msg: Any, **_: Any) -> None:
         self._share = Share(**msg.data)
 
@@ -140,6 +155,14 @@ def _plans(environment: Environment) -> list[LoadPlan]:
     """
     options: Any = environment.parsed_options
     return plans_of(options, address=environment.host)
+
+
+def _tell_progress(environment: Environment) -> None:
+    """Print a line every ten seconds, until the process ends."""
+    began = time.monotonic()
+    while True:
+        gevent.sleep(_PROGRESS_SECONDS)
+        sys.stderr.write(f"{progress_line(environment.stats, time.monotonic() - began)}\n")
 
 
 def _send_shares(runner: MasterRunner) -> None:

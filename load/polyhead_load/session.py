@@ -6,6 +6,7 @@ Times are seconds from the measured start, so that they are negative in the warm
 import gc
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -90,7 +91,7 @@ class Session:
     """One run in one process.
 
     Args:
-        plans: What to send, in turn; they differ in the model at most.
+        plans: What to send, one for each model, as often and in random order; each at the same address.
         share: Which part of the load to send.
         request_event: locust's event for requests.
         record: Whether to keep records.
@@ -123,6 +124,8 @@ class Session:
             raise LoadError(str(error)) from error
         longest = max(map(len, pools))
         self._requests = [pool[number % len(pool)] for number in range(longest) for pool in pools]
+        if len(pools) > 1:  # in turn, each model would have more regular arrivals than a Poisson process
+            random.Random(self._plan.seed).shuffle(self._requests)  # noqa: S311 - an order, no secret
         self._numbers = count(share.index, share.count)
         self._in_flight: set[_InFlight] = set()
         self._idle = Event()
@@ -206,7 +209,8 @@ class Session:
         unanswered = [one for one in self._in_flight if one.planned >= 0]
         if unanswered:
             _LOG.warning(
-                "%d requests were still under way when the run ended: they are in the records, as unanswered",
+                "%d requests were still under way when the run ended, without a latency: "
+                "--stop-timeout 30s waits for them",
                 len(unanswered),
             )
         for one in unanswered:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from polyhead_model.config import EncoderConfig
 from polyhead_model.describe import REPLY_LIMIT, summary
-from polyhead_model.description import read_description
+from polyhead_model.description import near, read_description
 from polyhead_model.hub import local_checkpoint
 from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.presets import PRESETS
@@ -44,6 +44,7 @@ def describe(
     batch: _AtLeastOne = 1,
     memory: _AtLeastOne | None = None,
     reply_limit: _AtLeastOne = REPLY_LIMIT,
+    draw: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Show the structure and cost of an encoder; without arguments, list the presets.
@@ -71,6 +72,9 @@ def describe(
         S, the length of the memory of an encoder with cross-attention. Default: T.
     reply_limit
         The largest reply in bytes, as the server's --max-reply-bytes.
+    draw
+        Also draw how the data flow through the encoder, to this image file; its suffix selects the format
+        (.png, .svg, .pdf, ...). A picture is easiest to read with few tokens: --tokens 8.
     as_json
         Print every number as one JSON object.
     """
@@ -85,18 +89,35 @@ def describe(
             raise DescribeError("--heads must come with --preset, --checkpoint or --encoder: it changes one")
         (name, config), is_one = chosen[0], False
         chosen = [(name, _with_heads(config, count)) for count in _counts(heads)]
+    save_drawing = None if draw is None else _drawing(draw, is_one=is_one)
     try:
         numbers = [
             summary(name, config, batch, tokens, memory, reply_limit=reply_limit) for name, config in chosen
         ]
     except ValueError as error:
         raise DescribeError(str(error)) from error
+    if save_drawing is not None:
+        save_drawing(numbers[0])
     if as_json:
         console.out(json.dumps(numbers[0] if is_one else numbers, indent=1, ensure_ascii=False))
         return
     several = _preset_table if heads is None else _heads_table
     for table in _tables(numbers[0]) if is_one else [several(numbers)]:
         console.print(table)
+
+
+def _drawing(path: Path, *, is_one: bool) -> Callable[[Mapping[str, Any]], None]:
+    """Return what draws an encoder, from its `summary`."""
+    if not is_one:
+        raise DescribeError("--draw draws one encoder: give --preset, --checkpoint or --encoder, no --heads")
+    try:
+        from polyhead_view.diagram import draw_flow
+        from polyhead_view.figures import kinds, save
+    except ImportError as error:
+        raise DescribeError("--draw needs the view extra: pip install 'polyhead[view]'") from error
+    if path.suffix.removeprefix(".").lower() not in kinds():
+        raise DescribeError(f"--draw must end with one of {', '.join(sorted(kinds()))}, was {path}")
+    return lambda numbers: save(draw_flow(numbers), path)
 
 
 def _counts(heads: str) -> list[int]:
@@ -124,7 +145,9 @@ def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -
     if encoder is not None:
         return encoder.stem, read_description(encoder)
     if preset is None or preset not in PRESETS:
-        raise DescribeError(f"the preset must be one of {', '.join(sorted(PRESETS))}, was {preset!r}")
+        known = sorted(PRESETS)
+        hint = "" if preset is None else near(preset, known)
+        raise DescribeError(f"the preset must be one of {', '.join(known)}, was {preset!r}{hint}")
     return preset, PRESETS[preset]
 
 
@@ -204,16 +227,15 @@ def _tables(numbers: Mapping[str, Any]) -> "list[Table]":
 
 
 def _parameter_table(parameters: Mapping[str, Any], width: int) -> "Table":
-    rows = [
-        (
-            part["part"],
-            part["formula"],
-            f"{part['each']:,}",
-            "" if part["layers"] is None else f"{part['times']}",
-            f"{part['total']:,}",
-        )
-        for part in parameters["parts"]
-    ]
+    rows: list[Sequence[str]] = []
+    for part in parameters["parts"]:
+        times = "" if part["layers"] is None else f"{part['times']}"
+        rows.append((part["part"], part["formula"], f"{part['each']:,}", times, f"{part['total']:,}"))
+        if len(part["tensors"]) > 1:
+            rows += [
+                (f"  {each['name']}", " × ".join(each["axes"]), f"{each['each']:,}", "", "")
+                for each in part["tensors"]
+            ]
     layer = [part for part in parameters["parts"] if part["layers"] is not None]
     if all(part["layers"] == layer[0]["layers"] for part in layer):  # otherwise there is no such layer
         each, total = sum(part["each"] for part in layer), sum(part["total"] for part in layer)

@@ -6,12 +6,13 @@ Everything is counted from the steps of `polyhead_model.steps`.
 import dataclasses
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from polyhead_model.config import EncoderConfig
-from polyhead_model.steps import ATTENTION, Section, Step, factors, forward_sections
+from polyhead_model.step import ParameterTensor, Section, Step, factors
+from polyhead_model.steps import ATTENTION, forward_sections
 
 REPLY_LIMIT = 64 * 2**20
 """The largest message that a server sends unless its `--max-reply-bytes` says otherwise."""
@@ -45,6 +46,26 @@ class Count:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorCount:
+    """The parameters of one tensor."""
+
+    name: str
+    axes: tuple[str, ...]
+    """Its shape in letters, such as ("D", "H·K")."""
+    shape: tuple[int, ...]
+    formula: str
+    each: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCount(Count):
+    """The parameters of one part."""
+
+    tensors: tuple[TensorCount, ...]
+    """Its matrices, biases and other tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlopCount(Count):
     """The floating-point operations of one part, and the memory traffic that they cannot do without."""
 
@@ -62,20 +83,37 @@ class FlopCount(Count):
         return self.each / self.bytes_each
 
 
-def parameter_counts(config: EncoderConfig) -> tuple[Count, ...]:
+def parameter_counts(config: EncoderConfig) -> tuple[ParameterCount, ...]:
     """List an encoder's parameters, part by part."""
-
-    def count(section: Section, name: str, steps: Iterable[Step]) -> Count:
-        shapes = [axes for step in steps for group, axes in step.weights if group == name]
-        return Count(
-            name=name,
-            formula=_formula(shapes),
-            each=sum(map(section.count, shapes)),
-            # Layers that share their parameters have them once.
-            layers=section.layers[:1] if section.layers and config.shared_layers else section.layers,
+    sections = forward_sections(config)
+    if config.shared_layers:  # they have their parameters once
+        sections = tuple(
+            section if section.layers is None else dataclasses.replace(section, layers=[0])
+            for section in sections
+            if section.layers is None or 0 in section.layers
         )
 
-    return _counted(forward_sections(config), lambda step: [group for group, _ in step.weights], count)
+    def count(section: Section, name: str, steps: Iterable[Step]) -> ParameterCount:
+        tensors = [tensor for step in steps for tensor in step.parameters if tensor.part == name]
+        return ParameterCount(
+            name=name,
+            formula=_formula(tensor.axes for tensor in tensors),
+            each=sum(section.count(tensor.axes) for tensor in tensors),
+            layers=section.layers,
+            tensors=tuple(_tensor_count(section, tensor) for tensor in tensors),
+        )
+
+    return _counted(sections, lambda step: [each.part for each in step.parameters], count)
+
+
+def _tensor_count(section: Section, tensor: ParameterTensor) -> TensorCount:
+    return TensorCount(
+        name=tensor.name,
+        axes=tuple(tensor.axes.split()),
+        shape=section.shape(tensor.axes),
+        formula=_formula([tensor.axes]),
+        each=section.count(tensor.axes),
+    )
 
 
 def parameters(config: EncoderConfig) -> int:
@@ -189,7 +227,7 @@ def summary(
     """
     sections = forward_sections(config, batch, tokens, memory)
     parts = parameter_counts(config)
-    embeddings = {name for step in sections[0].steps for name, _ in step.weights}
+    embeddings = {tensor.part for step in sections[0].steps for tensor in step.parameters}
     flop_parts = flop_counts(config, batch, tokens, memory)
     total_flops = sum(count.total for count in flop_parts)
     total_bytes = sum(count.total_bytes for count in flop_parts)
@@ -199,20 +237,21 @@ def summary(
     return {
         "name": name,
         "encoder": dataclasses.asdict(config),
-        "sizes": {**sections[0].sizes, "L": config.layers},
+        "sizes": sections[0].sizes,
         "sections": [
             {
                 "stage": section.stage,
                 "layers": _numbered(section.layers),
-                "steps": [
-                    {"tensor": step.name, "axes": step.axes.split(), "shape": section.shape(step.axes)}
-                    for step in section.steps
-                ],
+                "times": 1 if section.layers is None else len(section.layers),
+                "steps": list(_step_values(section)),
             }
             for section in sections
         ],
         "parameters": {
-            "parts": [_count_values(count) for count in parts],
+            "parts": [
+                _count_values(count) | {"tensors": list(map(dataclasses.asdict, count.tensors))}
+                for count in parts
+            ],
             "embeddings": None
             if config.vocabulary is None
             else sum(count.total for count in parts if count.name in embeddings),
@@ -287,13 +326,10 @@ def _numbered(layers: Sequence[int] | None) -> str | None:
     """Write the numbers of layers briefly, such as 0-3, 5."""
     if layers is None:
         return None
-    runs = []
-    if isinstance(layers, range):  # there may be very many
-        runs = [(layers[0], layers[-1])]
-    else:
-        for layer in layers:
-            first = runs.pop()[0] if runs and runs[-1][1] == layer - 1 else layer
-            runs.append((first, layer))
+    runs: list[tuple[int, int]] = []
+    for layer in layers:
+        first = runs.pop()[0] if runs and runs[-1][1] == layer - 1 else layer
+        runs.append((first, layer))
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
@@ -303,7 +339,7 @@ def _numbers_moved(section: Section, step: Step) -> int:
     left = " ".join([*rows, step.over or ""])
     # Two activations are multiplied for each sequence and head; a matrix of parameters is read once.
     right = " ".join([*rows[:-1], step.over or "", width])
-    read = sum(section.count(axes) for _, axes in step.weights) or section.count(right)
+    read = sum(section.count(each.axes) for each in step.parameters) or section.count(right)
     return section.count(left) + read + section.count(step.axes)
 
 
@@ -323,6 +359,23 @@ def _formula(shapes: Iterable[str]) -> str:
         letters if times == 1 else f"{times:,}" + (f"·{letters}" if letters else "")
         for letters, times in terms.items()
     )
+
+
+def _step_values(section: Section) -> Iterator[dict[str, Any]]:
+    before = ""
+    for step in section.steps:
+        yield {
+            "tensor": step.name,
+            "symbol": step.symbol,
+            "reads": [before] if step.reads is None else step.reads,
+            "axes": step.axes.split(),
+            "shape": section.shape(step.axes),
+            "parameters": [
+                {"part": each.part} | dataclasses.asdict(_tensor_count(section, each))
+                for each in step.parameters
+            ],
+        }
+        before = step.symbol
 
 
 def _count_values(count: Count) -> dict[str, Any]:

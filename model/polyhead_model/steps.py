@@ -1,65 +1,15 @@
-"""An encoder's forward pass, step by step: shapes and all costs are read from this. Needs no torch.
+"""An encoder's forward pass, step by step: shapes and all costs are read from this. Needs no torch."""
 
-Shapes are written in letters: B batch, T tokens, S tokens of the memory, D d_model, H heads, K head width,
-F feed-forward width, E embedding width.
-"""
-
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from polyhead_model.config import EncoderConfig
+from polyhead_model.step import ParameterTensor, Section, Step, linear_step, norm_step
 from polyhead_model.task_heads import Dense
 
 ATTENTION = ("attention", "cross_attention")
 """The roles of attention weights."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A tensor of a forward pass, and how it is computed."""
-
-    name: str
-    axes: str
-    """Its shape in letters, such as "B T H·K"."""
-    part: str | None = None
-    """What a matrix product is counted as; None = there is none."""
-    over: str | None = None
-    """What the product sums over: [B, T, D] times [D, H·K] sums over D."""
-    weights: tuple[tuple[str, str], ...] = ()
-    """The parameters that it reads, each as what they are counted as and their shape in letters."""
-    role: str | None = None
-    """What it is in a reply, such as "output" or "attention"; None = it is in none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """Steps that follow each other: the input, equal layers, or the output."""
-
-    stage: Literal["input", "layers", "output"]
-    steps: tuple[Step, ...]
-    sizes: Mapping[str, int]
-    """The size of every letter."""
-    layers: Sequence[int] | None = None
-    """The numbers of the layers that take these steps; None = they are not in a layer."""
-
-    def shape(self, axes: str) -> tuple[int, ...]:
-        """Return a shape in numbers."""
-        return tuple(math.prod(self._factors(axis)) for axis in axes.split())
-
-    def count(self, axes: str) -> int:
-        """Return how many numbers a tensor of this shape has."""
-        return math.prod(self._factors(axes))
-
-    def _factors(self, axes: str) -> Iterator[int]:
-        return (self.sizes[each] if each in self.sizes else int(each) for each in factors(axes))
-
-
-def factors(axes: str) -> list[str]:
-    """Split a shape in letters into its factors, numbers among them: "B 3·H·K" gives B, 3, H and K."""
-    return re.findall(r"[^ ·]+", axes)
 
 
 def forward_sections(
@@ -90,211 +40,299 @@ def forward_sections(
         sizes["F"] = config.feed_forward
     if config.embedding_width is not None:
         sizes["E"] = config.embedding_width
+    sizes["L"] = config.layers
     return (
-        Section(stage="input", steps=_input_steps(config), sizes=sizes),
+        Section(stage="input", steps=tuple(_input_steps(config)), sizes=sizes),
         *(
             Section(
                 stage="layers",
-                steps=_layer_steps(config, layers[0]),
+                steps=tuple(_layer_steps(config, layers[0])),
                 sizes={**sizes, "H": len(config.heads_of(layers[0]))},
                 layers=layers,
             )
             for layers in _equal_layers(config)
         ),
-        Section(stage="output", steps=_output_steps(config), sizes=sizes),
+        Section(stage="output", steps=tuple(_output_steps(config)), sizes=sizes),
     )
 
 
 def _equal_layers(config: EncoderConfig) -> Iterable[Sequence[int]]:
-    """Divide the layers into those with the same steps and sizes, of which there may be very many."""
-    if config.kept_heads is not None:
-        kinds: dict[tuple[bool, int], list[int]] = {}
-        for layer, heads in enumerate(config.kept_heads):
-            kinds.setdefault((_has_attention_norm(config, layer), len(heads)), []).append(layer)
-        return kinds.values()
-    first = 0 if _has_attention_norm(config, 0) else 1
-    return filter(None, (range(first), range(first, config.layers)))
+    """Divide the layers into those with the same steps and sizes."""
+    kinds: dict[tuple[bool, bool, int], list[int]] = {}
+    for layer in range(config.layers):
+        kind = (_has_attention_norm(config, layer), config.is_local(layer), len(config.heads_of(layer)))
+        kinds.setdefault(kind, []).append(layer)
+    return kinds.values()
 
 
 def _has_attention_norm(config: EncoderConfig, layer: int) -> bool:
     return layer > 0 or config.first_attention_norm
 
 
-def _input_steps(config: EncoderConfig) -> tuple[Step, ...]:
-    distances: tuple[Step, ...] = ()
+def _input_steps(config: EncoderConfig) -> Iterator[Step]:
+    if config.vocabulary is not None:
+        yield Step(name="token ids", axes="B T", reads=())
+        yield from _beside_layers(config)
+        yield from _embeddings(config, config.vocabulary)
+        return
+    yield Step(name="x" if config.cross_attention is None else "x = query", axes="B T D", reads=())
+    if config.cross_attention is not None:
+        yield Step(name="memory", axes="B S D", reads=())
+    yield from _beside_layers(config)
+
+
+def _beside_layers(config: EncoderConfig) -> Iterator[Step]:
+    """Yield what layers get beside their tokens, made once for all of them."""
     if config.relative_buckets is not None:
-        table = ("relative positions", f"{config.relative_buckets} H")
-        distances = (Step(name="bias by distance", axes="H T T", weights=(table,)),)
-    if config.vocabulary is None:
-        memory = (Step(name="memory", axes="B S D"),) if config.cross_attention else ()
-        return (Step(name=config.main_input, axes="B T D"), *memory, *distances)
+        table = ParameterTensor(name="table", part="relative positions", axes=f"{config.relative_buckets} H")
+        yield Step(name="bias (by distance)", axes="H T T", reads=(), parameters=(table,))
+    given = ["given"] if config.mask_input else []
+    own = [*(["causal"] if config.causal else []), "padding", *given]
+    is_local = [config.is_local(layer) for layer in range(config.layers)]
+    if config.cross_attention != "alone" and not all(is_local):
+        yield Step(name=f"mask ({', '.join(own)})", axes="B T T", reads=())
+    if any(is_local):
+        window = f"window {config.local_window}"
+        yield Step(name=f"local mask ({', '.join([window, *own])})", axes="B T T", reads=())
+    if config.cross_attention is not None:
+        yield Step(name=f"memory mask ({', '.join(['padding', *given])})", axes="B T S", reads=())
+    bases = (("angles", config.rotary_base), ("local angles", config.local_rotary_base))
+    for angles, base in bases:
+        if base is not None:
+            yield Step(name=f"{angles} (base {base:,.10g})", axes="T K", reads=())
+    if config.head_mask_input:
+        yield Step(name="head mask", axes="B L H", reads=())
+
+
+def _embeddings(config: EncoderConfig, vocabulary: int) -> Iterator[Step]:
+    """Yield the steps from token ids to the first layer."""
     width = "D" if config.embedding_width is None else "E"
-    tables = (("token", config.vocabulary), ("position", config.position_rows), ("type", config.types))
-    weights = [(f"{name} embeddings", f"{rows} {width}") for name, rows in tables if rows]
+    x, axes = ("x" if width == "D" else "e"), f"B T {width}"
+
+    def table(of: str, rows: int) -> tuple[ParameterTensor, ...]:
+        name = f"{of} embeddings"
+        return (ParameterTensor(name=name, part=name, axes=f"{rows} {width}"),)
+
+    yield Step(
+        name=f"{x} = token embeddings",
+        axes=axes,
+        reads=("token ids",),
+        parameters=table("token", vocabulary),
+    )
+    if config.token_dropout_id is not None:
+        yield Step(name=f"{x} = {x} · dropout factors", axes=axes)
+    for of, rows in (("type", config.types), ("position", config.position_rows)):
+        if rows:
+            yield Step(name=f"{x} = {x} + {of} embeddings", axes=axes, parameters=table(of, rows))
     if config.embedding_norm:
-        weights.append(("embedding norm", _norm_shape(config, width)))
-    vectors = "x" if width == "D" else "e"
-    steps = [
-        Step(name="token ids", axes="B T"),
-        Step(name=f"{vectors} = embeddings", axes=f"B T {width}", weights=tuple(weights)),
-    ]
+        yield norm_step(x, x, axes, part="embedding norm", bias=config.norm_bias)
     if width == "E":
-        steps.append(_linear("x = e W_E", "B T D", over="E", part="embedding projection"))
-    return (*steps, *distances)
+        yield linear_step(
+            "x = e W_E", "B T D", over="E", reads=("e",), part="embedding projection", matrix="E"
+        )
 
 
-def _layer_steps(config: EncoderConfig, layer: int) -> tuple[Step, ...]:
-    attentions = {
-        None: [_self_attention(config)],
-        "alone": [_cross_attention(config)],
-        "after_self": [_self_attention(config), _cross_attention(config)],
-    }[config.cross_attention]
+Sublayer = Callable[[EncoderConfig, int, str, str], Iterator[Step]]
+"""Yields the steps of a part of a layer, from the symbol of what it reads to that of its result."""
+
+
+def _layer_steps(config: EncoderConfig, layer: int) -> Iterator[Step]:
+    attentions: list[Sublayer] = [_self_attention, _cross_attention]
+    if config.cross_attention != "after_self":
+        attentions = [_self_attention if config.cross_attention is None else _cross_attention]
     if config.feed_forward is None:
-        return attentions[0]
-    transformed = _feed_forward(config)
-    norm = Step(name="x = norm(x)", axes="B T D", weights=(("layer norms", _norm_shape(config, "D")),))
-    steps: list[Step] = []
-    for number, sublayer in enumerate([*attentions, transformed]):
-        *inner, last = sublayer
-        residual = replace(last, name=last.name.replace("x = ", "x = x + "))
+        yield from attentions[0](config, layer, "x", "x")
+        return
+    for number, sublayer in enumerate([*attentions, _feed_forward], 1):
+        result = "f" if sublayer is _feed_forward else "a"
+        norm = partial(norm_step, x="x", part="layer norms", bias=config.norm_bias, suffix=f"_{number}")
+        is_normed = config.norm == "pre" and (number > 1 or _has_attention_norm(config, layer))
+        if is_normed:
+            yield norm("h")
+        yield from sublayer(config, layer, "h" if is_normed else "x", result)
+        yield Step(name=f"x = x + {result}", axes="B T D", reads=("x", result))
         if config.norm == "post":
-            steps += [*inner, residual, norm]
-        elif number == 0 and not _has_attention_norm(config, layer):
-            steps += [*inner, residual]
-        else:
-            steps += [replace(norm, name="norm(x)"), *inner, residual]
-    return tuple(steps)
+            yield norm("x")
 
 
-def _self_attention(config: EncoderConfig) -> tuple[Step, ...]:
-    def projection(name: str, axes: str) -> Step:
-        return _linear(name, axes, over="D", part="q, k, v", group="attention", bias=config.bias)
+def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> Iterator[Step]:
+    def projection(symbols: str, matrix: str, axes: str) -> Step:
+        return linear_step(
+            f"{symbols} = {x} W_{matrix}",
+            axes,
+            over="D",
+            reads=(x,),
+            part="q, k, v",
+            matrix=matrix,
+            group="attention",
+            bias=config.bias,
+        )
 
-    projections = [projection(f"{each} = x W_{each}", "B T H·K") for each in "qkv"]
+    projections = [projection(each, each, "B T H·K") for each in "qkv"]
     if config.fused:
-        projections = [projection("q, k, v = x W_qkv", "B T 3·H·K")]
+        projections = [
+            projection("qkv", "qkv", "B T 3·H·K"),
+            *(Step(name=f"{each} = part of qkv", axes="B T H·K", reads=("qkv",)) for each in "qkv"),
+        ]
+    local = "local " if config.is_local(layer) else ""
     if config.rotary_base is not None:
-        projections += [Step(name=f"{each} rotated", axes="B T H·K") for each in "qk"]
-    bias = "" if config.relative_buckets is None else " + bias"
-    return (*projections, *_heads(config, "T", scores=f"scores = q kᵀ / √K{bias}"))
+        angles = f"{local if config.local_rotary_base is not None else ''}angles"
+        projections += [
+            Step(name=f"{each} = rotate({each})", axes="B T H·K", reads=(each, angles)) for each in "qk"
+        ]
+    yield from (*projections, *_heads(config, result, keys="T", mask=f"{local}mask"))
 
 
-def _cross_attention(config: EncoderConfig) -> tuple[Step, ...]:
+def _cross_attention(config: EncoderConfig, _layer: int, x: str, result: str) -> Iterator[Step]:
     projections = (
-        _linear(
+        linear_step(
             f"{each} = {source} W_{each}",
             f"B {length} H·K",
             over="D",
+            reads=(source,),
             part="cross q, k, v",
+            matrix=each,
             group="cross-attention",
             bias=config.bias,
         )
-        for each, source, length in (("q", "x", "T"), ("k", "memory", "S"), ("v", "memory", "S"))
+        for each, source, length in (("q", x, "T"), ("k", "memory", "S"), ("v", "memory", "S"))
     )
-    return (*projections, *_heads(config, "S", scores="scores = q kᵀ / √K", prefix="cross "))
+    yield from (*projections, *_heads(config, result, keys="S", mask="memory mask", prefix="cross "))
 
 
-def _heads(config: EncoderConfig, keys: str, *, scores: str, prefix: str = "") -> tuple[Step, ...]:
-    """Return the steps from q, k and v to the output projection, for keys that are T or S."""
-    return (
-        Step(name="q by head", axes="B H T K"),
-        Step(name="kᵀ by head", axes=f"B H K {keys}"),
-        Step(name="v by head", axes=f"B H {keys} K"),
-        Step(name=scores, axes=f"B H T {keys}", part=f"{prefix}scores", over="K"),
-        Step(
-            name=f"{prefix}weights = softmax",
-            axes=f"B H T {keys}",
-            role="cross_attention" if keys == "S" else "attention",
-        ),
-        Step(name="heads = weights v", axes="B H T K", part=f"{prefix}weighted values", over=keys),
-        Step(name="concatenated heads", axes="B T H·K"),
-        _linear(
-            "x = heads W_o",
-            "B T D",
-            over="H·K",
-            part=f"{prefix}output projection",
-            group="cross-attention" if prefix else "attention",
+def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: str = "") -> Iterator[Step]:
+    """Yield the steps from q, k and v to the output projection, for keys that are T or S."""
+    lengths = {"q": "T", "k": keys, "v": keys}
+    for each, length in lengths.items():
+        yield Step(name=f"{each} = view({each})", axes=f"B {length} H K", reads=(each,))
+    for each, length in lengths.items():
+        yield Step(name=f"{each} = transpose({each})", axes=f"B H {length} K", reads=(each,))
+    yield Step(name="kᵀ = transpose(k)", axes=f"B H K {keys}", reads=("k",))
+    scores = f"B H T {keys}"
+    yield Step(name="scores = q kᵀ", axes=scores, reads=("q", "kᵀ"), part=f"{prefix}scores", over="K")
+    # The module divides q, of which there is less: the same by the associative law.
+    yield Step(name="scores = scores / √K", axes=scores)
+    if config.relative_buckets is not None:
+        yield Step(name="scores = scores + bias", axes=scores, reads=("scores", "bias"))
+    yield Step(name=f"scores = scores + {mask}", axes=scores, reads=("scores", mask))
+    weights = f"{prefix}weights"
+    role = "cross_attention" if keys == "S" else "attention"
+    yield Step(name=f"{weights} = softmax", axes=scores, role=role)
+    values = f"{prefix}weighted values"
+    yield Step(name=f"heads = {weights} v", axes="B H T K", reads=(weights, "v"), part=values, over=keys)
+    yield Step(name="heads = transpose(heads)", axes="B T H K")
+    yield Step(name="heads = concat(heads)", axes="B T H·K")
+    if config.head_mask_input:
+        yield Step(name="heads = heads · head mask", axes="B T H·K", reads=("heads", "head mask"))
+    yield linear_step(
+        f"{result} = heads W_o",
+        "B T D",
+        over="H·K",
+        reads=("heads",),
+        matrix="o",
+        part=f"{prefix}output projection",
+        group="cross-attention" if prefix else "attention",
+        bias=config.bias,
+    )
+
+
+def _feed_forward(config: EncoderConfig, _layer: int, x: str, result: str) -> Iterator[Step]:
+    def linear(symbol: str, reads: str, matrix: str, axes: str, over: str) -> Step:
+        return linear_step(
+            f"{symbol} = {reads} W_{matrix}",
+            axes,
+            over=over,
+            reads=(reads,),
+            part="feed-forward",
+            matrix=matrix,
+            group="feed-forward",
             bias=config.bias,
-        ),
-    )
+        )
 
-
-def _feed_forward(config: EncoderConfig) -> tuple[Step, ...]:
-    def linear(name: str, axes: str, over: str) -> Step:
-        return _linear(name, axes, over=over, part="feed-forward", group="feed-forward", bias=config.bias)
-
-    up = [linear("hidden = act(x W_up)", "B T F", "D")]
     if config.gated:
-        up = [linear("gate = act(x W_gate)", "B T F", "D"), linear("hidden = gate · (x W_up)", "B T F", "D")]
-    return (*up, linear("x = hidden W_down", "B T D", "F"))
+        yield linear("gate", x, "gate", "B T F", "D")
+    yield linear("up", x, "up", "B T F", "D")
+    if config.gated:
+        yield Step(name=f"hidden = {config.activation}(gate) · up", axes="B T F", reads=("gate", "up"))
+    else:
+        yield Step(name=f"hidden = {config.activation}(up)", axes="B T F")
+    yield linear(result, "hidden", "down", "B T D", "F")
 
 
-def _output_steps(config: EncoderConfig) -> tuple[Step, ...]:
-    steps = [Step(name="output", axes="B T D", role="output")]
+def _output_steps(config: EncoderConfig) -> Iterator[Step]:
     if config.final_norm:
-        norm = ("final norm", _norm_shape(config, "D"))
-        steps.insert(0, Step(name="x = norm(x)", axes="B T D", weights=(norm,)))
+        yield norm_step("x", "x", part="final norm", bias=config.norm_bias)
+    yield Step(name="output", axes="B T D", reads=("x",), role="output")
     if config.token_vectors is not None:
-        layers = config.token_vectors.dense
-        vectors = _dense_steps(config, layers, part="token vectors", name="v = act(v W)", axes="B T")
-        vectors = vectors or [Step(name="v = output", axes="B T D")]
-        steps += [*vectors[:-1], replace(vectors[-1], role="token_vectors")]
+        dense = config.token_vectors.dense
+        *before, last = _dense_steps(
+            config, dense, "v", "output", part="token vectors", axes="B T", unit=True
+        )
+        yield from (*before, replace(last, role="token_vectors"))
     if config.pooling is not None:
-        pooled = [Step(name=f"pooled ({config.pooling})", axes="B D")]
-        pooled += _dense_steps(config, config.dense, part="dense layers", name="pooled = act(pooled W)")
-        if config.truncate_dim is not None:
-            pooled.append(Step(name="pooled, cut", axes=f"B {config.truncate_dim}"))
-        steps += [*pooled[:-1], replace(pooled[-1], role="pooled")]
+        yield from _pooled_steps(config, config.pooling)
     if (head := config.classifier) is not None:
         of, axes = ("each token", "B T") if head.pooling is None else (head.pooling, "B")
-        steps.append(Step(name=f"c = {of} of output", axes=f"{axes} D"))
+        yield Step(name=f"c = {of} of output", axes=f"{axes} D", reads=("output",))
         layers = (*head.dense, Dense(width=len(head.labels), bias=head.bias))
-        dense = _dense_steps(config, layers, part="classifier", name="c = act(c W)", axes=axes)
-        steps += [*dense[:-1], replace(dense[-1], name="logits = c W", role="logits")]
+        *before, last = _dense_steps(config, layers, "c", "c", part="classifier", axes=axes)
+        yield from (*before, replace(last, name=last.name.replace("c = ", "logits = "), role="logits"))
     if config.splade is not None:
-        norm = ("vocabulary head", _norm_shape(config, "D"))
-        hidden = _linear("h = act(x W)", "B T D", over="D", part="vocabulary head")
+        part = "vocabulary head"
+        hidden = f"h = {config.activation}(output W_h)"
+        yield linear_step(hidden, "B T D", over="D", reads=("output",), part=part, matrix="h")
+        yield norm_step("h", "h", part=part, bias=config.norm_bias)
+        bias = ParameterTensor(name="b_words", part=part, axes=str(config.vocabulary))
         words = f"B T {config.vocabulary}"
-        steps += [
-            replace(hidden, name="h = norm(act(x W))", weights=(*hidden.weights, norm)),
-            Step(
-                name="logits of words = h embeddingsᵀ",
-                axes=words,
-                part="vocabulary head",
-                over="D",
-                weights=(("vocabulary head", str(config.vocabulary)),),
-            ),
-            Step(name=f"words = {config.splade.pooling} log(1 + relu)", axes=f"B {config.vocabulary}"),
-        ]
+        yield Step(
+            name="logits of words = h embeddingsᵀ", axes=words, part=part, over="D", parameters=(bias,)
+        )
+        yield Step(name=f"words = {config.splade.pooling} log(1 + relu)", axes=f"B {config.vocabulary}")
     if config.lexical is not None:
-        steps.append(_linear("weights of tokens = relu(x w)", "B T 1", over="D", part="lexical weights"))
-        steps.append(Step(name="words = max weights", axes=f"B {config.vocabulary}"))
-    return tuple(steps)
+        weights = "weights of tokens = relu(output W_t)"
+        yield linear_step(weights, "B T 1", over="D", reads=("output",), part="lexical weights", matrix="t")
+        yield Step(name="words = max weights", axes=f"B {config.vocabulary}")
+
+
+def _pooled_steps(config: EncoderConfig, pooling: str) -> Iterator[Step]:
+    dense = _dense_steps(config, config.dense, "pooled", "pooled", part="dense layers", unit=config.normalise)
+    steps = [Step(name=f"pooled ({pooling})", axes="B D", reads=("output",)), *dense]
+    if config.truncate_dim is not None:
+        steps.append(Step(name=f"pooled = pooled[:{config.truncate_dim}]", axes=f"B {config.truncate_dim}"))
+    *before, last = steps
+    yield from (*before, replace(last, role="pooled"))
 
 
 def _dense_steps(
-    config: EncoderConfig, layers: Sequence[Dense], *, part: str, name: str, axes: str = "B"
-) -> list[Step]:
-    """Return dense layers on vectors of width D; `axes` are those before it."""
-    steps, width = [], "D"
-    for layer in layers:
-        step = _linear(name, f"{axes} {layer.width}", over=width, part=part, bias=layer.bias)
-        width = str(layer.width)
-        shape = _norm_shape(config, width) if layer.norm_epsilon is None else f"2·{width}"
-        norm = ((part, shape),) if layer.norm else ()
-        steps.append(replace(step, weights=(*step.weights, *norm)))
-    return steps
-
-
-def _norm_shape(config: EncoderConfig, width: str) -> str:
-    return f"2·{width}" if config.norm_bias else width
-
-
-def _linear(
-    name: str, axes: str, *, over: str, part: str, group: str | None = None, bias: bool = True
-) -> Step:
-    """Return a product with a matrix of parameters, and maybe a bias, which are counted as `group`."""
-    width = axes.rsplit(maxsplit=1)[-1]
-    matrices, biases = (f"{group} matrices", f"{group} biases") if group else (part, part)
-    weights = ((matrices, f"{over} {width}"), (biases, width))
-    return Step(name=name, axes=axes, part=part, over=over, weights=weights if bias else weights[:1])
+    config: EncoderConfig,
+    layers: Sequence[Dense],
+    symbol: str,
+    source: str,
+    *,
+    part: str,
+    axes: str = "B",
+    unit: bool = False,
+) -> Iterator[Step]:
+    """Yield dense layers on vectors of width D; `axes` are those before it, `unit` scales to length 1."""
+    width, x = "D", source
+    for number, layer in enumerate(layers, 1):
+        if layer.normalise:
+            yield Step(name=f"{symbol} = {x} / ‖{x}‖", axes=f"{axes} {width}", reads=(x,))
+            x = symbol
+        product = f"{x} W_{number}"
+        activated = product if layer.activation == "identity" else f"{layer.activation}({product})"
+        yield linear_step(
+            f"{symbol} = {activated}",
+            f"{axes} {layer.width}",
+            over=width,
+            reads=(x,),
+            part=part,
+            matrix=str(number),
+            bias=layer.bias,
+        )
+        width, x = str(layer.width), symbol
+        if layer.norm:
+            has_bias = config.norm_bias or layer.norm_epsilon is not None
+            yield norm_step(symbol, x, f"{axes} {width}", part=part, suffix=f"_{number}", bias=has_bias)
+    if unit:
+        yield Step(name=f"{symbol} = {x} / ‖{x}‖", axes=f"{axes} {width}", reads=(x,))

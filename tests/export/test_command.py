@@ -28,6 +28,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: Captured) -> None:
     assert (manifest["encoder"]["heads"], manifest["encoder"]["d_model"]) == (8, 256)
     said = capsys.readouterr()
     assert "teaching-h1" in said.out
+    assert said.out.count("263,168") == 2  # the heads of a width have the same parameters
     assert "comparing the attention graph with PyTorch" in said.err
 
     # What is there stays, without work and without a complaint.

@@ -307,6 +307,24 @@ def test_only_answers_have_a_latency(fake: Fake, locust: Locust, tmp_path: Path)
         )
 
 
+def test_a_run_ends_with_p99_and_rate_of_each_model(fake: Fake, locust: Locust) -> None:
+    server = fake(tell_at=60)
+    process = locust(
+        *["--host", server.address, "--headless", "--rate", "80", "--stop-timeout", "60"],
+        *["--model", "identity,busy", "--tokens", "4,9", "--batch", "1,2"],
+    )
+    server.wait_until_reached()
+    process.send_signal(signal.SIGTERM)
+    out, error = end(process, code=1)
+
+    busy, busy_numbers, identity, identity_numbers = out.splitlines()
+    assert (busy, identity) == ("busy B=2 T=9 outputs=output", "identity T=4 outputs=output")
+    numbers = r"  p99 \d+ ms at [\d.]+/s \(p50 \d+ ms, \d+ requests\)"
+    assert re.fullmatch(rf"{numbers}, \d+ refused", busy_numbers)
+    assert re.fullmatch(numbers, identity_numbers)
+    assert "Aggregated" not in error  # of locust's tables
+
+
 def test_answers_under_way_are_waited_for_where_there_is_time(
     fake: Fake, locust: Locust, tmp_path: Path
 ) -> None:
@@ -373,12 +391,18 @@ def test_the_command_says_where_the_locustfile_is(capsys: pytest.CaptureFixture[
 
 
 def test_the_command_is_locust_with_our_options() -> None:
-    polyhead = Path(sys.executable).with_name("polyhead")
-    done = subprocess.run(
-        [polyhead, "load", "--", "--help"], capture_output=True, text=True, timeout=240, check=False
-    )
+    def said(*command: str | Path) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-    assert done.returncode == 0, done.stderr
-    assert "Usage: locust" in done.stdout
-    for flag in ("--rate", "--outputs", "--headless", "--processes"):
-        assert re.search(rf"^ +{flag}\b", done.stdout, re.MULTILINE)
+    polyhead = Path(sys.executable).with_name("polyhead")
+    ours, locusts = said(polyhead, "load", "--help").split("of locust:")
+
+    for flag in ("--rate", "--outputs", "--batch", "--server-ca"):
+        assert re.search(rf"^ +{flag}\b", ours, re.MULTILINE)
+    known = said(sys.executable, "-m", "locust", "--help")
+    flags = re.findall(r"^ +(--[a-z-]+)", locusts, re.MULTILINE)
+    assert {"--host", "--headless", "--run-time"} <= set(flags)
+    assert not [flag for flag in flags if not re.search(rf"{flag}\b", known)]
+    assert "OpenLoop" in said(polyhead, "load", "--list")

@@ -64,6 +64,24 @@ def test_everything_can_be_said() -> None:
     assert plan("--outputs", "default") == plan()
 
 
+def test_models_may_differ_in_what_is_sent_and_fetched() -> None:
+    """A search service: a query for the encoder, and with twenty passages for the reranker."""
+    lengths = "median=96,sigma=0.4,low=16,high=256"
+    spoken = options(
+        *["--model", "encoder,reranker,other", "--tokens", f"16,{lengths},{lengths}"],
+        *["--batch", "1,20,1", "--outputs", "pooled,default,output"],
+    )
+
+    plans = plans_of(spoken, address=None)
+
+    mixed = Lengths(median=96, sigma=0.4, low=16, high=256)
+    assert [(one.model, one.tokens, one.batch, one.outputs.fetch) for one in plans] == [
+        ("encoder", 16, 1, ("pooled",)),
+        ("reranker", mixed, 20, ()),
+        ("other", mixed, 1, ("output",)),
+    ]
+
+
 def test_the_variables_of_all_commands_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYHEAD_ADDRESS", "far:1")
     monkeypatch.setenv("POLYHEAD_MODEL", "shared")
@@ -90,7 +108,9 @@ def test_what_a_locked_server_asks_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_filled_in_on_the_web_is_not_given() -> None:
-    empty = dict.fromkeys(["model", "outputs", "layers", "heads", "queries", "dtype", "rate", "tokens"], "")
+    empty = dict.fromkeys(
+        ["model", "outputs", "layers", "heads", "queries", "dtype", "rate", "tokens", "batch"], ""
+    )
 
     assert plan(**empty) == plan()
 
@@ -101,7 +121,7 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
     shown = {action.dest: action.include_in_web_ui for action in parser._actions if action.dest != "help"}
 
     hidden = [name for name, is_shown in shown.items() if not is_shown]
-    assert hidden == ["server_tls", "server_ca", "client_cert", "client_key", "token_file", "records"]
+    assert hidden == ["records", "server_tls", "server_ca", "client_cert", "client_key", "token_file"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +130,19 @@ def test_the_web_interface_shows_all_but_files_and_secrets() -> None:
         (["--tokens", "many"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'many'"),
         (["--tokens", "median=3"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was 'median=3'"),
         (["--layers", "x"], "--layers must be indices such as 5, 0,3 or 0:4, was 'x'"),
-        (["--outputs", "pooled,output"], "outputs must be of attention, cross_attention, "),
+        (["--outputs", "nothing"], "outputs must be of attention, cross_attention, "),
+        (
+            ["--outputs", "pooled,output"],
+            "--outputs must have one value, or one for each of 1 models, was 'po",
+        ),
+        (
+            ["--model", "a,b", "--batch", "1,2,3"],
+            "--batch must have one value, or one for each of 2 models, was",
+        ),
+        (["--batch", "1.5"], "--batch must be integers such as 20 or 1,20, was '1.5'"),
+        (["--batch", "1,"], "--batch must be integers such as 20 or 1,20, was '1,'"),
+        (["--batch", "0"], "batch must be 1 or more, was 0"),
+        (["--tokens", "16,"], "--tokens must be T or median=..,sigma=..,low=..,high=.., was '16,'"),
         (["--rate", "fast"], "--rate must be a number, was 'fast'"),
     ],
 )

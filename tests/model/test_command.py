@@ -50,6 +50,8 @@ def test_numbers_of_bert_base(describe: Describe) -> None:
 
     assert line("weights = softmax")[-7:] == ["1", "×", "12", "×", "128", "×", "128"]
     assert line("attention matrices")[-3:] == ["2,359,296", "12", "28,311,552"]
+    assert line("W_q") == ["W_q", "D", "×", "H·K", "589,824"]
+    assert line("b_o") == ["b_o", "D", "768"]
     assert line("a layer") == ["a", "layer", "7,087,872", "12", "85,054,464"]
     assert line("scores  ")[-6:] == ["2·B·T²·H·K", "12", "301.99", "M", "1.4%", "16.0"]
     assert line("a layer as FP32")[-5:] == ["FP32", "768.0", "KiB", "1.2%", "1,150"]
@@ -80,9 +82,31 @@ def test_every_number_as_json(describe: Describe) -> None:
     assert numbers["sizes"] == {"B": 1, "T": 128, "D": 768, "H": 12, "K": 64, "F": 3072, "L": 12}
     assert numbers["sections"][1]["steps"][0] == {
         "tensor": "q = x W_q",
+        "symbol": "q",
+        "reads": ["x"],
         "axes": ["B", "T", "H·K"],
         "shape": [1, 128, 768],
+        "parameters": [
+            {
+                "part": "attention matrices",
+                "name": "W_q",
+                "axes": ["D", "H·K"],
+                "shape": [768, 768],
+                "formula": "D·H·K",
+                "each": 589_824,
+            },
+            {
+                "part": "attention biases",
+                "name": "b_q",
+                "axes": ["H·K"],
+                "shape": [768],
+                "formula": "H·K",
+                "each": 768,
+            },
+        ],
     }
+    matrices = numbers["parameters"]["parts"][0]
+    assert [each["name"] for each in matrices["tensors"]] == ["W_q", "W_k", "W_v", "W_o"]
     assert numbers["parameters"]["total"] == 85_054_464
     assert numbers["flops"]["parts"][1]["total"] == 301_989_888
     assert numbers["attention"]["reply_limit"] == 4_194_304
@@ -118,7 +142,19 @@ def test_description(describe: Describe, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["--preset", "bert"], DescribeError, "the preset must be one of bert-base, .* was 'bert'"),
+        (
+            ["--preset", "bert"],
+            DescribeError,
+            "the preset must be one of bert-base, .* was 'bert'; did you mean 'bert-base'\\?",
+        ),
+        (["--draw", "flow.svg"], DescribeError, "--draw draws one encoder: give --preset, --checkpoint or"),
+        (
+            ["--preset", "gpt2", "--heads", "1,2", "--draw", "x.svg"],
+            DescribeError,
+            "--draw draws one encoder",
+        ),
+        (["--preset", "gpt2", "--draw", "flow.doc"], DescribeError, "--draw must end with one of .*flow.doc"),
+        (["--preset", "gpt2", "--draw", "nowhere/flow.svg"], FileNotFoundError, "nowhere"),
         (["--preset", "gpt2", "--checkpoint", "x"], DescribeError, "give one of --preset, --checkpoint and"),
         (["--encoder", "x", "--checkpoint", "x"], DescribeError, "give one of --preset, --checkpoint and"),
         (["--heads", "2"], DescribeError, "--heads must come with --preset, --checkpoint or --encoder"),
@@ -136,6 +172,31 @@ def test_mistakes_are_named(
 ) -> None:
     with pytest.raises(error, match=message):
         describe(*arguments)
+
+
+def test_the_flow_is_drawn(describe: Describe, tmp_path: Path) -> None:
+    for name in ("flow.svg", "flow.pdf"):
+        printed = describe("--preset", "teaching", "--tokens", "8", "--draw", tmp_path / name, "--json")
+        assert json.loads(printed)["name"] == "teaching"
+        assert (tmp_path / name).stat().st_size > 1_000
+
+    drawn = (tmp_path / "flow.svg").read_text()
+    for text in ("q = x W_q", "scores = scores + mask", "[1, 4, 8, 64]", "[B, H, T, K]"):
+        assert f">{text}</text>" in drawn
+
+
+def test_drawing_without_matplotlib_names_the_extra() -> None:
+    code = """
+import sys
+sys.modules["matplotlib"] = None  # importing it fails
+from polyhead_model.command import app
+app(["--preset", "teaching"], result_action="return_value")
+app(["--preset", "teaching", "--draw", "flow.svg"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout.startswith("teaching: ")
+    assert "DescribeError: --draw needs the view extra: pip install 'polyhead[view]'" in done.stderr
 
 
 def test_describing_needs_no_torch(minilm_checkpoint: Path) -> None:

@@ -1,6 +1,7 @@
 """Counted from the steps of a forward pass, against what PyTorch has and does."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.encoders import BERT
+from tests.encoders import BERT, MODERN
 from tests.model.test_properties import configs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,9 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from polyhead_model import (
     PRESETS,
+    Classifier,
+    Dense,
     Encoder,
     EncoderConfig,
     EncoderOutput,
+    Splade,
+    TokenVectors,
     attention_bytes,
     flop_counts,
     flops,
@@ -29,6 +34,7 @@ from polyhead_model import (
     summary,
 )
 from polyhead_model.describe import REPLY_LIMIT
+from polyhead_model.task_heads import LexicalWeights
 from polyhead_server.settings import Settings
 
 TOKENS = replace(BERT, d_model=12, layers=3, feed_forward=20, positions=16, pooling="mean")
@@ -83,6 +89,11 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
 
     assert numbers["parameters"]["total"] == parameters(config)
     assert parameters(config) == sum(each.numel() for each in encoder.state_dict().values())
+    tensors = Counter[int]()
+    for count in parameter_counts(config):
+        tensors.update(each.each for each in count.tensors for _ in range(count.times))
+        assert sum(each.each for each in count.tensors) == count.each
+    assert tensors == Counter(each.numel() for each in encoder.parameters())
     in_layers = sum(count.total for count in parameter_counts(config) if count.layers is not None)
     assert in_layers == sum(each.numel() for each in encoder.layers.parameters())
 
@@ -116,6 +127,10 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
         letters = numbers["sizes"] | {"H": heads, "H·K": inner, "3·H·K": 3 * inner}
         for step in section["steps"]:
             assert [letters[axis] for axis in step["axes"]] == list(step["shape"])
+    known: set[str] = set()
+    for step in (step for section in numbers["sections"] for step in section["steps"]):
+        assert known.issuperset(step["reads"])
+        known.add(step["symbol"])
     assert json.loads(json.dumps(numbers))["encoder"]["d_model"] == config.d_model
 
 
@@ -147,6 +162,151 @@ def test_layers_differ_where_heads_are_pruned() -> None:
     assert norms["layers"] == "0-2"
     widest = numbers["attention"]["sent_as"]["FP32"]["a_layer"]["bytes"]
     assert widest == attention_bytes(config, 1, 7, layers=[1]) == 4 * 3 * 7**2
+
+
+def steps_of_layer(config: EncoderConfig, layer: str = "0") -> list[tuple[str, str]]:
+    """The steps of the kind of layers that begins with one, and their shapes."""
+    sections = summary("any", config, 1, 7)["sections"]
+    section = next(each for each in sections if (each["layers"] or "").split("-")[0].split(",")[0] == layer)
+    return [(step["tensor"], " ".join(step["axes"])) for step in section["steps"]]
+
+
+def test_steps_of_attention_in_their_order() -> None:
+    config = replace(PRESETS["teaching"], causal=True, relative_buckets=4, relative_distance=8)
+
+    assert steps_of_layer(config) == [
+        ("q = x W_q", "B T H·K"),
+        ("k = x W_k", "B T H·K"),
+        ("v = x W_v", "B T H·K"),
+        ("q = view(q)", "B T H K"),
+        ("k = view(k)", "B T H K"),
+        ("v = view(v)", "B T H K"),
+        ("q = transpose(q)", "B H T K"),
+        ("k = transpose(k)", "B H T K"),
+        ("v = transpose(v)", "B H T K"),
+        ("kᵀ = transpose(k)", "B H K T"),
+        ("scores = q kᵀ", "B H T T"),
+        ("scores = scores / √K", "B H T T"),
+        ("scores = scores + bias", "B H T T"),
+        ("scores = scores + mask", "B H T T"),
+        ("weights = softmax", "B H T T"),
+        ("heads = weights v", "B H T K"),
+        ("heads = transpose(heads)", "B T H K"),
+        ("heads = concat(heads)", "B T H·K"),
+        ("x = heads W_o", "B T D"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (PRESETS["gpt2"], ["x", "mask (causal, padding)"]),
+        (replace(PRESETS["cross"], mask_input=True), ["x = query", "memory", "memory mask (padding, given)"]),
+        (
+            MODERN,
+            [
+                "token ids",
+                "mask (padding)",
+                "local mask (window 8, padding)",
+                "angles (base 160)",
+                "local angles (base 100)",
+                "x = token embeddings",
+            ],
+        ),
+        (replace(PRESETS["teaching"], head_mask_input=True), ["x", "mask (padding)", "head mask"]),
+    ],
+)
+def test_what_layers_get_beside_their_tokens(config: EncoderConfig, given: list[str]) -> None:
+    first = summary("any", config, 1, 7)["sections"][0]
+    assert [step["tensor"] for step in first["steps"]] == given
+
+
+def test_steps_of_blocks() -> None:
+    assert [name for name, _ in steps_of_layer(PRESETS["bert-base"])[-8:]] == [
+        "a = heads W_o",
+        "x = x + a",
+        "x = norm(x)",
+        "up = x W_up",
+        "hidden = gelu(up)",
+        "f = hidden W_down",
+        "x = x + f",
+        "x = norm(x)",
+    ]
+    gated = [name for name, _ in steps_of_layer(MODERN, "1")]
+    assert gated[:6] == [
+        "h = norm(x)",
+        "q = h W_q",
+        "k = h W_k",
+        "v = h W_v",
+        "q = rotate(q)",
+        "k = rotate(k)",
+    ]
+    assert "scores = scores + local mask" in gated
+    assert gated[-5:] == [
+        "gate = h W_gate",
+        "up = h W_up",
+        "hidden = gelu(gate) · up",
+        "f = hidden W_down",
+        "x = x + f",
+    ]
+    assert steps_of_layer(MODERN)[0] == ("q = x W_q", "B T H·K")  # no norm comes before
+    assert steps_of_layer(replace(PRESETS["gpt2"], head_mask_input=True))[-8:-6] == [
+        ("heads = heads · head mask", "B T H·K"),
+        ("a = heads W_o", "B T D"),
+    ]
+
+
+def test_matrices_one_by_one() -> None:
+    def tensors(config: EncoderConfig) -> list[tuple[str, tuple[str, ...], tuple[int, ...], str]]:
+        parts = [count for count in parameter_counts(config) if count.name.startswith("attention")]
+        return [(each.name, each.axes, each.shape, each.formula) for part in parts for each in part.tensors]
+
+    config = EncoderConfig(d_model=12, heads=2, layers=1, head_width=5)
+    biases = [(f"b_{each}", ("H·K",), (10,), "H·K") for each in "qkv"]
+    assert tensors(config) == [
+        *((f"W_{each}", ("D", "H·K"), (12, 10), "D·H·K") for each in "qkv"),
+        ("W_o", ("H·K", "D"), (10, 12), "D·H·K"),
+        *biases,
+        ("b_o", ("D",), (12,), "D"),
+    ]
+    assert tensors(replace(config, fused=True, bias=False)) == [
+        ("W_qkv", ("D", "3·H·K"), (12, 30), "3·D·H·K"),
+        ("W_o", ("H·K", "D"), (10, 12), "D·H·K"),
+    ]
+
+
+def test_tensors_of_heads_for_tasks() -> None:
+    dense = (Dense(width=5, activation="tanh", normalise=True, norm=True), Dense(width=7, bias=False))
+    heads = replace(
+        TOKENS,
+        dense=dense,
+        normalise=True,
+        truncate_dim=3,
+        classifier=Classifier(labels=("a", "b"), dense=dense),
+        token_vectors=TokenVectors(dense=dense),
+        relative_buckets=4,
+        relative_distance=8,
+    )
+    for config in (heads, replace(heads, splade=Splade()), replace(heads, lexical=LexicalWeights())):
+        with torch.device("meta"):
+            numels = Counter(each.numel() for each in Encoder(config).parameters())
+        counted = Counter[int]()
+        for count in parameter_counts(config):
+            counted.update(each.each for each in count.tensors for _ in range(count.times))
+        assert counted == numels
+
+    steps = summary("any", heads, 2, 7)["sections"][-1]["steps"]
+    assert [step["tensor"] for step in steps if step["symbol"] == "pooled"] == [
+        "pooled (mean)",
+        "pooled = pooled / ‖pooled‖",
+        "pooled = tanh(pooled W_1)",
+        "pooled = norm(pooled)",
+        "pooled = pooled W_2",
+        "pooled = pooled / ‖pooled‖",
+        "pooled = pooled[:3]",
+    ]
+    vectors = next(step for step in steps if step["symbol"] == "v")
+    assert (vectors["tensor"], vectors["reads"]) == ("v = output / ‖output‖", ("output",))
 
 
 def test_formulas_add_up() -> None:

@@ -1,3 +1,4 @@
+from .diagram import draw_flow as draw_flow
 from .figures import save as save
 from .heads.pictures import draw_redundancy as draw_redundancy
 from .heads.pictures import draw_score_maps as draw_score_maps

@@ -150,6 +150,8 @@ def maps_of(
     weights = layers[layer]
     if not isinstance(weights, np.ndarray) or weights.ndim != 3:
         raise ValueError(BATCH)
+    if not weights.size:
+        raise ValueError(f"attention must be of one token or more, was {list(weights.shape)}")
     known = None if encoding.visible is None or cross else encoding.visible[layer]
     if mask is not None:
         known = _checked(as_array(mask), weights.shape)

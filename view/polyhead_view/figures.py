@@ -239,6 +239,8 @@ def save(figure: Figure, path: Path | str, *, dpi: float = DPI) -> None:
             f"no installed font has all characters of the labels, so some are boxes: install {family}",
             stacklevel=2,
         )
-    with warnings.catch_warnings(), mpl.rc_context({"pdf.fonttype": 42, "ps.fonttype": 42}):
+    # In PDF and PostScript TrueType, in SVG text that can be edited.
+    fonts: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
+    with warnings.catch_warnings(), mpl.rc_context(fonts):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said above
         figure.savefig(path, dpi=dpi)

@@ -17,6 +17,8 @@ from polyhead_view.figures import FONT_SIZE, PITCH, Colours, add_bar, draw_map, 
 _BAR_COLOUR = "#4c6a92"
 _NEURON, _NARROWEST, _WIDEST = 0.1, 1.6, 4.8
 """The width of a neuron, and the limits of that of a panel, in inches."""
+_TALLEST = 20.0
+"""The most height of a panel, in inches."""
 _BARS = 1.0
 """The width of a panel of bars, in inches."""
 
@@ -71,7 +73,7 @@ def draw_neurons(
     visible = np.ones(len(keys), bool) if maps.visible is None else maps.visible[0, at]
 
     width = min(max(q.shape[1] * _NEURON, _NARROWEST), _WIDEST)
-    height = max(len(keys) * PITCH * 1.25, 1.0)
+    height = min(max(len(keys) * PITCH * 1.25, 1.0), _TALLEST)
     figure = Figure(figsize=(2 * width + 2 * _BARS + margin(keys) + 2.2, height + 1.5), layout="constrained")
     ratios: dict[str, Any] = {"width_ratios": (width, width, _BARS, _BARS), "height_ratios": (0.25, height)}
     axes = figure.subplots(2, 4, sharex="col", sharey="row", **ratios)

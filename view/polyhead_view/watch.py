@@ -278,7 +278,8 @@ def _of_einsum(equation: str, *operands: Tensor) -> tuple[Tensor, Tensor] | None
     terms = inputs.split(",")
     if len(terms) != 2 or len(operands) != 2 or "." in equation or len(output) < 2:
         return None
-    summed, (row, column), lead = set(terms[0]) & set(terms[1]) - set(output), output[-2:], output[:-2]
+    summed = set(terms[0]) & set(terms[1]) - set(output)
+    lead, row, column = output[:-2], output[-2], output[-1]
     if (
         len(summed) != 1
         or (row in terms[0]) == (row in terms[1])

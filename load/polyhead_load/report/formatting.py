@@ -45,7 +45,9 @@ def factor(interval: Interval | None) -> str:
 
 def ratio(interval: Interval) -> tuple[str, str]:
     """Return three digits of a ratio, and of its interval's ends."""
-    value, low, high = (f"{one:#.3g}".rstrip(".") for one in (interval.value, interval.low, interval.high))
+    value, low, high = (
+        number(one) if one >= 1 else f"{one:#.3g}" for one in (interval.value, interval.low, interval.high)
+    )
     return value, f"{low}–{high}"
 
 

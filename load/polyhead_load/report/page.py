@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from polyhead_load.outputs import DEFAULT_OUTPUTS
 from polyhead_load.report.choice import (
     Option,
     capacity_cell,
@@ -176,7 +177,9 @@ def _constants(findings: SweepFindings) -> Mapping[str, str]:
         "encoder": ", ".join(shared),
         "T, tokens": same["tokens"],
         "B, sequences in a request": same["batch"],
-        "outputs, what is fetched": same["outputs"],
+        "outputs, what is fetched": same["outputs"].replace(
+            str(DEFAULT_OUTPUTS), "the default: pooled, else logits, else output"
+        ),
         "runs on": ", ".join(sorted(set(facts.get("providers", {}).values()))),
         "server": facts.get("server", ""),
         "measured": f"{sweep.blocks} blocks of {sweep.seconds:g} s for each cell, seed {sweep.seed}",

@@ -138,6 +138,7 @@ def _split(layout: PlotLayout) -> Plot | None:
             for value, width in bars:
                 left[value] += width
         axis.set_yticks(range(len(places)), list(map(layout.name, places)))
+        axis.tick_params(labelleft=load == loads[0])
         axis.set_ylim(len(places) - 0.5, -0.5)
         axis.grid(visible=False, axis="y")
         return bool(rows)

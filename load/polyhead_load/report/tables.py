@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from polyhead_load.report.findings import QUANTILES, Row, SweepFindings
+from polyhead_load.report.findings import Row, SweepFindings
 from polyhead_load.report.formatting import (
     TOO_FEW,
     described,
@@ -18,13 +17,16 @@ from polyhead_load.report.formatting import (
 )
 from polyhead_load.sweep.intervals import FEWEST_BLOCKS, Interval
 
+_SHOWN = ("p50", "p99")
+"""The quantiles for which 80 columns have room, beside names; the page has all."""
+
 
 def terminal_table(findings: SweepFindings) -> Table:
     """Return the headline table, which fits into 80 columns."""
     title = findings.sweep.title
     if _has_ratios(findings):
         title += f"; ratios of p50 are to {findings.baseline}"
-    columns = [f"{name} ms" for name in QUANTILES] + ["p50 ratio"] * _has_ratios(findings)
+    columns = [f"{name} ms" for name in _SHOWN] + ["p50 ratio"] * _has_ratios(findings)
     table = compact_table(title, "cell", "blocks", *columns)
     load = None
     for row in findings.rows:
@@ -35,14 +37,6 @@ def terminal_table(findings: SweepFindings) -> Table:
         name = "\n".join(described(dimension, row.labels[dimension]) for dimension in findings.sweep.varied)
         table.add_row(name, *_cells(row, findings))
     return table
-
-
-def wide_console() -> Console:
-    """Return a console that is wide enough for a table where there is no terminal."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
-    return console
 
 
 def compact_table(title: str, first: str, *others: str, min_width: int = 13) -> Table:
@@ -66,7 +60,7 @@ def _cells(row: Row, findings: SweepFindings) -> list[str]:
     runs += [f"{count} {what}" for what, count in counts.items() if count]
     if not row.valid:
         return ["\n".join(runs)]
-    cells = ["\n".join(runs), *(stacked(milliseconds(row.quantiles[name])) for name in QUANTILES)]
+    cells = ["\n".join(runs), *(stacked(milliseconds(row.quantiles[name])) for name in _SHOWN)]
     if _has_ratios(findings):
         against = "baseline" if findings.is_baseline(row.labels) else row.uncompared
         cells.append(stacked(factor(row.ratios["p50"])) if row.ratios else against)
@@ -94,7 +88,7 @@ def remarks(findings: SweepFindings) -> list[str]:
 def _counted(what: str, reasons: Iterable[str]) -> list[str]:
     # Reasons of one kind differ in their numbers.
     kinds = Counter(re.sub(r"\d[\d.,]*", "…", reason) for reason in reasons)
-    return [f"{what}, {count} times: {kind}" for kind, count in kinds.most_common()]
+    return [f"{count} {what}: {kind}" for kind, count in kinds.most_common()]
 
 
 def as_json(findings: SweepFindings) -> dict[str, Any]:

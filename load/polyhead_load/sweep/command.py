@@ -35,7 +35,9 @@ def sweep(
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     loads: str | None = None,
+    families: str | None = None,
     tokens: str | None = None,
+    batch: str | None = None,
     outputs: str | None = None,
     serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     p99: str | None = None,
@@ -71,8 +73,14 @@ def sweep(
         second run needs another.
     loads
         How the configurations are called, such as "single,50%". Default: as the sweep says.
+    families
+        Which of the sweep's families to measure, such as minilm,minilm-int8. Default: all.
     tokens
-        T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128. Default: as the sweep says.
+        T: 64, or log-normal lengths: median=29,sigma=0.6,low=8,high=128; several are compared. Default: as
+        the sweep says.
+    batch
+        B, sequences in a request: 20 for a reranker of 20 passages; several, such as 1,20, are compared.
+        Default: as the sweep says, 1.
     outputs
         What is fetched of each reply, such as pooled; several, such as output,output+attention, are compared.
         Default: as the sweep says; otherwise pooled where a family has it, else logits, else output.
@@ -94,7 +102,7 @@ def sweep(
     from rich.console import Console
 
     from polyhead_load.errors import SweepError
-    from polyhead_load.options import parse_tokens
+    from polyhead_load.options import parse_batch, parse_tokens
     from polyhead_load.report.page import write_report
     from polyhead_load.sweep.progress import SweepProgress
     from polyhead_load.sweep.reading import read_sweep, repository_run
@@ -103,17 +111,20 @@ def sweep(
 
     flags = None if serve is None else tuple(shlex.split(serve))
     only = None if loads is None else tuple(loads.split(","))
-    lengths = None if tokens is None else parse_tokens(tokens)
     changes = {
         "blocks": blocks,
         "seconds": seconds,
         "seed": seed,
-        "tokens": None if lengths is None else (lengths,),
+        "tokens": None if tokens is None else parse_tokens(tokens),
+        "batch": None if batch is None else parse_batch(batch),
         "outputs": None if outputs is None else tuple(outputs.split(",")),
         "rounds": rounds,
         "search_seconds": search_seconds,
     }
-    name, what = read_sweep(sweep, **changes, loads=only, serve=flags, foreign_cpu=foreign_cpu)
+    chosen = None if families is None else families.split(",")
+    name, what = read_sweep(
+        sweep, families=chosen, **changes, loads=only, serve=flags, foreign_cpu=foreign_cpu
+    )
     target = choose_target(what.target, p99=p99, rate=rate, headroom=headroom)
     what = what.model_copy(update={"target": target})
     path = out or _RUNS / name
@@ -201,11 +212,13 @@ def presets(name: str | None = None, /) -> None:
 
 
 def _show(report: "SweepReport") -> None:
+    from rich.console import Console
+
     from polyhead_load.report.choice import choose_lines, choose_table
-    from polyhead_load.report.tables import remarks, terminal_table, wide_console
+    from polyhead_load.report.tables import remarks, terminal_table
     from polyhead_load.sweep.intervals import FEWEST_BLOCKS
 
-    console, findings = wide_console(), report.findings
+    console, findings = Console(), report.findings
     console.print(terminal_table(findings))
     console.print(choose_table(report.options, findings.sweep.varied, report.target))
     lines = [*choose_lines(report.options, report.target), *remarks(findings)]

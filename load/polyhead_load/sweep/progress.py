@@ -4,6 +4,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from polyhead_load.sweep.cells import CellRun
 from polyhead_load.sweep.folder import Measurement
@@ -19,8 +20,9 @@ class SweepProgress:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
             console=console,
+            expand=True,
             # No thread may use the processor while a server is measured.
             auto_refresh=False,
             disable=not console.is_terminal,

@@ -1,7 +1,7 @@
 """Read a sweep from a preset, a file, or a model repository."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,18 @@ def repository_run(repository: Path) -> str:
     return f"all-{repository.resolve().name}"
 
 
-def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: Any) -> tuple[str, Sweep]:
+def read_sweep(
+    source: str,
+    *,
+    families: Sequence[str] | None = None,
+    foreign_cpu: float | None = None,
+    **overrides: Any,
+) -> tuple[str, Sweep]:
     """Read a sweep from a preset or a file.
 
     Args:
         source: A preset's name, the path of a TOML file, or a model repository, for all of its families.
+        families: Those of its families to keep; None is all.
         foreign_cpu: That gate, where it is not None.
         overrides: Fields that replace the file's, where they are not None.
 
@@ -63,9 +70,9 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
     known = preset_files()
     if source in known:
         name, text, where = source, known[source], f"preset {source}"
-    elif families := families_in(path := Path(source)):
+    elif found := families_in(path := Path(source)):
         name, where = repository_run(path), source
-        text = _OF_REPOSITORY + "".join(f"{family} = {{}}\n" for family in families)
+        text = _OF_REPOSITORY + "".join(f"{family} = {{}}\n" for family in found)
     else:
         if path.suffix != ".toml":
             raise SweepError(
@@ -83,6 +90,8 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
         raise SweepError(f"{where} must be a TOML file: {error}") from error
     values.setdefault("title", name)
     values |= {field: value for field, value in overrides.items() if value is not None}
+    if families is not None:
+        _keep(values, families)
     if foreign_cpu is not None:
         values["gates"] = {**values.get("gates", {}), "foreign_cpu": foreign_cpu}
     try:
@@ -91,3 +100,14 @@ def read_sweep(source: str, *, foreign_cpu: float | None = None, **overrides: An
         raise SweepError(f"{where}: {in_words(error, Sweep, _TABLES)}") from error
     except LoadError as error:
         raise SweepError(f"{where}: {error}") from error
+
+
+def _keep(values: dict[str, Any], names: Sequence[str]) -> None:
+    """Leave out the other families; the first that is kept takes the place of a baseline that is not."""
+    known = values.get("families", {})
+    for name in names:
+        if name not in known:
+            raise SweepError(f"--families must be of {', '.join(known)}, was {name!r}{near(name, known)}")
+    values["families"] = {name: known[name] for name in names}
+    if (baseline := values.get("baseline", {})).get("family") not in {None, *names}:
+        values["baseline"] = {**baseline, "family": names[0]}

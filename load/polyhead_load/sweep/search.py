@@ -202,14 +202,14 @@ def _log_capacity(rounds: Sequence[Sequence[Trial]]) -> float:
 
 
 def run_seconds(rate: float, limit: float, seconds: float) -> float:
-    """Return how long a run takes: at least `seconds`, and until a queue near the capacity has grown.
+    """Return how long a run takes: at least `seconds`, one request, and until a queue has grown.
 
     Args:
         rate: Requests a second.
         limit: On p99, in seconds.
         seconds: Of a run in which requests are many and the limit is short.
     """
-    return max(seconds, _LIMITS * limit, min(_FEWEST_REQUESTS / rate, _LONGER * seconds))
+    return max(seconds, 1 / rate, _LIMITS * limit, min(_FEWEST_REQUESTS / rate, _LONGER * seconds))
 
 
 def expected_runs(number: int) -> int:

@@ -80,6 +80,8 @@ def test_the_page_has_everything_and_needs_nothing(folder: RunFolder) -> None:
         "1,234 parameters",
     ):
         assert part in text
+    assert "the default: pooled, else logits, else output" in text
+    assert "@media (prefers-color-scheme: dark)" in text
     assert "skipped: its export takes about 10 GiB" in text
     assert re.search(r"2 cells were compared with family tiny at p50: 0 show .*, 2 are slower, 0 are", text)
 

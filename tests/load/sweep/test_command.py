@@ -76,6 +76,8 @@ def test_a_preset_is_measured_beside_the_models(
         (["smoke", "--address", "127.0.0.1:1", "--out", "new"], "--address must be a polyhead server"),
         (["report", "nowhere"], "nowhere must be the folder of a sweep, it has no sweep.json"),
         (["smoke", "--rate", "50"], "--p99 must be given with --rate: a rate is held within a limit"),
+        (["smoke", "--families", "smok"], "--families must be of .*, was 'smok'"),
+        (["smoke", "--batch", "0"], "preset smoke: batch.0: .* greater than or equal to 1, was 0"),
         (["smoke", "--p99", "20"], "--p99: must be a time above 0 with its unit"),
         (
             ["smoke", "--p99", "20ms", "--headroom", "1"],
@@ -149,8 +151,12 @@ def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("polyhead_load.sweep.sweeping.run_sweep", run_sweep)
     monkeypatch.chdir(tmp_path)
     more = (
+        "--families",
+        "heads-h2,heads-h4",
         "--tokens",
-        "64",
+        "64,median=29,sigma=0.6,low=8,high=128",
+        "--batch",
+        "1,20",
         "--outputs",
         "pooled,output+attention",
         "--rounds",
@@ -162,7 +168,11 @@ def test_what_flags_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         call("heads", "--rate", "50", "--p99", "20ms", "--headroom", "20%", "--foreign-cpu", "0.5", *more)
 
     assert asked[0].target == ServiceTarget(rate=50, p99="20ms", headroom=0.2)
-    assert (asked[0].gates.foreign_cpu, asked[0].tokens) == (0.5, (64,))
+    assert asked[0].gates.foreign_cpu == 0.5
+    assert asked[0].labels("family") == ["heads-h2", "heads-h4"]
+    assert asked[0].compared == {"family": "heads-h2"}
+    assert asked[0].labels("tokens") == ["64", "8–128, median 29"]
+    assert asked[0].batch == (1, 20)
     assert (asked[0].rounds, asked[0].search_seconds) == (3, 5)
     assert asked[0].labels("outputs") == ["pooled", "output+attention"]
 

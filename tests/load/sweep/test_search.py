@@ -207,6 +207,7 @@ def test_a_server_that_changes_has_a_wider_interval() -> None:
         (1000.0, 1.0, 50.0),  # a rate just above what the server can answer makes requests late
         (20.0, 0.05, 25.0),  # five of 500 requests may be late
         (1.0, 0.05, 40.0),  # but four times longer is enough
+        (0.01, 0.05, 100.0),  # if that is one request
         (math.inf, 0.05, 10.0),
     ],
 )
