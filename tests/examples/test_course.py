@@ -1,6 +1,5 @@
 """The lessons run as they stand, their exercises can be answered, and what is stored shows what they show."""
 
-import json
 import re
 from pathlib import Path
 
@@ -15,7 +14,7 @@ each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: less
 
 
 def read(lesson: Path) -> NotebookNode:
-    return nbformat.from_dict(json.loads(lesson.read_text()))  # type: ignore[no-any-return, no-untyped-call]
+    return nbformat.reads(lesson.read_text(), as_version=4)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def tagged(notebook: NotebookNode, tag: str) -> tuple[int, NotebookNode]:
