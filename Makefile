@@ -76,9 +76,9 @@ test-openvino: $(VENV)/dev  ## Run the tests of the server that hold whatever co
 course: $(VENV)/course  ## Run the lessons on attention; build/course has them as pages
 	$(BIN)/python -m nbconvert --execute --to html --output-dir build/course $(LESSONS)
 
-# Their outputs are stored with them.
+# Their outputs are stored with them, but not when they ran.
 lessons: $(VENV)/course
-	$(BIN)/python -m nbconvert --execute --to notebook --inplace $(LESSONS)
+	$(BIN)/python -m nbconvert --execute --ExecutePreprocessor.record_timing=False --to notebook --inplace $(LESSONS)
 
 check: $(VENV)/dev  ## Format, lint, types, and generated code up to date
 	$(BIN)/ruff format --check .

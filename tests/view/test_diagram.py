@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.transforms import BboxBase
 from tests.encoders import BERT, MODERN
@@ -143,6 +144,13 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     svg = (tmp_path / "flow.svg").read_text()
     assert ">weights = softmax</text>" in svg  # text as text, which can be edited
     assert "sans-serif" in svg
+
+
+def test_a_style_with_a_layout_of_its_own_changes_nothing(tmp_path: Path) -> None:
+    with rc_context({"figure.constrained_layout.use": True}):
+        figure = drawn(PRESETS["teaching"])
+        figure.savefig(tmp_path / "flow.png")
+    check_places(figure)
 
 
 @pytest.mark.parametrize("wrong", [None, PRESETS["teaching"], {"name": "x"}, []])
