@@ -34,7 +34,7 @@ class Text(NamedTuple):
 
 
 def read_manual() -> Text:
-    """Read the manual, reduced to small letters and single spaces."""
+    """Read the manual, reduced to small letters and spaces."""
     topics = [re.sub(r"[^a-z]+", " ", text.lower()) for _, text in sorted(pydoc_data.topics.topics.items())]
     cut = len(topics) * 9 // 10
     parts = " ".join(topics[:cut]), " ".join(topics[cut:])
