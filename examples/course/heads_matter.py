@@ -25,17 +25,17 @@ EXPERIMENTS: dict[str, list[dict[str, Any]]] = {
     "one relation": [{"task": "single", "heads": 1}],
     "two relations": [{"task": "pair", "heads": heads} for heads in (1, 2)],
     "in any order": [{"task": "bag", "heads": heads, "steps": 1000} for heads in (1, 4)],
-    "250 steps": [{"heads": heads, "head_width": 32 // heads, "steps": 250} for heads in (1, 2, 4, 8)],
+    "250 steps": [{"heads": heads, "head_width": 32 // heads, "steps": 250} for heads in HEADS],
     "scale": [
         {"heads": 4, "head_width": width, "scale": scale} for width in (8, 32, 128) for scale in (True, False)
     ],
-    "2000 steps": [{"heads": heads, "head_width": 32 // heads, "steps": 2000} for heads in (1, 16)],
+    "2000 steps": [{"heads": heads, "head_width": 32 // heads, "steps": 2000} for heads in HEADS],
 }
 """Settings of `relations.train`; the result is the share of right answers."""
 
 OF_LETTERS: dict[str, list[dict[str, Any]]] = {
     "hidden letter": [{"heads": heads, "head_width": 32 // heads} for heads in HEADS],
-    "next letter": [{"guess": "next", "heads": heads, "head_width": 32 // heads} for heads in (1, 8)],
+    "next letter": [{"guess": "next", "heads": heads, "head_width": 32 // heads} for heads in (1, 4, 8)],
 }
 """Settings of `letters.train_letters`; the result is bits a letter."""
 

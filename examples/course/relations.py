@@ -109,7 +109,16 @@ def train(
         steps: How many batches.
         rate: The highest learning rate.
         scale: Whether scores are divided by √K.
+
+    Raises:
+        ValueError: There is no such task, or heads would have no width.
     """
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, was {task!r}")
+    if heads < 1 or not (head_width or d_model // heads) >= 1:
+        raise ValueError(
+            f"heads must be from 1 to d_model ({d_model}), was {heads}: for more, give head_width"
+        )
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(1000 + seed)
     model = RelationModel(task, d_model, heads, head_width)
@@ -152,7 +161,15 @@ def accuracy(model: RelationModel) -> float:
 
 
 def silence(model: RelationModel, heads: Iterable[int]) -> RelationModel:
-    """Return a copy of a model in which some heads add nothing: their columns of W_O are zero."""
+    """Return a copy of a model in which some heads add nothing: their columns of W_O are zero.
+
+    Raises:
+        ValueError: There is no such head.
+    """
+    heads = [*heads]
+    for head in heads:
+        if not 0 <= head < model.attention.heads:
+            raise ValueError(f"heads must be from 0 to {model.attention.heads - 1}, was {head}")
     silenced = copy.deepcopy(model)
     width = model.attention.head_width
     for head in heads:

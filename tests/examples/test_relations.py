@@ -102,6 +102,22 @@ def test_a_silenced_head_adds_nothing_and_the_model_keeps_it() -> None:
     assert not torch.allclose(silenced, before, atol=1e-3)
 
 
+@pytest.mark.parametrize("heads", [[4], [0, -1]])
+def test_heads_that_are_not_there_cannot_be_silenced(heads: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"heads must be from 0 to 3, was {heads[-1]}"):
+        silence(untrained(), heads)
+
+
+def test_settings_that_make_no_model_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="task must be one of mixed, single, pair, bag, was 'mxied'"):
+        train("mxied")
+    for heads in (0, 33):
+        with pytest.raises(
+            ValueError, match=rf"from 1 to d_model \(32\), was {heads}: for more, give head_width"
+        ):
+            train(heads=heads)
+
+
 def test_weight_at_relations_is_the_mean_over_queries() -> None:
     model, (fields, places, _) = untrained(), held_out("mixed")
     weights = model(fields)[1].detach()

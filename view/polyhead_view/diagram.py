@@ -43,6 +43,7 @@ _LETTERS = {
     "S": "tokens of the memory",
     "D": "d_model",
     "H": "heads",
+    "G": "key and value heads",
     "K": "head width",
     "F": "feed-forward width",
     "E": "embedding width",
