@@ -1,34 +1,35 @@
 """The help of every command: examples first, its own options, then those of the connection, and no noise."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
+from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
 
 import pytest
 from cyclopts import App
 
-from polyhead_client.command import GROUP, build_app, main
+from polyhead_client.command import GROUP, build_app
 
 COMMANDS = sorted(point.name for point in entry_points(group=GROUP) if point.name != "load")
 """Load's options are locust's (`tests/load/test_locust.py`)."""
 CALLING = {"explore", "heads", "infer", "similarity", "trace", "view"}
 
 
-@pytest.fixture
-def helped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What `polyhead COMMAND --help` prints on 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def helped(command: str) -> str:
-        assert main([command, "--help"]) == 0
-        return capsys.readouterr().out
-
-    return helped
+@cache
+def helped(command: str) -> str:
+    """What `polyhead COMMAND --help` prints on 80 columns, in a process that has run nothing else."""
+    program = [str(Path(sys.executable).with_name("polyhead")), command, "--help"]
+    done = subprocess.run(program, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_begins_with_examples_that_are_understood(command: str, helped: Any) -> None:
+def test_it_begins_with_examples_that_are_understood(command: str) -> None:
     text = helped(command)
     examples = re.findall(r"^ (polyhead .+)$", text.partition("╭")[0], re.MULTILINE)
     app: App = build_app(entry_points(group=GROUP))
@@ -40,7 +41,7 @@ def test_it_begins_with_examples_that_are_understood(command: str, helped: Any) 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_there_is_nothing_to_skip(command: str, helped: Any) -> None:
+def test_there_is_nothing_to_skip(command: str) -> None:
     text = helped(command)
 
     assert not re.findall(r"--empty-\S+|--no-(?!prompt)\S+|\[env var|\[default: (?:None|False|\(\))", text)
@@ -49,7 +50,7 @@ def test_there_is_nothing_to_skip(command: str, helped: Any) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(CALLING))
-def test_what_a_command_has_itself_comes_before_the_connection(command: str, helped: Any) -> None:
+def test_what_a_command_has_itself_comes_before_the_connection(command: str) -> None:
     own, titled, connection = helped(command).partition("─ Connection ─")
     flags = {"--address", "--timeout", "--tls", "--tls-ca", "--tls-cert", "--tls-key", "--token-file"}
 
@@ -59,7 +60,7 @@ def test_what_a_command_has_itself_comes_before_the_connection(command: str, hel
     assert "Parameters ─" not in connection
 
 
-def test_kinds_of_graphs_are_listed(helped: Any) -> None:
+def test_kinds_of_graphs_are_listed() -> None:
     from polyhead_export.kinds import ALWAYS, KINDS
 
     text = " ".join(helped("export").replace("│", " ").split())
