@@ -233,7 +233,7 @@ def test_decoder_blocks_have_attention_of_both_kinds(client: Client) -> None:
         queries, memory=memories, memory_mask=masks, model="decoder", cross_attention=[1], weighted=True
     )
 
-    assert rows.attention is None
+    assert not rows.attention
     assert rows.model == "decoder.rows"
     for number, (query, memory, mask) in enumerate(zip(queries, memories, masks, strict=True)):
         output, attention, cross = reference("decoder", query, memory=memory, memory_mask=mask)

@@ -102,11 +102,10 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Pat
 
     assert again.name == wheel.name
     assert contents(again) == contents(wheel)
-    assert {path.name for path in source.iterdir() if path.is_file()} >= {
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-    }
+    linked = set(re.findall(r"\]\((?:docs/)?([\w/.-]+)(?:#[\w-]+)?\)", (ROOT / "README.md").read_text()))
+    assert {"CONTRIBUTING.md", "load.md", "heads.png"} <= linked
+    for name in (*linked, "LICENSE", "CHANGELOG.md", "constraints.txt", "examples/attention.ipynb"):
+        assert (source / name).exists() or (source / "docs" / name).exists()
 
 
 def test_there_is_one_version(wheel: Path, installed: Path, minilm_address: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ ARROWS = {
 MODULES = {
     ("export", "proto"): {
         "polyhead_proto.drift",
+        "polyhead_proto.system.caches",
         "polyhead_proto.system.cgroups",
         "polyhead_proto.system.locked_folders",
         "polyhead_proto.tensors",
@@ -60,6 +61,7 @@ SUBPACKAGES = {
     "access": {"repository", "observability"},
     "grpc": {"access", "runtime", "inference", "repository", "observability"},
     "http": {"access", "runtime", "inference", "serving", "repository", "observability"},
+    "checkpoint": set(),
     "process": {"http", "grpc", "engine", "repository", "observability"},
     "workers": {"process", "http", "engine", "observability"},
     "ray": {"process", "runtime", "access", "inference", "serving", "engine", "repository", "observability"},

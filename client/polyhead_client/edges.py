@@ -4,12 +4,14 @@ Shape letters: T tokens, H heads.
 """
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client.padding import described
+from polyhead_proto.outputs.evidence import segments_of
 from polyhead_proto.wants import check_count
 
 BOUNDARY_TOKENS = frozenset(
@@ -67,3 +69,18 @@ def strongest_edges(
 def boundaries(tokens: Sequence[str]) -> Collection[int]:
     """Return the positions of tokens that are not part of the text itself."""
     return {position for position, token in enumerate(tokens) if token in BOUNDARY_TOKENS}
+
+
+def second_text_start(tokens: Sequence[str] | None, spans: NDArray[Any] | None) -> int | None:
+    """Return the position of the first token of a pair's second text; None if there is none to be seen.
+
+    Args:
+        tokens: Those of one sequence: special ones part the texts.
+        spans: Where they are in the texts, [T, 3], which is certain; None if nobody asked.
+    """
+    if spans is not None:
+        second = segments_of(spans)[1].tolist()
+        return second[0] if second else None
+    of_texts = [at for at, token in enumerate(tokens or ()) if token not in BOUNDARY_TOKENS]
+    starts = [at for before, at in pairwise(of_texts) if at - before > 1]
+    return starts[0] if len(starts) == 1 else None

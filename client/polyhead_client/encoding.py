@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from polyhead_client.archive import read_format, write_npz
 from polyhead_client.batch import Arrays
 from polyhead_client.bertviz import neuron_view_arguments, view_arguments
+from polyhead_client.edges import second_text_start
 from polyhead_client.frozen import Picklable
-from polyhead_client.notebook import html_of, labels, labels_of, strip
-from polyhead_proto import labelled
+from polyhead_client.layers import NO_ATTENTION, NO_CROSS_ATTENTION, Layers
+from polyhead_client.notebook import html_of, strip
+from polyhead_client.tables import MAPS, dataset_of, frame_of
 from polyhead_proto.labelled import numbers, shape_of
-from polyhead_proto.outputs import DECLARED
-from polyhead_proto.outputs.attention import CROSS_ATTENTION_WEIGHTS, Weights
 from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 from polyhead_proto.outputs.sparse import SparseVectors
 from polyhead_proto.outputs.top_keys import TopKeys
@@ -36,12 +36,6 @@ _FORMAT = 1
 
 OF_SEVERAL_OUTPUTS: Mapping[str, type[Any]] = MappingProxyType({"top": TopKeys, "sparse": SparseVectors})
 """The fields that have arrays of several outputs, and what they are."""
-
-_MAPS = frozenset(each.field for each in DECLARED.values() if each.is_map)
-"""The fields that are a map [T, T] of one sequence."""
-
-_WEIGHTS = [each.field for each in DECLARED.values() if isinstance(each, Weights) and each.has_queries]
-"""The fields with the weights of layers."""
 
 _OF_ALL = {"model", "version", "heads", "queries", "labels", "kept_heads", "timings", "weighted"}
 """The fields that all sequences of a batch share."""
@@ -81,7 +75,7 @@ class Encoding(Picklable):
     Arrays are read-only views of the reply, and each of them keeps the whole reply in memory; `array.copy()`
     and `torch.tensor(array)` give writable copies. Only outputs that come in several messages, and weights
     that come as FP16 or UINT8 or are norm-weighted, have arrays of their own. Outputs that were not requested
-    are None.
+    are None, but for `attention` and `cross_attention`, which are empty.
     """
 
     model: str
@@ -90,7 +84,7 @@ class Encoding(Picklable):
     output: Arrays
     pooled: NDArray[Any] | None
     """Of as many numbers as `dimensions` says, and integers with a `precision`."""
-    attention: Mapping[int, Arrays] | None
+    attention: Mapping[int, Arrays] = NO_ATTENTION
     """Layer → weights, always float32 (FP16 and UINT8 are converted back). The axes are [head, query, key];
     only the selected heads and queries are there, in the order of selection. Where layers attend to a memory
     alone, keys are its tokens: [H, T, S]."""
@@ -109,7 +103,7 @@ class Encoding(Picklable):
     spans: Arrays | None = None
     """Where each token is in its text, int32 [T, 3]: its start and end in characters, and the number of its
     word (see `Client.tag`). -1 for tokens that are not of the text: special ones, those of a prompt."""
-    cross_attention: Mapping[int, Arrays] | None = None
+    cross_attention: Mapping[int, Arrays] = NO_CROSS_ATTENTION
     """Layer → the weights to the memory, [head, query, key of the memory], of decoder blocks, whose
     `attention` is to their own sequence."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
@@ -168,6 +162,18 @@ class Encoding(Picklable):
         """Layer → the rows of attention of the chosen `queries`; None if none were chosen."""
         return None if self.queries is None else self.attention
 
+    @property
+    def second_text_start(self) -> int | None:
+        """The position of the first token of the second text, of a pair of texts.
+
+        With `spans` it is certain; without, special tokens between the texts tell. None for one text, for a
+        pair that nothing parts, and for a batch.
+        """
+        if not isinstance(self.lengths, int):
+            return None
+        tokens: Any = self.tokens
+        return second_text_start(tokens, self.spans)
+
     def sequence(self, index: int) -> "Encoding":
         """Return the result of one sequence of a batch.
 
@@ -221,56 +227,41 @@ class Encoding(Picklable):
         for name, kind in OF_SEVERAL_OUTPUTS.items():
             if (parts := values.get(name)) is not None:  # releases before it did not write it
                 values[name] = kind(**parts)
+        for name in ("attention", "cross_attention"):  # None in files of releases before
+            values[name] = Layers(values.get(name) or {}, name)
         found = _scores_of(scores, layers, values["heads"], _scores_of(weighted, layers, values["heads"]))
         return cls(**values | {"timings": Timings(**values["timings"]), "scores": found})
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the attention of one sequence as a pandas DataFrame: a row for each weight.
+        """Return the attention as a pandas DataFrame: a row for each weight.
 
         It is indexed by layer, head, query and key, and its columns are query_token, key_token and weight.
+        For a batch, the position of the sequence is the first level of the index. A row takes about 26 bytes.
 
         Raises:
-            ValueError: This is a batch, or has no attention.
+            ValueError: This has no attention.
             ImportError: pandas is not installed.
         """
-        attention = self._of_one_sequence("to_frame").attention
-        if not attention:
+        if not self.attention:
             raise ValueError("to_frame needs attention: encode with attention; scores.to_frame() has scores")
-        queries, keys = labels_of(next(iter(attention.values())), self.tokens, self.queries, memory=False)
-        return labelled.weights_frame(attention, self.heads or (), queries, keys)
+        return frame_of(self)
 
     def to_xarray(self) -> "xr.Dataset":
-        """Return what one sequence has of attention and scores as an xarray Dataset.
+        """Return what this has of attention and scores as an xarray Dataset.
 
-        Variables are `attention` (layer, head, query, key), `cross_attention` (layer, head, query, memory),
-        `rollout`, `mixed`, `contacts` (query, key), `scores` and `weighted_scores` (layer, head, score);
-        query_token and key_token are labels beside the positions of queries and keys.
+        Of one sequence, variables are `attention` (layer, head, query, key), `cross_attention` (layer, head,
+        query, memory), `rollout`, `mixed`, `contacts` (query, key), `scores` and `weighted_scores` (layer,
+        head, score); query_token and key_token are labels beside the positions of queries and keys.
+
+        A batch is not padded: the edges of all sequences, who attends to whom, stand one after the other.
+        `attention` is (layer, head, edge), and edge_sequence, query, key, query_token and key_token say what
+        an edge is. To the memory, (layer, head, memory_edge) with memory_edge_sequence, memory_query, ….
+        Scores have the dimension sequence before the others, and `lengths` (sequence) counts tokens.
 
         Raises:
-            ValueError: This is a batch.
             ImportError: xarray is not installed.
         """
-        self._of_one_sequence("to_xarray")
-        found = {}
-        for name in _WEIGHTS:
-            if layers := getattr(self, name):
-                memory = name == CROSS_ATTENTION_WEIGHTS.field
-                queries, keys = labels_of(
-                    next(iter(layers.values())), self.tokens, self.queries, memory=memory
-                )
-                found[name] = labelled.array(
-                    np.stack(list(layers.values())),
-                    {"layer": list(layers), "head": list(self.heads or ())}
-                    | _axes(queries, keys, "memory" if memory else "key"),
-                    name,
-                )
-        for name, values in self._maps:
-            tokens = labels(self.tokens, len(values))
-            found[name] = labelled.array(values, _axes(dict(enumerate(tokens)), tokens, "key"), name)
-        for name, scores in self._scores:
-            if scores is not None:
-                found[name] = scores.to_xarray()
-        return labelled.dataset(found, {"model": self.model, "version": self.version})
+        return dataset_of(self, self._scores)
 
     def show(self, *, layer: int | None = None, head: int | None = None) -> Any:
         """Return all heads of one sequence for a notebook: the explorer's page, which works without a server.
@@ -310,13 +301,17 @@ class Encoding(Picklable):
             size = f"{len(self.lengths)} sequences of {numbers(self.lengths.tolist())} tokens"
         names = [field.name for field in fields(self) if field.name not in _OF_ALL | {"tokens", "lengths"}]
         held = {name: _array(getattr(self, name)) for name in names}
-        parts = [f"{name} {shape_of(value)}" for name, value in held.items() if value is not None]
+        parts = [
+            f"{name} {shape_of(value)}"
+            for name, value in held.items()
+            if value is not None and not (isinstance(value, Layers) and not value)
+        ]
         return f"{self.source}: {size}; {', '.join(parts)}"
 
     @property
     def _maps(self) -> Iterator[tuple[str, Any]]:
         """The maps [T, T] of one sequence, by the names of their fields."""
-        every = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name in _MAPS)
+        every = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name in MAPS)
         return ((name, values) for name, values in every if values is not None)
 
     @property
@@ -352,6 +347,8 @@ class Encoding(Picklable):
 
 def _item(value: Any, index: int) -> Any:
     """Return what a field of a batch has of one sequence."""
+    if isinstance(value, Layers):
+        return value.converted(lambda arrays: arrays[index])
     if isinstance(value, Mapping):
         return MappingProxyType({layer: _item(part, index) for layer, part in value.items()})
     if is_dataclass(value) and not isinstance(value, type):
@@ -385,13 +382,3 @@ def _scores_of(
     return HeadScores(
         values=values, names=tuple(by_name), layers=tuple(layers), heads=heads, weighted=weighted
     )
-
-
-def _axes(queries: Mapping[int, str], keys: list[str], key: str) -> dict[str, Any]:
-    """Return the coordinates of a map: positions, and beside them tokens."""
-    return {
-        "query": list(queries),
-        key: list(range(len(keys))),
-        "query_token": ("query", list(queries.values())),
-        f"{key}_token": (key, keys),
-    }

@@ -28,7 +28,7 @@ def _no_option(_: object, text: str) -> None:
 def infer(
     *texts: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_no_option)],
     connection: ConnectionOptions = DEFAULT_CONNECTION,
-    text_pair: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True, negative="")] = (),
+    text_pair: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = (),
     input: Path | None = None,
     memory: Path | None = None,
     attention: str | None = None,
@@ -43,6 +43,13 @@ def infer(
     npz: Path | None = None,
 ) -> None:
     """Run an encoder on sentences, and show what comes out.
+
+    ```sh
+    polyhead infer "A cat sat." "The dog ran away."
+    polyhead infer "The cat sat on the mat." --attention -1 --heads 0,3
+    polyhead infer "What is ONNX?" --text-pair "A format." --model reranker
+    cut -f 2 texts.tsv | polyhead infer - --json > vectors.json
+    ```
 
     Parameters
     ----------

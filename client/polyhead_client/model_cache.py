@@ -90,7 +90,7 @@ class ModelCache:
             return ""
         states = [f"it is {model.state} {model.reason}".rstrip() for model in listed if model.name == name]
         if not states:
-            names = ", ".join(sorted({model.name for model in listed}))
+            names = ", ".join(sorted({family_of(model.name) for model in listed}))
             raise NotFound(f"{self._target} has no model {name}; it has {names or 'none'}")
         return ", ".join(states)
 

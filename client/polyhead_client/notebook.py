@@ -91,15 +91,15 @@ def labels_of(
     """Return position → label of the queries, and the labels of the keys.
 
     Args:
-        weights: [H, T_query, T_key].
+        weights: [..., T_query, T_key].
         tokens: Those of the sequence, if there are some.
         queries: The positions of the queries; None means all.
         memory: Whether keys are those of a memory.
     """
-    count = weights.shape[1] if queries is None else max(queries, default=-1) + 1
+    count = weights.shape[-2] if queries is None else max(queries, default=-1) + 1
     named = labels(tokens, count)
     chosen = range(count) if queries is None else queries
-    return {at: named[at] for at in chosen}, labels(None if memory else tokens, weights.shape[2])
+    return {at: named[at] for at in chosen}, labels(None if memory else tokens, weights.shape[-1])
 
 
 def labels(tokens: Sequence[Any] | None, count: int) -> list[str]:

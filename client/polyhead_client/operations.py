@@ -53,6 +53,9 @@ _INFER = RPCS["ModelInfer"]
 # Replies from this size on come faster in parts.
 _LARGE_REPLY_BYTES = 4 * 2**20
 _MOST_ATTEMPTS = 4
+_TRUNCATE = "set the parameter truncate to true"
+"""A server's advice on a text that is too long."""
+_TRUNCATE_HERE = "give truncate=True (polyhead infer: --truncate)"
 """The attempts to fetch a reply in parts that breaks off; as many as gRPC makes of a call."""
 
 
@@ -248,10 +251,14 @@ class Operations(ServerOperations):
 
 def _rephrase(error: PolyheadError, asked_of: AskedPlaces | None) -> None:
     """Have an error name what is wrong as the arguments of `encode` do."""
-    if error.fault is not None and error.fault.field == ROWS:
-        error.rephrase(replace(error.fault, field="queries"))
-    elif error.fault is not None and asked_of is not None:
-        error.rephrase(asked_of.renamed(error.fault))
+    if (fault := error.fault) is None:
+        return
+    if fault.field == ROWS:
+        error.rephrase(replace(fault, field="queries"))
+    elif asked_of is not None:
+        error.rephrase(asked_of.renamed(fault))
+    elif _TRUNCATE in fault.problem:
+        error.rephrase(replace(fault, problem=fault.problem.replace(_TRUNCATE, _TRUNCATE_HERE)))
 
 
 def _with_reads(encoding: Encoding, asked_of: AskedPlaces, lengths: NDArray[Any]) -> Encoding:

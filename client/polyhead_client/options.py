@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from polyhead_client.arguments import DEFAULT_TARGET, DEFAULT_TIMEOUT_S
 from polyhead_client.errors import InvalidRequest
@@ -19,21 +19,29 @@ ADDRESS_VARIABLE = "POLYHEAD_ADDRESS"
 MODEL_VARIABLE = "POLYHEAD_MODEL"
 """What these environment variables name holds for all commands that call a server."""
 
+_GROUP = Group(
+    "Connection",
+    help=f"{ADDRESS_VARIABLE}, {MODEL_VARIABLE} and POLYHEAD_TOKEN hold for all commands that call a server.",
+    sort_key=1,
+)
+"""Below what a command has itself."""
+_Connection = Parameter(group=_GROUP)
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """How to authenticate to a server."""
 
-    tls: Annotated[bool, Parameter(negative="")] = False
+    tls: Annotated[bool, _Connection] = False
     """Use TLS, for a server whose certificate a well-known authority signed."""
-    tls_ca: Path | None = None
+    tls_ca: Annotated[Path | None, _Connection] = None
     """Use TLS, for a server whose certificate one of the authorities in this file (PEM) signed."""
-    tls_cert: Path | None = None
+    tls_cert: Annotated[Path | None, _Connection] = None
     """The client certificate (PEM), for a server that asks for one."""
-    tls_key: Path | None = None
+    tls_key: Annotated[Path | None, _Connection] = None
     """The private key (PEM) of the client certificate."""
-    token_file: Path | None = None
+    token_file: Annotated[Path | None, _Connection] = None
     """A file with the bearer token, for a server that asks for one. Default: the token in POLYHEAD_TOKEN."""
 
     def credentials(self) -> "grpc.ChannelCredentials | None":
@@ -89,11 +97,11 @@ OPEN_ACCESS = Access()
 class ConnectionOptions(Access):
     """The server, and one of its models."""
 
-    address: Annotated[str, Parameter(env_var=ADDRESS_VARIABLE)] = DEFAULT_TARGET
+    address: Annotated[str, Parameter(group=_GROUP, env_var=ADDRESS_VARIABLE)] = DEFAULT_TARGET
     """The server: host:port, or unix:/path. Several: dns:///name:port, or ipv4: and a list."""
     model: Annotated[str | None, Parameter(env_var=MODEL_VARIABLE)] = None
     """The family. Default: the only one that is served."""
-    timeout: float = DEFAULT_TIMEOUT_S
+    timeout: Annotated[float, _Connection] = DEFAULT_TIMEOUT_S
     """The timeout in seconds."""
 
     def open(self) -> "Client":

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polyhead_client.batch import Arrays, Batch, InputForm
 from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
 from polyhead_client.errors import ServerError
+from polyhead_client.layers import Layers
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import restored, to_array, unpack_strings
@@ -31,7 +32,7 @@ _MOST_COPIED = 1 << 16
 """The bytes of a reply up to which protobuf, which copies contents, reads it faster than our walk."""
 
 
-_NONE: Mapping[str, Any] = MappingProxyType({"output": None, "pooled": None, "attention": None})
+_NONE: Mapping[str, Any] = MappingProxyType({"output": None, "pooled": None})
 """The fields of `Encoding` without a default."""
 
 
@@ -66,7 +67,7 @@ class Results:
         for role, outputs in requested.by_role.items():
             declared, array = outputs[0].declared, self.arrays.get(outputs[0].name)
             if declared.by_layer:
-                found[declared.field] = self._by_layer(outputs, single)
+                found[declared.field] = self._by_layer(outputs, declared.field, single)
             elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
                 parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads or ())
             elif declared.part:
@@ -94,14 +95,13 @@ class Results:
             **{**_NONE, **found},
         )
 
-    def _by_layer(self, outputs: Sequence[SelectedOutput], single: bool) -> Mapping[int, Arrays]:
-        return MappingProxyType(
-            {
-                layer: _of_layer(self.arrays[output.name], output.tensor.layer_axis, index, single)
-                for output in outputs
-                for index, layer in enumerate(output.layers)
-            }
-        )
+    def _by_layer(self, outputs: Sequence[SelectedOutput], field: str, single: bool) -> Layers:
+        arrays = {
+            layer: _of_layer(self.arrays[output.name], output.tensor.layer_axis, index, single)
+            for output in outputs
+            for index, layer in enumerate(output.layers)
+        }
+        return Layers(arrays, field)
 
     def _scores(self, output: SelectedOutput, heads: tuple[int, ...]) -> HeadScores:
         return HeadScores(

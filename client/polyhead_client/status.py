@@ -55,11 +55,16 @@ _HINTS: Mapping[re.Pattern[str], str] = MappingProxyType(
         "the connection at once, most likely because it speaks TLS: give credentials (in commands, --tls or "
         "--tls-ca; --tls-cert and --tls-key where it asks for a certificate). A server that has too many "
         "connections does so, too",
+        re.compile(
+            r"Failed parsing HTTP/2|http1\.x server"
+        ): "it speaks HTTP/1, as polyhead serve does on its port "
+        "for HTTP (8002 by default): give its port for gRPC (8001 by default)",
         # gRPC reports only the last address that it tried.
         re.compile(
             r"^localhost:.*ipv6:.*Connection refused"
         ): "localhost is also 127.0.0.1, of which this says "
         "nothing: name that address, to hear whether a server there speaks TLS, say",
+        re.compile("Connection refused|No such file or directory"): "is polyhead serve running there?",
     }
 )
 """Hints by pattern, which is searched in the address and gRPC's message about a failed connection."""

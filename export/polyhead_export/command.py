@@ -1,6 +1,8 @@
 """`polyhead export`: export encoders into a model repository."""
 
 import json
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import App
@@ -8,9 +10,12 @@ from cyclopts import App
 from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Numbers
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from polyhead_export.family import ExportedFamily
     from polyhead_export.parity import Drift
-    from polyhead_export.sources import Built
+    from polyhead_export.progress import Steps
+    from polyhead_export.sources import Built, Source
 
 app = App(name="export")
 
@@ -28,6 +33,13 @@ def export(
     Every graph is compared with PyTorch first; one that is further from float64 than rounding explains is not
     put into the repository, and the exit code is 1; the same command with --if-exists add tries it again.
 
+    ```sh
+    polyhead export --checkpoint BAAI/bge-small-en-v1.5 --name bge
+    polyhead export --checkpoint ./bge --precision int8 --name bge-int8
+    polyhead export --checkpoint ./bge --name bge --graphs insight --if-exists add
+    polyhead export --preset teaching --heads 1,2,4,8
+    ```
+
     Parameters
     ----------
     options
@@ -40,16 +52,16 @@ def export(
         Accept an attention mask in requests (presets only).
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from polyhead_export.errors import ExportError
 
-    names = _names(options.name or options.preset, heads)
+    names = _names(options.family, heads)
     if options.skips(names):  # before heavy imports: a container that restarts has nothing to do
         print_kept(names, options.version)
         return
 
     from polyhead_export.family import IncompleteExportError, count_steps
+    from polyhead_export.progress import Steps
 
     options.check_versions(names)
     sources = options.sources(heads=heads, layers=layers, mask=mask)
@@ -58,25 +70,12 @@ def export(
     exported: list[ExportedFamily] = []
     incomplete: list[IncompleteExportError] = []
     console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
-    ) as progress:
-        task = progress.add_task(
-            "", total=(count_steps(options.graphs) + 1) * len(wanted), visible=console.is_terminal
-        )
-
-        def step(description: str) -> None:
-            progress.update(task, description=description, advance=1)
-            if not console.is_terminal:  # a log has no progress bar
-                console.print(description)
-
-        for source in wanted:
-            step(f"{source.name}: building the encoder")
-            built = source.build()
-            for sentence in remarks(built):
-                console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    for source in wanted:
+        with Steps(console) as steps:
+            built = build(source, steps, console)
+            steps.expect(count_steps(built.encoder.config, options.graphs))
             try:
-                family = options.export(built, source.name, sentences=texts, on_step=step)
+                family = options.export(built, source.name, sentences=texts, on_step=steps)
             except IncompleteExportError as error:  # the other families do not depend on it
                 incomplete.append(error)
                 family = error.exported
@@ -84,6 +83,16 @@ def export(
     print_exported(exported, [source.name for source in sources if source not in wanted])
     if incomplete:
         raise ExportError("\n".join(map(str, incomplete)))
+    print_next(options.models)
+
+
+def build(source: "Source", steps: "Steps", console: "Console") -> "Built":
+    """Build an encoder, and print what its user may not expect."""
+    steps(f"{source.name}: building the encoder")
+    built = source.build()
+    for sentence in remarks(built):
+        console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    return built
 
 
 def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:
@@ -146,6 +155,7 @@ def _describe(drift: "Drift") -> str:
 
 def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None:
     """Print what was exported, with the measured parity, to standard output."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -153,19 +163,26 @@ def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None
 
     console = Console()
     if exported:
-        columns = ["family", "version", "folder", "parameters", "MB", "error", "PyTorch's"]
+        headings = ["parameters", "MB", "error", "PyTorch's\nerror"]
         if narrow := any(family.parity.drift for family in exported):
-            columns.append("off fp32 by")
-        # Wrap cells on a narrow terminal; by default names would be truncated.
-        table = Table(*(Column(header, overflow="fold") for header in columns))
+            headings.append("off fp32\nby")
+        # Only the name wraps on a narrow terminal, and nothing is cut off.
+        columns = [
+            Column("family", overflow="fold"),
+            *(Column(each, justify="right", no_wrap=True) for each in headings),
+        ]
+        table = Table(
+            *columns,
+            box=SIMPLE_HEAD,
+            caption="error: the largest deviation from float64, of the output nearest to its limit",
+            caption_justify="left",
+        )
         for family in exported:
             megabytes = sum(path.stat().st_size for path in family.folder.iterdir()) / 1e6
             manifest = json.loads((family.folder / FILE).read_bytes())
             drift, worst = family.parity.drift, family.parity.worst
             table.add_row(
-                family.name,
-                str(family.version),
-                str(family.folder),
+                f"{family.name} v{family.version}",
                 f"{manifest['numbers']['parameters']:,}",
                 f"{megabytes:.1f}",
                 f"{worst.graph.largest:.1e}",
@@ -175,3 +192,11 @@ def print_exported(exported: "list[ExportedFamily]", skipped: list[str]) -> None
         console.print(table)
     for name in skipped:
         console.print(f"{name}: was there already")
+
+
+def print_next(models: Path) -> None:
+    """Print how what was exported is served."""
+    from rich.console import Console
+
+    command = shlex.join(["polyhead", "serve", "--models", str(models)])
+    Console(stderr=True).print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ import torch
 from polyhead_export.calibration import calibrate
 from polyhead_export.errors import ExportError, ParityError
 from polyhead_export.extension import check_graphs, read_graphs
-from polyhead_export.kinds import kinds_of, names_of_kinds
+from polyhead_export.kinds import kinds_of
 from polyhead_export.manifest import Identity
 from polyhead_export.parity import Parity
 from polyhead_export.precision import DTYPES, Precision
@@ -21,7 +21,7 @@ from polyhead_export.tokenizers import TokenizerFile, check_tokenizer, describe_
 from polyhead_export.triton import triton_config
 from polyhead_export.version import write_version
 from polyhead_export.weights import hash_of
-from polyhead_model import Encoder
+from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.insight.token_classes import token_classes
 from polyhead_proto.drift import SENTENCES
 
@@ -57,9 +57,13 @@ class IncompleteExportError(ExportError):
         self.failures = failures
 
 
-def count_steps(graphs: Collection[str]) -> int:
-    """Return how often an export of these graphs calls `on_step`."""
-    return 2 * len(names_of_kinds(graphs)) + 2
+def count_steps(config: EncoderConfig, graphs: Collection[str]) -> int:
+    """Return how often an export of these graphs calls `on_step`.
+
+    Raises:
+        ExportError: There is no such kind, or not for this encoder.
+    """
+    return 2 * len(kinds_of(config, graphs)) + 2
 
 
 def check_name(name: str) -> None:

@@ -388,6 +388,8 @@ def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
 
 def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
     weight = attention.w_o.weight.detach().float()
+    if attention.columns is not None:
+        weight = attention.columns.widen(weight[None])[0]
     by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
     if not compact:
         return by_head

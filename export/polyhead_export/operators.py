@@ -42,22 +42,24 @@ def required_operators(
     both = 2 if config.cross_attention == "after_self" else 1
     attention = {"Attention" if precision in IN_16_BITS else "MultiHeadAttention": both * len(fused)}
     if precision in IN_16_BITS and packs(config, precision):
-        # The projection stays an operator of its own where something else is computed from it, too.
-        alone = projects(longest) and config.rotary_base is None
+        # The projection stays an operator of its own where its results are not yet what is attended with.
+        alone = projects(longest) and not any(
+            config.given("rotary_base", "kv_heads", "head_widths", "qk_norm")
+        )
         projected = len(fused - side) if alone else 0
         attention = {"PackedAttention": projected, "PackedMultiHeadAttention": len(fused) - projected}
     required = attention | {"Softmax": both * len(explicit | side)}
     required = {operator: least for operator, least in required.items() if least}
     if precision not in IN_16_BITS:
         return required
-    if config.feed_forward is not None:
+    if config.feed_forward is not None and config.norm_type == "layer":
         norms = (1 + both) * config.layers
-        if config.norm == "pre":
+        if config.norm != "post":
             # Those that follow no residual are not fused: the first, or with edits that of each layer.
             norms += -config.layers if kind.intervenes else config.final_norm - 1
         required["SkipLayerNormalization"] = norms
-        if config.bias and config.activation in ("gelu", "gelu_tanh"):
-            required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers
+    if config.feed_forward is not None and config.bias and config.activation in ("gelu", "gelu_tanh"):
+        required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers
     return required
 
 

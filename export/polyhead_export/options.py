@@ -53,11 +53,12 @@ class ExportOptions:
     encoder: Path | None = None
     """A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}."""
     name: str | None = None
-    """The family's name in the repository. Default: the preset's name."""
+    """The family's name in the repository. Default: that of the preset or the checkpoint."""
     head_mask: bool = False
     """Accept a factor for each head in requests: 0 silences a head."""
     graphs: Names = ()
-    """More kinds of graphs than fast and attention, such as rows, or all. A served graph costs memory."""
+    """More kinds of graphs than fast and attention: rows, insight, pooled, contacts, sparse, maxsim, stream,
+    or all that the encoder can have. Each takes time to export, and memory where it is served."""
     attention_layers: Numbers | None = None
     """The layers whose attention is returned, such as 5 or 0,5; the others stay fused. Default: all."""
     pooling: Pooling | None = None
@@ -90,6 +91,13 @@ class ExportOptions:
     if_exists: Literal["fail", "skip", "replace", "add"] = "fail"
     """What to do if the version exists already; add keeps its graphs, and exports those that it lacks."""
 
+    @property
+    def family(self) -> str | None:
+        """The family's name; None if it needs one."""
+        from polyhead_model.hub import name_of
+
+        return self.name or self.preset or (None if self.checkpoint is None else name_of(self.checkpoint))
+
     def sources(
         self, *, heads: tuple[int, ...] = (), layers: int | None = None, mask: bool = False
     ) -> "list[Source]":
@@ -104,9 +112,11 @@ class ExportOptions:
             ExportError: The options contradict each other, or select nothing.
         """
         from polyhead_export.errors import ExportError
+        from polyhead_export.kinds import names_of_kinds
         from polyhead_export.sources import from_checkpoint, from_description, from_preset
         from polyhead_model.hub import local_checkpoint
 
+        names_of_kinds(self.graphs)
         if sum(given is not None for given in (self.preset, self.checkpoint, self.encoder)) != 1:
             raise ExportError("give either --preset, --checkpoint or --encoder")
         if self.checkpoint is None and (
@@ -132,14 +142,13 @@ class ExportOptions:
                 "--heads, --layers and --mask change a preset; a checkpoint or a description is exported as "
                 "it is"
             )
-        if self.name is None:
-            flag = "--checkpoint" if self.encoder is None else "--encoder"
-            raise ExportError(f"{flag} needs a --name for the family")
+        if self.family is None:
+            raise ExportError("--encoder needs a --name for the family")
         if self.checkpoint is not None:
             return [
                 from_checkpoint(
                     local_checkpoint(self.checkpoint),
-                    self.name,
+                    self.family,
                     prompt_name="" if self.no_prompt else self.prompt,
                     pooling=self.pooling,
                     normalise=self.normalise,
@@ -149,7 +158,7 @@ class ExportOptions:
                 )
             ]
         if self.encoder is not None:
-            return [from_description(self.encoder, self.name, head_mask=self.head_mask, seed=self.seed)]
+            return [from_description(self.encoder, self.family, head_mask=self.head_mask, seed=self.seed)]
         return []
 
     def skips(self, names: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from polyhead_export.command import print_exported, print_kept, remarks
+from polyhead_export.command import build, print_exported, print_kept, print_next
 from polyhead_export.options import DEFAULT_OPTIONS, ExportOptions
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ def prune(
     server (polyhead heads --ablate). One head of each layer always stays. The manifest records what was
     removed, and how far the vectors of the sentences drift, or without a tokenizer those of random inputs.
 
+    ```sh
+    polyhead prune --checkpoint ./minilm --name minilm-54 --fraction 0.25
+    polyhead prune --checkpoint ./minilm --name fewer --heads 0:3,0:7,2:1
+    polyhead heads texts.txt --ablate --json > scores.json
+    polyhead prune --checkpoint ./minilm --fraction 0.25 --scores scores.json
+    ```
+
     Parameters
     ----------
     options
@@ -43,61 +50,65 @@ def prune(
     """
     from rich.console import Console
 
-    name = options.name or options.preset
+    name = options.family
     if name is not None and options.skips([name]):
         print_kept([name], options.version)
         return
 
     from polyhead_export.batches import batches_of_sentences, random_batches
     from polyhead_export.errors import ExportError
-    from polyhead_export.family import IncompleteExportError
+    from polyhead_export.family import IncompleteExportError, count_steps
     from polyhead_export.parity import RANDOM_INPUTS
-    from polyhead_export.pruning import parse_heads, prune_encoder
+    from polyhead_export.progress import Steps
+    from polyhead_export.pruning import check_fraction, parse_heads, prune_encoder
     from polyhead_proto.drift import SENTENCES
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")
     if scores is not None and fraction is None:
         raise ExportError("--scores choose which --fraction of the heads is removed, so give one")
+    if fraction is not None:
+        check_fraction(fraction)
     named = () if heads is None else parse_heads(heads)
     given = options.lines()
     (source,) = options.sources()
     options.check_versions([source.name])
     console = Console(stderr=True)
 
-    def say(sentence: str) -> None:
-        console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
-
-    built = source.build()
-    for sentence in remarks(built):
-        say(sentence)
-    config = built.encoder.config
-    if built.tokenizer is not None:
-        lines = given or SENTENCES
-        batches, inputs = batches_of_sentences(built.tokenizer, config, lines), f"{len(lines)} sentences"
-    elif given:
-        raise ExportError("--sentences need a tokenizer.json, this encoder has none")
-    else:
-        batches, inputs = random_batches(config, seed=options.seed), RANDOM_INPUTS
-    say(f"measuring heads on {inputs}" if fraction is not None and scores is None else "removing heads")
-    pruned, pruning, spared = prune_encoder(
-        built.encoder, batches, inputs, fraction=fraction, heads=named, scores=scores, seed=options.seed
-    )
-    for sentence in _sentences(pruning, spared, sum(len(config.heads_of(at)) for at in range(config.layers))):
-        say(sentence)
-    built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
-    try:
-        exported = options.export(
-            built,
-            source.name,
-            sentences=given if options.precision == "int8" or config.pooling is not None else (),
-            on_step=console.print,
-            pruning=pruning,
+    with Steps(console) as steps:
+        built = build(source, steps, console)
+        config = built.encoder.config
+        steps.expect(1 + count_steps(config, options.graphs))
+        if built.tokenizer is not None:
+            lines = given or SENTENCES
+            batches = batches_of_sentences(built.tokenizer, config, lines)
+            inputs = f"{len(lines)} sentences"
+        elif given:
+            raise ExportError("--sentences need a tokenizer.json, this encoder has none")
+        else:
+            batches, inputs = random_batches(config, seed=options.seed), RANDOM_INPUTS
+        by_gradient = fraction is not None and scores is None
+        steps(f"{source.name}: " + (f"measuring heads on {inputs}" if by_gradient else "removing heads"))
+        pruned, pruning, spared = prune_encoder(
+            built.encoder, batches, inputs, fraction=fraction, heads=named, scores=scores, seed=options.seed
         )
-    except IncompleteExportError as error:
-        print_exported([error.exported], [])
-        raise
+        count = sum(len(config.heads_of(layer)) for layer in range(config.layers))
+        for sentence in _sentences(pruning, spared, count):
+            console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
+        try:
+            exported = options.export(
+                built,
+                source.name,
+                sentences=given if options.precision == "int8" or config.pooling is not None else (),
+                on_step=steps,
+                pruning=pruning,
+            )
+        except IncompleteExportError as error:
+            print_exported([error.exported], [])
+            raise
     print_exported([exported], [])
+    print_next(options.models)
 
 
 def _sentences(pruning: "Pruning", spared: "tuple[Head, ...]", heads: int) -> list[str]:

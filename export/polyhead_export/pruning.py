@@ -193,9 +193,18 @@ def _vectors(result: EncoderOutput, lengths: Tensor) -> Tensor:
     return vectors[torch.arange(vectors.shape[1]) < lengths[:, None]]
 
 
-def _count(config: EncoderConfig, fraction: float) -> int:
+def check_fraction(fraction: float) -> None:
+    """Check the fraction of heads to remove.
+
+    Raises:
+        ExportError: It is not above 0 and below 1.
+    """
     if not 0 < fraction < 1:
-        raise ExportError(f"--fraction must be above 0 and below 1, was {fraction}")
+        raise ExportError(f"--fraction must be above 0 and below 1, such as 0.25, was {fraction}")
+
+
+def _count(config: EncoderConfig, fraction: float) -> int:
+    check_fraction(fraction)
     heads = sum(len(config.heads_of(layer)) for layer in range(config.layers))
     count = round(fraction * heads)
     least = config.layers if config.shared_layers else 1

@@ -74,12 +74,18 @@ def make_parts_constant(model: ir.Model) -> None:
         if node.op_type == "Transpose":
             parts = [array.transpose(node.attributes["perm"].as_ints())]
         else:
-            parts = np.split(array, len(node.outputs), node.attributes.get_int("axis", 0))
+            parts = np.split(array, _ends(node), node.attributes.get_int("axis", 0))
         for output, part in zip(node.outputs, parts, strict=True):
             name, output.name = str(output.name), f"{output.name}_computed"
             made = _initializer(model.graph, name, np.ascontiguousarray(part))
             ir.convenience.replace_all_uses_with(output, made)
     RemoveUnusedNodesPass()(model)
+
+
+def _ends(node: ir.Node) -> int | list[int]:
+    """Return where the parts of a `Split` end, or how many equal ones there are."""
+    sizes = None if len(node.inputs) < 2 else ir.convenience.get_const_tensor(_input(node, 1))
+    return len(node.outputs) if sizes is None else sizes.numpy().cumsum()[:-1].tolist()
 
 
 def quantise(model: ir.Model, names: Mapping[str, str]) -> None:

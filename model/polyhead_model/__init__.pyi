@@ -22,6 +22,7 @@ from .encoder import Encoder as Encoder
 from .encoder import EncoderOutput as EncoderOutput
 from .huggingface import CheckpointInfo as CheckpointInfo
 from .huggingface import read_checkpoint_info as read_checkpoint_info
+from .narrowing import narrow_heads as narrow_heads
 from .presets import PRESETS as PRESETS
 from .pruning import gradient_importance as gradient_importance
 from .pruning import prune_heads as prune_heads

@@ -3,10 +3,12 @@
     MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O
     head_i = softmax(Q_i K_iᵀ / √K + mask) V_i
 
-Shape letters: B batch, T tokens (Tq of the query, Tk of key and value), D d_model, H heads, K head width.
+Shape letters: B batch, T tokens (Tq of the query, Tk of key and value), D d_model, H heads, G key and value
+heads, K head width.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol, Self
 
@@ -15,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
+from polyhead_model.head_columns import HeadColumns, repeat_heads
+from polyhead_model.norms import RMSNorm
 from polyhead_model.packing import Padded, TokenLayout
 from polyhead_model.positions import Rotation, rotate
 from polyhead_model.projections import FusibleModule
@@ -137,12 +141,17 @@ class MultiHeadAttention(FusibleModule):
         d_model: D, the width of the inputs and of the output.
         heads: H.
         head_width: K; None means D / H.
+        kv_heads: G, which H / G query heads in a row share each; or the number of the key and value head of
+            each query head, from 0 on, ascending. None means H.
+        head_widths: The width of each head; None means K. They are computed as K wide.
+        qk_norm: The epsilon of the RMS norms of each head's queries and keys; None = they are not normalised.
         bias: Whether the projections have biases.
         fused: Whether to store W_q, W_k and W_v as one `w_qkv`; `fuse` and `split` convert.
         dropout: Probability of dropping an attention weight, in training only.
 
     Raises:
-        ValueError: `d_model` is not a multiple of `heads` and `head_width` is None.
+        ValueError: `d_model` is not a multiple of `heads` and `head_width` is None, or `heads` is none of
+            `kv_heads`.
     """
 
     def __init__(
@@ -151,6 +160,9 @@ class MultiHeadAttention(FusibleModule):
         heads: int,
         *,
         head_width: int | None = None,
+        kv_heads: int | Sequence[int] | None = None,
+        head_widths: Sequence[int] | None = None,
+        qk_norm: float | None = None,
         bias: bool = True,
         fused: bool = False,
         dropout: float = 0.0,
@@ -164,16 +176,26 @@ class MultiHeadAttention(FusibleModule):
         self.d_model = d_model
         self.heads = heads
         self.head_width = head_width or d_model // heads
+        self.kv_of = _kv_of(heads, kv_heads)
+        """The number of the key and value head of each query head, [H]."""
+        self.kv_heads = max(self.kv_of) + 1
+        self.head_widths = head_widths
         self.bias = bias
         self.fused = fused
         self.dropout = dropout
-        inner = heads * self.head_width
+        self.columns = None if head_widths is None else HeadColumns(head_widths, self.head_width)
+        inner = heads * self.head_width if head_widths is None else sum(head_widths)
+        inner_kv = inner if self.kv_heads == heads else self.kv_heads * self.head_width
+        self._parts = inner, inner_kv, inner_kv
         if fused:
-            self.w_qkv = nn.Linear(d_model, 3 * inner, bias=bias)
+            self.w_qkv = nn.Linear(d_model, sum(self._parts), bias=bias)
         else:
             self.w_q = nn.Linear(d_model, inner, bias=bias)
-            self.w_k = nn.Linear(d_model, inner, bias=bias)
-            self.w_v = nn.Linear(d_model, inner, bias=bias)
+            self.w_k = nn.Linear(d_model, inner_kv, bias=bias)
+            self.w_v = nn.Linear(d_model, inner_kv, bias=bias)
+        self.qk_norm = qk_norm
+        self.q_norm = None if qk_norm is None else RMSNorm(self.head_width, qk_norm)
+        self.k_norm = None if qk_norm is None else RMSNorm(self.head_width, qk_norm)
         self.w_o = nn.Linear(inner, d_model, bias=bias)
         self.reset_parameters()
 
@@ -181,7 +203,7 @@ class MultiHeadAttention(FusibleModule):
         """Initialise the matrices as Xavier-uniform, which keeps the scale of vectors from layer to layer."""
         with torch.no_grad():
             matrices = (
-                self.w_qkv.weight.chunk(3)
+                self._split(self.w_qkv.weight)
                 if self.fused
                 else (self.w_q.weight, self.w_k.weight, self.w_v.weight)
             )
@@ -233,25 +255,40 @@ class MultiHeadAttention(FusibleModule):
         if self.training and self.dropout > 0.0:
             attend = partial(attend_explicitly, dropout=self.dropout)
         q, k, v = self._project(query, key, value)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = _norm_heads(q, self.heads, self.q_norm), _norm_heads(k, self.kv_heads, self.k_norm)
         if rotation is not None:
-            q, k = rotate(q, self.heads, query_rotation or rotation), rotate(k, self.heads, rotation)
+            q, k = rotate(q, self.heads, query_rotation or rotation), rotate(k, self.kv_heads, rotation)
+        if self.kv_heads < self.heads:
+            k, v = repeat_heads(k, self.kv_of), repeat_heads(v, self.kv_of)
+        if self.columns is not None:
+            q, k, v = self.columns.widen_queries(q), self.columns.widen(k), self.columns.widen(v)
         context, weights = attend(q, k, v, self.heads, mask, bias=bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)
             by_query = head_mask[:, None] if head_mask.ndim == 2 else head_mask
             context = (by_head * by_query[..., None].to(context.dtype)).flatten(2)
+        if self.columns is not None:
+            context = self.columns.narrow(context)
         return self.w_o(context), weights if need_weights else None
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to [B, T, H·K] each."""
+        """Project to queries [B, T, H·K], and to keys and values [B, T, G·K]."""
         if not self.fused:
             return self.w_q(query), self.w_k(key), self.w_v(value)
         if query is key is value:
-            q, k, v = self.w_qkv(query).chunk(3, dim=-1)
-            return q, k, v
-        weights = self.w_qkv.weight.chunk(3)
-        biases = self.w_qkv.bias.chunk(3) if self.bias else (None, None, None)
+            return self._split(self.w_qkv(query), dim=-1)
+        weights = self._split(self.w_qkv.weight)
+        biases = self._split(self.w_qkv.bias) if self.bias else (None, None, None)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+        return q, k, v
+
+    def _split(self, fused: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Split what is of queries, keys and values."""
+        if self.kv_heads == self.heads:  # fused kernels are found by equal parts
+            q, k, v = fused.chunk(3, dim)
+        else:
+            q, k, v = fused.split_with_sizes(self._parts, dim)
         return q, k, v
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -270,7 +307,26 @@ class MultiHeadAttention(FusibleModule):
             self.d_model,
             self.heads,
             head_width=self.head_width,
+            kv_heads=self.kv_of,
+            head_widths=self.head_widths,
+            qk_norm=self.qk_norm,
             bias=self.bias,
             fused=fused,
             dropout=self.dropout,
         )
+
+
+def _kv_of(heads: int, kv_heads: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the number of the key and value head of each query head."""
+    if not isinstance(kv_heads, int | None):
+        return tuple(kv_heads)
+    groups = kv_heads or heads
+    if heads % groups:
+        raise ValueError(f"kv_heads ({groups}) must divide heads ({heads}), as equally many share each")
+    return tuple(head * groups // heads for head in range(heads))
+
+
+def _norm_heads(x: Tensor, heads: int, norm: RMSNorm) -> Tensor:
+    """Normalise each head's columns of x [B, T, H·K]."""
+    normed: Tensor = norm(x.reshape(*x.shape[:2], heads, x.shape[2] // heads))
+    return normed.flatten(2)

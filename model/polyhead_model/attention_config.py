@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from polyhead_model.field_checks import Positive, check_fields, shown
+from polyhead_model.field_checks import Natural, Positive, check_fields, shown
 
 CrossAttention = Literal["alone", "after_self"]
 
@@ -32,10 +32,25 @@ class AttentionConfig:
     """L, the number of layers."""
     head_width: Positive | None = None
     """K, the width of one head; None means D / H."""
+    kv_heads: Positive | None = None
+    """G, the number of key and value heads; None means H.
+
+    H / G query heads in a row share one: grouped queries (Ainslie et al. 2023), and with G = 1 multi-query
+    attention (Shazeer 2019).
+    """
+    head_widths: tuple[tuple[Positive, ...], ...] | None = None
+    """The width of each of the H heads in each layer; None = all heads are K wide.
+
+    Each is computed K wide, the rest of it zero, so `head_width` must be the largest.
+    """
+    qk_norm: bool = False
+    """Whether each head's queries and keys are divided by their root mean square, with learned factors [K]
+    of all heads, before they are rotated."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
     """The heads that are left of the H in each layer, ascending, at least one; None = no head was pruned.
 
-    A head keeps its number. The projections of a layer are as wide as its heads that are left.
+    A head keeps its number. The projections of a layer are as wide as its heads that are left. A head of keys
+    and values is left as long as one of its query heads is.
     """
     bias: bool = True
     """Whether attention and feed-forward projections have biases."""
@@ -46,7 +61,9 @@ class AttentionConfig:
     local_window: Positive | None = None
     """In local layers, a token sees only those at most local_window // 2 away; None = there are none."""
     global_every: Positive | None = None
-    """n: layers 0, n, 2n, … see all tokens, the others are local; None = with a window, all are local."""
+    """n: every n-th layer sees all tokens, the others are local; None = with a window, all are local."""
+    first_global: Natural = 0
+    """The first of those layers, below n."""
     rotary_base: float | None = None
     """Queries and keys are rotated by the angles position · base^(−2i/K) (RoPE); None = they are not."""
     local_rotary_base: float | None = None
@@ -86,8 +103,15 @@ class AttentionConfig:
                 f"d_model ({self.d_model}) must be a multiple of heads ({self.heads}); "
                 "give head_width for heads of another width"
             )
+        if self.heads % self.groups:
+            raise ValueError(
+                f"kv_heads must divide heads ({self.heads}), as equally many queries share each, was "
+                f"{self.groups}"
+            )
         if self.kept_heads is not None:
             self._check_kept_heads(self.kept_heads)
+        if self.head_widths is not None:
+            self._check_head_widths(self.head_widths)
         self._check_local_layers()
         self._check_rotations()
         self._check_relative_positions()
@@ -107,16 +131,33 @@ class AttentionConfig:
 
     def is_local(self, layer: int) -> bool:
         """Return whether a layer's tokens see only those within `local_window`."""
-        return self.local_window is not None and (self.global_every is None or layer % self.global_every > 0)
+        if self.local_window is None or self.global_every is None:
+            return self.local_window is not None
+        return layer % self.global_every != self.first_global
 
     @property
     def head_size(self) -> int:
         """K: `head_width`, or D / H when that is None."""
         return self.head_width or self.d_model // self.heads
 
+    @property
+    def groups(self) -> int:
+        """G: `kv_heads`, or H when that is None."""
+        return self.kv_heads or self.heads
+
     def heads_of(self, layer: int) -> Sequence[int]:
         """Return the numbers of the heads of a layer: all H, or those that pruning left."""
         return range(self.heads) if self.kept_heads is None else self.kept_heads[layer]
+
+    def kv_heads_of(self, layer: int) -> Sequence[int]:
+        """Return the number of the key and value head that each head of a layer attends with."""
+        return [head * self.groups // self.heads for head in self.heads_of(layer)]
+
+    def widths_of(self, layer: int) -> Sequence[int]:
+        """Return the width of each head of a layer."""
+        if self.head_widths is None:
+            return [self.head_size] * len(self.heads_of(layer))
+        return [self.head_widths[layer][head] for head in self.heads_of(layer)]
 
     def _check_kept_heads(self, kept: tuple[tuple[int, ...], ...]) -> None:
         if len(kept) != self.layers:
@@ -133,6 +174,23 @@ class AttentionConfig:
         if all(len(numbers) == self.heads for numbers in kept):
             raise ValueError("kept_heads must lack a head; an encoder of which no head was pruned has None")
 
+    def _check_head_widths(self, widths: tuple[tuple[int, ...], ...]) -> None:
+        if [len(each) for each in widths] != [self.heads] * self.layers:
+            raise ValueError(
+                f"head_widths must have the widths of {self.heads} heads for each of {self.layers} layers, "
+                f"was {shown(list(map(list, widths)))}"
+            )
+        if (widest := max(map(max, widths))) != self.head_size:
+            raise ValueError(
+                f"head_width must be the largest of head_widths, {widest}, was {self.head_size}: each head "
+                "is computed as wide as the widest"
+            )
+        for name, value in self.given("kv_heads", "rotary_base", "qk_norm"):
+            raise ValueError(
+                f"{name} must be left out where there are head_widths, was {shown(value)}: only heads of one "
+                "width can share keys, and rotations and norms are of one width"
+            )
+
     def _check_local_layers(self) -> None:
         if self.local_window is None:
             for name, value in self.given("global_every", "local_rotary_base"):
@@ -141,6 +199,10 @@ class AttentionConfig:
                 )
         if self.global_every == 1:
             raise ValueError("global_every must be at least 2, as otherwise no layer is local, was 1")
+        if self.first_global and self.first_global >= (self.global_every or 1):
+            raise ValueError(
+                f"first_global must be below global_every ({self.global_every}), was {self.first_global}"
+            )
 
     def _check_rotations(self) -> None:
         if self.rotary_base is None:

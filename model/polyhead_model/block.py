@@ -1,4 +1,4 @@
-"""The transformer block: attention and a feed-forward network, each with a residual and a layer norm."""
+"""The transformer block: attention and a feed-forward network, each with a residual and a norm."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
-from polyhead_model.attention_config import AttentionConfig
 from polyhead_model.config import Activation, EncoderConfig
+from polyhead_model.norms import norm_of
 from polyhead_model.positions import Rotation
 
 Take = Callable[[Tensor], Tensor]
@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
 
 
 class ResidualLayer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a layer norm: what blocks consist of.
+    """Attention and a feed-forward network, each with a residual and a norm: what blocks consist of.
 
     Args:
         config: Of the encoder; it has `feed_forward`.
@@ -57,8 +57,8 @@ class ResidualLayer(nn.Module):
             raise ValueError(
                 "a Block needs config.feed_forward; attention-only layers are MultiHeadAttention"
             )
-        self.pre_norm = config.norm == "pre"
-        self.attention = attention_of(config)
+        self.pre_norm = config.norm != "post"
+        self.attention = attention_of(config, number)
         has_norm = number > 0 or config.first_attention_norm
         self.attention_norm = norm_of(config, config.d_model) if has_norm else None
         self.feed_forward = FeedForward(
@@ -69,6 +69,10 @@ class ResidualLayer(nn.Module):
             gated=config.gated,
         )
         self.feed_forward_norm = norm_of(config, config.d_model)
+        # Of what a sub-layer gives, before it is added.
+        both = config.norm == "both"
+        self.attention_output_norm = norm_of(config, config.d_model) if both else None
+        self.feed_forward_output_norm = norm_of(config, config.d_model) if both else None
 
     def _attend(
         self,
@@ -76,20 +80,25 @@ class ResidualLayer(nn.Module):
         norm: nn.Module | None,
         x: Tensor,
         key: Tensor | None,
+        *,
+        output_norm: nn.Module | None,
         take: Take = take_all,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Apply an attention with its residual and its norm, to the tokens of x that are taken."""
         normed = x if norm is None or not self.pre_norm else norm(x)
         attended, weights = attention(take(normed), normed if key is None else key, **options)
-        output = take(x) + attended
+        output = take(x) + (attended if output_norm is None else output_norm(attended))
         return output if norm is None or self.pre_norm else norm(output), weights
 
     def _transform(self, x: Tensor) -> Tensor:
         """Apply the feed-forward network with its residual and its norm."""
         transformed: Tensor
         if self.pre_norm:
-            transformed = x + self.feed_forward(self.feed_forward_norm(x))
+            transformed = self.feed_forward(self.feed_forward_norm(x))
+            if self.feed_forward_output_norm is not None:
+                transformed = self.feed_forward_output_norm(transformed)
+            transformed = x + transformed
         else:
             transformed = self.feed_forward_norm(x + self.feed_forward(x))
         return transformed
@@ -122,6 +131,7 @@ class Block(ResidualLayer):
             self.attention_norm,
             x,
             memory,
+            output_norm=self.attention_output_norm,
             mask=mask,
             head_mask=head_mask,
             bias=bias,
@@ -140,8 +150,10 @@ class DecoderBlock(ResidualLayer):
     def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__(config, number)
         # Never fused: queries are projected from another sequence than keys and values.
-        self.cross_attention = attention_of(dataclasses.replace(config, fused=False))
+        self.cross_attention = attention_of(dataclasses.replace(config, fused=False), number)
         self.cross_attention_norm = norm_of(config, config.d_model)
+        both = config.norm == "both"
+        self.cross_attention_output_norm = norm_of(config, config.d_model) if both else None
 
     def forward(
         self,
@@ -173,6 +185,7 @@ class DecoderBlock(ResidualLayer):
             self.attention_norm,
             x,
             None,
+            output_norm=self.attention_output_norm,
             mask=mask,
             need_weights=need_weights,
             attend=attend,
@@ -182,6 +195,7 @@ class DecoderBlock(ResidualLayer):
             self.cross_attention_norm,
             x,
             memory,
+            output_norm=self.cross_attention_output_norm,
             mask=memory_mask,
             need_weights=need_weights,
             attend=attend_to_memory,
@@ -199,17 +213,17 @@ def activation_of(name: Activation) -> nn.Module:
     }[name]
 
 
-def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
-    """Build a layer norm."""
-    return nn.LayerNorm(width, eps=config.layer_norm_epsilon, bias=config.norm_bias)
-
-
-def attention_of(config: AttentionConfig) -> MultiHeadAttention:
-    """Build the attention of one layer."""
+def attention_of(config: EncoderConfig, number: int) -> MultiHeadAttention:
+    """Build the attention of a layer."""
+    kv_heads = config.kv_heads_of(number)
+    left = sorted(set(kv_heads))
     return MultiHeadAttention(
         config.d_model,
-        config.heads,
-        head_width=config.head_width,
+        len(config.heads_of(number)),
+        head_width=config.head_size,
+        kv_heads=[left.index(each) for each in kv_heads],
+        head_widths=None if config.head_widths is None else config.widths_of(number),
+        qk_norm=config.layer_norm_epsilon if config.qk_norm else None,
         bias=config.bias,
         fused=config.fused,
         dropout=config.dropout,
@@ -219,5 +233,5 @@ def attention_of(config: AttentionConfig) -> MultiHeadAttention:
 def layer_of(config: EncoderConfig, number: int = 0) -> Block | DecoderBlock | MultiHeadAttention:
     """Build a layer: a block, or attention alone if the configuration has no feed-forward network."""
     if config.feed_forward is None:
-        return attention_of(config)
+        return attention_of(config, number)
     return (DecoderBlock if config.cross_attention == "after_self" else Block)(config, number)

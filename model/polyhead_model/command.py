@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +50,12 @@ def describe(
 ) -> None:
     """Show the structure and cost of an encoder; without arguments, list the presets.
 
+    ```sh
+    polyhead describe --preset bert-base --tokens 128
+    polyhead describe --checkpoint BAAI/bge-small-en-v1.5
+    polyhead describe --preset teaching --heads 1,2,4,8
+    ```
+
     What is exported of it must compute the same as PyTorch where both use float64, and be about as close to
     that in fp32 as PyTorch is.
 
@@ -63,7 +70,7 @@ def describe(
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     heads
         Other numbers of heads of that encoder, to be shown side by side: 1,2,4,8. K follows as D / H, unless
-        the encoder says what it is.
+        the encoder says what it is. 8/2 are 8 heads with 2 heads of keys and values.
     tokens
         T, the length of the sequences.
     batch
@@ -88,7 +95,7 @@ def describe(
         if not is_one:
             raise DescribeError("--heads must come with --preset, --checkpoint or --encoder: it changes one")
         (name, config), is_one = chosen[0], False
-        chosen = [(name, _with_heads(config, count)) for count in _counts(heads)]
+        chosen = [(name, _with_heads(config, *counts)) for counts in _counts(heads)]
     save_drawing = None if draw is None else _drawing(draw, is_one=is_one)
     try:
         numbers = [
@@ -120,21 +127,23 @@ def _drawing(path: Path, *, is_one: bool) -> Callable[[Mapping[str, Any]], None]
     return lambda numbers: save(draw_flow(numbers), path)
 
 
-def _counts(heads: str) -> list[int]:
-    try:
-        counts = [int(each) for each in heads.split(",")]
-    except ValueError:
-        counts = []
-    if not counts or min(counts) < 1:
-        raise DescribeError(f"--heads must be numbers of heads such as 1,2,4,8, was {heads!r}")
-    return counts
+def _counts(heads: str) -> list[tuple[int, int | None]]:
+    """Return H and G of each, G None where it is not given."""
+    found = [re.fullmatch(r"\s*([1-9]\d{0,8})(?:/([1-9]\d{0,8}))?\s*", each) for each in heads.split(",")]
+    if not all(found):
+        raise DescribeError(
+            "--heads must be numbers of heads such as 1,2,4,8, or of heads and of key and value heads such "
+            f"as 8/4,8/1, was {heads!r}"
+        )
+    return [(int(each[1]), int(each[2]) if each[2] else None) for each in found if each]
 
 
-def _with_heads(config: EncoderConfig, heads: int) -> EncoderConfig:
+def _with_heads(config: EncoderConfig, heads: int, kv_heads: int | None) -> EncoderConfig:
     try:
-        return dataclasses.replace(config, heads=heads)
+        return dataclasses.replace(config, heads=heads, kv_heads=kv_heads)
     except ValueError as error:
-        raise DescribeError(f"--heads cannot be {heads} here: {error}") from error
+        given = heads if kv_heads is None else f"{heads}/{kv_heads}"
+        raise DescribeError(f"--heads cannot be {given} here: {error}") from error
 
 
 def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -> tuple[str, EncoderConfig]:
@@ -155,23 +164,23 @@ def _preset_table(presets: Sequence[Mapping[str, Any]]) -> "Table":
     rows = [
         (
             one["name"],
-            *(f"{one['sizes'][letter]:,}" if letter in one["sizes"] else "–" for letter in "DHKLF"),
+            *(f"{one['sizes'][letter]:,}" if letter in one["sizes"] else "–" for letter in "DHGKLF"),
             f"{one['parameters']['total']:,}",
         )
         for one in presets
     ]
     note = _WITHOUT_EMBEDDINGS + "BERT-base has 110 million parameters with them and its pooler."
-    return _table("presets", ("name", *"DHKLF", "parameters"), rows, left=1, note=note)
+    return _table("presets", ("name", *"DHGKLF", "parameters"), rows, left=1, note=note)
 
 
 def _heads_table(numbers: Sequence[Mapping[str, Any]]) -> "Table":
-    """Compare encoders that differ in H, from their summaries."""
+    """Compare encoders that differ in H or G, from their summaries."""
     same, limit = numbers[0]["sizes"], numbers[0]["attention"]["reply_limit"]
-    sizes = ", ".join(f"{letter} = {size:,}" for letter, size in same.items() if letter not in "HK")
+    sizes = ", ".join(f"{letter} = {size:,}" for letter, size in same.items() if letter not in "HGK")
+    letters = "HGK" if any("G" in one["sizes"] for one in numbers) else "HK"
     rows = [
         (
-            f"{one['sizes']['H']:,}",
-            f"{one['sizes']['K']:,}",
+            *(f"{one['sizes'].get(letter, one['sizes']['H']):,}" for letter in letters),
             f"{one['parameters']['total']:,}",
             _scaled(one["flops"]["total"]),
             f"{one['flops']['flops_per_byte']:.1f}",
@@ -181,7 +190,7 @@ def _heads_table(numbers: Sequence[Mapping[str, Any]]) -> "Table":
         for one in numbers
     ]
     columns = (
-        *"HK",
+        *letters,
         "parameters",
         "FLOPs",
         "FLOPs a byte",

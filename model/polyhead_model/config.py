@@ -1,8 +1,7 @@
 """The configuration of an encoder: a frozen dataclass, validated on construction."""
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 from polyhead_model.attention_config import AttentionConfig
 from polyhead_model.field_checks import Epsilon, Natural, Positive
@@ -16,7 +15,8 @@ from polyhead_model.task_heads import (
     TokenVectors,
 )
 
-Norm = Literal["post", "pre"]
+Norm = Literal["post", "pre", "both"]
+NormType = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 
 
@@ -28,7 +28,7 @@ class EncoderConfig(AttentionConfig):
     `json.dumps(dataclasses.asdict(config))`.
 
     Shape letters, here and everywhere in this package: B batch, T tokens, S tokens of the memory,
-    D d_model, H heads, K head width, L layers, F feed-forward width.
+    D d_model, H heads, G key and value heads, K head width, L layers, F feed-forward width.
 
     Raises:
         ValueError: A field is out of range, or contradicts another.
@@ -41,7 +41,10 @@ class EncoderConfig(AttentionConfig):
     None makes attention-only layers, x → MultiHead(x): no residual, no norm, no feed-forward.
     """
     norm: Norm = "post"
-    """Whether a block normalises after each residual sum (BERT) or before each sub-layer (GPT-2)."""
+    """Whether a block normalises after each residual sum (BERT), before each sub-layer (GPT-2), or before
+    and behind it, within the residual (Gemma)."""
+    norm_type: NormType = "layer"
+    """Whether norms are layer norms, or divide by the root mean square (RMSNorm: Zhang & Sennrich 2019)."""
     first_attention_norm: bool = True
     """Whether the first layer of a pre-norm encoder has a norm before its attention.
 
@@ -116,10 +119,10 @@ class EncoderConfig(AttentionConfig):
     def _check_layers(self) -> None:
         """Reject fields of layers that would have no effect, or contradict others."""
         if self.feed_forward is None:
-            if self.norm == "pre":
+            if self.norm != "post":
                 raise ValueError(
                     "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
-                    "was 'pre'"
+                    f"was {self.norm!r}"
                 )
             for name, value in self.given("gated", "first_attention_norm"):
                 raise ValueError(
@@ -128,14 +131,17 @@ class EncoderConfig(AttentionConfig):
                 )
             if self.cross_attention == "after_self":
                 raise ValueError("cross_attention 'after_self' makes decoder blocks, which need feed_forward")
-        if not self.first_attention_norm and (self.norm == "post" or self.shared_layers):
+        if not self.first_attention_norm and (self.norm != "pre" or self.shared_layers):
             raise ValueError(
                 "first_attention_norm must be true unless norm is 'pre' and layers are not shared, was false"
             )
+        if self.norm_type == "rms" and self.norm_bias:
+            raise ValueError("norm_bias must be false where norm_type is 'rms', which has none, was true")
         if self.shared_layers and self.layers == 1:
             raise ValueError("shared_layers must be false for a single layer, was true")
-        if self.shared_layers and len(set(self.kept_heads or ())) > 1:
-            raise ValueError("kept_heads must be the same in each layer where layers are shared")
+        for name in ("kept_heads", "head_widths"):
+            if self.shared_layers and len(set(getattr(self, name) or ())) > 1:
+                raise ValueError(f"{name} must be the same in each layer where layers are shared")
         if self.final_norm_epsilon is not None and not self.final_norm:
             raise ValueError(f"final_norm_epsilon needs final_norm, was {self.final_norm_epsilon}")
 
@@ -265,12 +271,3 @@ class EncoderConfig(AttentionConfig):
             poolings.add(self.classifier.pooling)
         one: tuple[Literal["cls"], Literal["last"]] = ("cls", "last")
         return next((each for each in one if poolings == {each}), None)
-
-    def of_layer(self, layer: int) -> Self:
-        """Return the configuration whose H is the number of heads of one layer."""
-        if self.kept_heads is None:
-            return self
-        heads = len(self.kept_heads[layer])
-        return dataclasses.replace(
-            self, heads=heads, head_width=self.head_size, kept_heads=None, contacts=None
-        )

@@ -353,7 +353,7 @@ def _formula(shapes: Iterable[str]) -> str:
                 coefficient *= int(factor)
             else:
                 letters[factor] += 1
-        ordered = sorted(letters.items(), key=lambda item: "BTSEDFHKPC".find(item[0]))
+        ordered = sorted(letters.items(), key=lambda item: "BTSEDF(H+2G)HGKΣKPC".find(item[0]))
         terms["·".join(letter + {1: "", 2: "²"}[power] for letter, power in ordered)] += coefficient
     return " + ".join(
         letters if times == 1 else f"{times:,}" + (f"·{letters}" if letters else "")

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from polyhead_model.block import norm_of
 from polyhead_model.config import EncoderConfig
+from polyhead_model.norms import norm_of
 from polyhead_model.packing import Padded, TokenLayout
 
 

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from polyhead_model import masks
 from polyhead_model.attention import Attend, attend_explicitly
-from polyhead_model.block import layer_of, norm_of
+from polyhead_model.block import layer_of
 from polyhead_model.config import EncoderConfig
 from polyhead_model.embeddings import Embeddings
 from polyhead_model.input_checks import check_inputs, check_memory
 from polyhead_model.layer_inputs import MemoryInputs, Rotations, SequenceInputs, layout_of, zero_padding
+from polyhead_model.norms import norm_of
 from polyhead_model.packing import Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead, last_positions
 from polyhead_model.positions import RelativeBias
@@ -67,7 +68,7 @@ class Encoder(FusibleModule):
         self.config = config
         self.embeddings = None if config.vocabulary is None else Embeddings(config)
         distinct = 1 if config.shared_layers else config.layers
-        self.layers = nn.ModuleList(layer_of(config.of_layer(number), number) for number in range(distinct))
+        self.layers = nn.ModuleList(layer_of(config, number) for number in range(distinct))
         self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
         if self.final_norm is not None and config.final_norm_epsilon is not None:
             self.final_norm.eps = config.final_norm_epsilon

@@ -1,26 +1,10 @@
 """The dialects of Hugging Face checkpoints: how each `model_type` names sizes and tensors."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import replace
 
-from polyhead_model import hf_fields
-from polyhead_model.task_heads import DenseActivation, Pooling
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """One of several matrices of ours that a checkpoint holds as one, below each other."""
-
-    module: str
-    part: int
-    """Which of them, from 0."""
-    of: int
-
-
-Places = Mapping[str, str | Rows]
-"""Our module → where it is in a checkpoint."""
+from polyhead_model import hf_fields, hf_grouped
+from polyhead_model.hf_layout import BERT_EMBEDDINGS, ClassifierDialect, Dialect, MaskedLMDialect, Rows
 
 
 def _fused(module: str, *ours: str) -> dict[str, Rows]:
@@ -42,122 +26,47 @@ _BERT_LAYER = {
     "attention_norm": "attention.output.LayerNorm",
     **_BERT_FEED_FORWARD,
 }
-_BERT_EMBEDDINGS = {
-    "embeddings.tokens": "embeddings.word_embeddings",
-    "embeddings.positions": "embeddings.position_embeddings",
-    "embeddings.types": "embeddings.token_type_embeddings",
-    "embeddings.norm": "embeddings.LayerNorm",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifierDialect:
-    """How a task head of a model type turns a pooled vector, or that of each token, into logits.
-
-    Names of tensors are without the prefix of the encoder's.
-    """
-
-    dense: str | None
-    """The name of a dense layer as wide as the encoder; None if there is none."""
-    out: str
-    """The name of the layer that gives the logits."""
-    activation: DenseActivation = "tanh"
-    """Of the dense layer."""
-    norm: str | None = None
-    """The name of a layer norm that follows it; None if there is none."""
-    bias: bool = True
-    """Whether the layer that gives the logits has a bias."""
-    pooling: Pooling | None = "cls"
-    """None = it is one of tokens."""
-    fields: Callable[[Path, hf_fields.Config], hf_fields.Fields] | None = None
-    """Reads what config.json says: `pooling`, and `activation` and `bias` of the dense layer."""
-
-    @property
-    def modules(self) -> Mapping[str, str]:
-        """Our module → theirs."""
-        modules = {
-            "classifier.pooler.dense.0.linear": self.dense,
-            "classifier.pooler.dense.0.norm": self.norm,
-            "classifier.out": self.out,
-        }
-        return {ours: theirs for ours, theirs in modules.items() if theirs is not None}
-
-
-_OF_TOKENS = ClassifierDialect(dense=None, out="classifier", pooling=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskedLMDialect:
-    """How a model type's `…ForMaskedLM` names its head, without the prefix of the encoder's tensors."""
-
-    linear: str
-    norm: str
-    bias: str
-    """The module of the logits' bias."""
-    decoder: str
-    """The module of the logits, whose matrix is that of the token embeddings."""
-
-    @property
-    def modules(self) -> Mapping[str, str]:
-        """Our module → theirs."""
-        return {"splade.linear": self.linear, "splade.norm": self.norm, "splade": self.bias}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """The dialect of one `model_type`."""
-
-    prefix: str
-    """The prefix of the encoder's tensors in a model with a task head."""
-    # The names of these values in config.json:
-    d_model: str = "hidden_size"
-    heads: str = "num_attention_heads"
-    layers: str = "num_hidden_layers"
-    feed_forward: str | None = "intermediate_size"
-    """None if `fields` gives it."""
-    activation: str | None = "hidden_act"
-    """None if it is always GELU."""
-    layer_norm_epsilon: str | None = "layer_norm_eps"
-    """None if config.json has no such value."""
-    default_epsilon: float = 1e-12
-    positions: str = "max_position_embeddings"
-    types: bool = True
-    """Whether the model has token types."""
-    fields: Callable[[Path, hf_fields.Config], hf_fields.Fields] = hf_fields.bert
-    """Reads what only this type has, as fields of `EncoderConfig`, and rejects what it cannot express."""
-    modules: Places = field(default_factory=lambda: MappingProxyType(_BERT_EMBEDDINGS))
-    """Our module outside layers → theirs."""
-    layer_prefix: str = "encoder.layer."
-    """The prefix of a layer's tensors, before its number."""
-    layer_modules: Places
-    """Our module within a layer → theirs."""
-    classifier: ClassifierDialect
-    """Of `…ForSequenceClassification`."""
-    token_classifier: ClassifierDialect = _OF_TOKENS
-    """Of `…ForTokenClassification`."""
-    masked_lm: MaskedLMDialect | None = None
-    """None if sparse vectors of it are not supported."""
-    transposed: bool = False
-    """Whether the matrices of layers are stored as [inputs, outputs], not as [outputs, inputs]."""
-    frequencies: str | None = None
-    """The name, or its end, of tensors with the angles of rotations."""
-    contact_head: str | None = None
-    """The module that predicts contacts from attention."""
-    unused: tuple[str, ...] = ()
-    """Patterns of names of tensors of the encoder that do not affect its outputs, beside those of all."""
-
-
 _DENSE_AND_OUT = ClassifierDialect(dense="classifier.dense", out="classifier.out_proj")
 
 _ROBERTA = Dialect(
     prefix="roberta.", layer_modules=_BERT_LAYER, fields=hf_fields.roberta, classifier=_DENSE_AND_OUT
 )
 
+_GROUPED_LAYER = {
+    _Q: "self_attn.q_proj",
+    _K: "self_attn.k_proj",
+    _V: "self_attn.v_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "attention.w_o": "self_attn.o_proj",
+    "attention_norm": "input_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+    "feed_forward_norm": "post_attention_layernorm",
+}
+_LAST_TOKEN = ClassifierDialect(dense=None, out="score", bias=False, pooling="last")
+
+_EUROBERT = Dialect(
+    prefix="model.",
+    layer_norm_epsilon="rms_norm_eps",
+    default_epsilon=1e-5,
+    types=False,
+    fields=hf_grouped.eurobert,
+    modules={"embeddings.tokens": "embed_tokens", "final_norm": "norm"},
+    layer_prefix="layers.",
+    layer_modules=_GROUPED_LAYER,
+    classifier=ClassifierDialect(
+        dense="dense", activation="gelu", out="classifier", fields=hf_grouped.eurobert_classifier
+    ),
+    follows_code=True,
+)
+
 DIALECTS: Mapping[str, Dialect] = {
     "albert": Dialect(
         prefix="albert.",
         fields=hf_fields.albert,
-        modules={**_BERT_EMBEDDINGS, "embeddings.projection": "encoder.embedding_hidden_mapping_in"},
+        modules={**BERT_EMBEDDINGS, "embeddings.projection": "encoder.embedding_hidden_mapping_in"},
         layer_prefix="encoder.albert_layer_groups.0.albert_layers.",
         layer_modules={
             _Q: "attention.query",
@@ -214,7 +123,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "electra": Dialect(
         prefix="electra.",
         fields=hf_fields.electra,
-        modules={**_BERT_EMBEDDINGS, "embeddings.projection": "embeddings_project"},
+        modules={**BERT_EMBEDDINGS, "embeddings.projection": "embeddings_project"},
         layer_modules=_BERT_LAYER,
         classifier=ClassifierDialect(dense="classifier.dense", activation="gelu", out="classifier.out_proj"),
     ),
@@ -240,6 +149,23 @@ DIALECTS: Mapping[str, Dialect] = {
         # Checkpoints with rotations may have a position table nevertheless.
         unused=(r"contact_head\.", r"embeddings\.position_embeddings\.weight", r".*\.inv_freq"),
     ),
+    "eurobert": _EUROBERT,
+    "gemma3_text": replace(
+        _EUROBERT,
+        activation="hidden_activation",
+        default_epsilon=1e-6,
+        fields=hf_grouped.gemma3,
+        layer_modules={
+            **_GROUPED_LAYER,
+            "attention_output_norm": "post_attention_layernorm",
+            "feed_forward_norm": "pre_feedforward_layernorm",
+            "feed_forward_output_norm": "post_feedforward_layernorm",
+        },
+        classifier=_LAST_TOKEN,
+        norm_offset=1.0,
+        scales_embeddings=True,
+        follows_code=False,
+    ),
     "gpt2": Dialect(
         prefix="transformer.",
         d_model="n_embd",
@@ -262,7 +188,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "feed_forward.down": "mlp.c_proj",
             "feed_forward_norm": "ln_2",
         },
-        classifier=ClassifierDialect(dense=None, out="score", bias=False, pooling="last"),
+        classifier=_LAST_TOKEN,
         transposed=True,
         unused=(r"h\.\d+\.attn\.(masked_)?bias",),
     ),
@@ -302,7 +228,7 @@ DIALECTS: Mapping[str, Dialect] = {
         prefix="mpnet.",
         types=False,
         fields=hf_fields.mpnet,
-        modules={**_BERT_EMBEDDINGS, "relative_bias.table": "encoder.relative_attention_bias"},
+        modules={**BERT_EMBEDDINGS, "relative_bias.table": "encoder.relative_attention_bias"},
         layer_modules={
             _Q: "attention.attn.q",
             _K: "attention.attn.k",
@@ -312,6 +238,42 @@ DIALECTS: Mapping[str, Dialect] = {
             **_BERT_FEED_FORWARD,
         },
         classifier=_DENSE_AND_OUT,
+    ),
+    "nomic_bert": Dialect(
+        prefix="nomic_bert.",
+        activation=None,
+        fields=hf_fields.nomic_bert,
+        modules={**BERT_EMBEDDINGS, "embeddings.norm": "emb_ln"},
+        layer_prefix="encoder.layers.",
+        layer_modules={
+            **_fused("attn.Wqkv", _Q, _K, _V),
+            "attention.w_o": "attn.out_proj",
+            "attention_norm": "norm1",
+            "feed_forward.up": "mlp.fc11",
+            "feed_forward.gate": "mlp.fc12",
+            "feed_forward.down": "mlp.fc2",
+            "feed_forward_norm": "norm2",
+        },
+        classifier=ClassifierDialect(dense="pooler.dense", out="classifier"),
+        follows_code=True,
+        renamed={
+            "n_embd": "hidden_size",
+            "n_head": "num_attention_heads",
+            "n_layer": "num_hidden_layers",
+            "n_inner": "intermediate_size",
+            "n_positions": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "activation_function": "hidden_act",
+            "rotary_emb_base": "rope_theta",
+        },
+    ),
+    "qwen3": replace(
+        _EUROBERT,
+        default_epsilon=1e-6,
+        fields=hf_grouped.qwen3,
+        classifier=_LAST_TOKEN,
+        token_classifier=ClassifierDialect(dense=None, out="score", pooling=None),
+        follows_code=False,
     ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from polyhead_model.checkpoint_files import CheckpointError, integer
-from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
+from polyhead_model.hf_dialects import DIALECTS
+from polyhead_model.hf_layout import ClassifierDialect, Dialect
 from polyhead_model.sentence_modules import SentenceModules
 from polyhead_model.sentence_vectors import DenseFile
 from polyhead_model.task_heads import Classifier, Dense, ScoreActivation, Splade

@@ -12,7 +12,7 @@ from torch import Tensor
 from polyhead_model.checkpoint_files import CheckpointError
 from polyhead_model.config import EncoderConfig
 from polyhead_model.encoder import Encoder
-from polyhead_model.hf_dialects import Rows
+from polyhead_model.hf_layout import Rows
 from polyhead_model.huggingface import CheckpointInfo
 from polyhead_model.positions import rotary_frequencies
 from polyhead_model.task_heads import ContactHead
@@ -68,6 +68,11 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
     others = _check_decoder(info, source)
     check_tensors(info.folder, expected, source, unused=(*_UNUSED, *others, *info.dialect.unused))
     state = {name: place.read(source) for name, place in places.items()}
+    if info.dialect.norm_offset:
+        state |= {name: each + info.dialect.norm_offset for name, each in state.items() if "norm" in name}
+    if info.dialect.scales_embeddings:
+        tokens = "embeddings.tokens.weight"
+        state[tokens] = state[tokens] * torch.tensor(info.encoder.d_model**0.5)
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
         if info.folded_types:

@@ -1,6 +1,8 @@
-"""Download a checkpoint from the Hugging Face hub."""
+"""Checkpoints by name: download one from the Hugging Face hub, name an encoder after one, list its files."""
 
+import os
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from polyhead_model.bge_m3 import LEXICAL, VECTORS
@@ -50,3 +52,31 @@ def local_checkpoint(checkpoint: Path, *, weights: bool = True) -> Path:
             f"there is no folder {checkpoint}, and it cannot be downloaded from the Hugging Face hub "
             f"({type(error).__name__}: {reason}): check the name and the network, {instead}"
         ) from error
+
+
+def name_of(checkpoint: Path) -> str:
+    """Return a name for the encoder of a checkpoint, in letters, digits, hyphens and underscores.
+
+    It is that of the folder, or NAME of `ORG/NAME`: bge-small-en-v1-5 of BAAI/bge-small-en-v1.5.
+    """
+    match = _ON_HUB.fullmatch(str(checkpoint))
+    path = os.path.abspath(checkpoint)  # noqa: PTH100 - .. without following links
+    last = Path(path if match is None or checkpoint.exists() else match["name"]).name
+    return re.sub(r"[^A-Za-z0-9_-]", "-", last).strip("-_")[:255] or "encoder"
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a checkpoint that decide what its encoder computes: those that are downloaded.
+
+    Raises:
+        CheckpointError: It is no folder of a checkpoint.
+    """
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+        raise CheckpointError(f"{folder} must be the folder of a checkpoint: it has no config.json")
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        wanted = any(fnmatch(name, pattern) for pattern in (*_WANTED, *_WEIGHTS))
+        if wanted and not any(fnmatch(name, pattern) for pattern in _UNWANTED) and path.is_file():
+            found.append(path)
+    return found

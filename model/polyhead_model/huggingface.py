@@ -13,7 +13,8 @@ from polyhead_model.attention_config import MOST_LAYERS
 from polyhead_model.bge_m3 import read_lexical_weights, read_token_vectors
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, EncoderConfig
-from polyhead_model.hf_dialects import DIALECTS, ClassifierDialect, Dialect
+from polyhead_model.hf_dialects import DIALECTS
+from polyhead_model.hf_layout import ClassifierDialect, Dialect
 from polyhead_model.late_interaction import MEANS_LEFT_OUT, LateInteraction
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import Prompts, SentenceModules
@@ -91,7 +92,8 @@ def read_checkpoint_info(
     if not isinstance(model_type, str) or model_type not in DIALECTS:
         raise CheckpointError(f"{path}: model_type must be one of {', '.join(DIALECTS)}, was {model_type!r}")
     dialect = DIALECTS[model_type]
-    _refuse_variants(path, config)
+    _refuse_variants(path, config, dialect)
+    config = {**config, **{ours: config[name] for name, ours in dialect.renamed.items() if name in config}}
     _refuse_adapters(modules.transformer)
     if (layers := integer(path, config, dialect.layers)) > MOST_LAYERS:  # before they are listed
         raise CheckpointError(f"{path}: {dialect.layers} must be at most {MOST_LAYERS:,}, was {layers:,}")
@@ -239,10 +241,10 @@ def _kept_heads(
     )
 
 
-def _refuse_variants(path: Path, config: Mapping[str, object]) -> None:
+def _refuse_variants(path: Path, config: Mapping[str, object], dialect: Dialect) -> None:
     """Reject variants of any type that share its name, but not its equations."""
     code = config.get("auto_map")
-    if isinstance(code, dict) and "AutoModel" in code:
+    if isinstance(code, dict) and "AutoModel" in code and not dialect.follows_code:
         raise CheckpointError(
             f"{path}: auto_map must not name an AutoModel, was {code['AutoModel']!r}: the encoder is defined "
             "by code of its own, which polyhead does not run"

@@ -6,7 +6,8 @@
 The modules that are served compute the same, and their parameters have the same names. So what was trained
 here can be exported: `polyhead_model.Encoder(config).load_state_dict(encoder.state_dict())`.
 
-Shape letters: B batch, T tokens, D d_model, H heads, K head width, F feed-forward width, V vocabulary.
+Shape letters: B batch, T tokens, D d_model, H heads, G key and value heads, K head width, F feed-forward
+width, V vocabulary.
 """
 
 import math
@@ -31,16 +32,21 @@ def scaled_dot_product_attention(
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions beside each other; each looks at all tokens, in K columns of its own."""
+    """Several attentions beside each other; each looks at all tokens, in K columns of its own.
 
-    def __init__(self, d_model: int, heads: int, head_width: int | None = None) -> None:
+    `kv_heads` = G below H: each H / G heads in a row share their keys and values (grouped queries).
+    """
+
+    def __init__(
+        self, d_model: int, heads: int, head_width: int | None = None, kv_heads: int | None = None
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_width = head_width or d_model // heads
-        inner = heads * self.head_width
+        inner, inner_kv = heads * self.head_width, self.kv_heads * self.head_width
         self.w_q = nn.Linear(d_model, inner)
-        self.w_k = nn.Linear(d_model, inner)
-        self.w_v = nn.Linear(d_model, inner)
+        self.w_k = nn.Linear(d_model, inner_kv)
+        self.w_v = nn.Linear(d_model, inner_kv)
         self.w_o = nn.Linear(inner, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -49,13 +55,15 @@ class MultiHeadAttention(nn.Module):
         `mask` is boolean, True = may attend: [T, T], or [B or 1, T or 1, T].
         """
         q, k, v = self.split(self.w_q(x)), self.split(self.w_k(x)), self.split(self.w_v(x))  # [B, H, T, K]
+        if self.kv_heads < self.heads:  # k, v are [B, G, T, K]
+            k, v = (each.repeat_interleave(self.heads // self.kv_heads, dim=1) for each in (k, v))
         every_head = None if mask is None else mask.unsqueeze(-3)
         context, weights = scaled_dot_product_attention(q, k, v, every_head)  # [B, H, T, K], [B, H, T, T]
         return self.w_o(self.merge(context)), weights
 
     def split(self, x: Tensor) -> Tensor:
         """Give each head its columns: [B, T, H·K] → [B, T, H, K] → [B, H, T, K]."""
-        return x.view(*x.shape[:2], self.heads, self.head_width).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self.head_width).transpose(1, 2)
 
     def merge(self, x: Tensor) -> Tensor:
         """Put the heads beside each other again: [B, H, T, K] → [B, T, H, K] → [B, T, H·K]."""
@@ -65,9 +73,11 @@ class MultiHeadAttention(nn.Module):
         """Attend with one head after another, as the definition has it; the results are the same."""
         outputs, weights = [], []
         for head in range(self.heads):
-            own = slice(head * self.head_width, (head + 1) * self.head_width)
+            group = head * self.kv_heads // self.heads
             q, k, v = (
-                nn.functional.linear(x, w.weight[own], w.bias[own]) for w in (self.w_q, self.w_k, self.w_v)
+                nn.functional.linear(x, w.weight[own], w.bias[own])
+                for w, number in ((self.w_q, head), (self.w_k, group), (self.w_v, group))
+                for own in [slice(number * self.head_width, (number + 1) * self.head_width)]
             )  # [B, T, K] each
             output, weight = scaled_dot_product_attention(q, k, v, mask)
             outputs.append(output)

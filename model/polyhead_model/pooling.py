@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyhead_model.block import norm_of
 from polyhead_model.config import EncoderConfig
+from polyhead_model.norms import layer_norm_of
 from polyhead_model.sums import sum_tokens
 from polyhead_model.task_heads import Classifier, Dense, DenseActivation, Pooling, TokenVectors
 
@@ -95,7 +95,7 @@ class DenseLayer(nn.Module):
         super().__init__()
         self.config = config
         self.linear = nn.Linear(width, config.width, bias=config.bias)
-        self.norm = norm_of(encoder, config.width) if config.norm else None
+        self.norm = layer_norm_of(encoder, config.width) if config.norm else None
         if config.norm_epsilon is not None:
             self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
 

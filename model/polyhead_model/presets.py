@@ -33,8 +33,15 @@ PRESETS: Mapping[str, EncoderConfig] = MappingProxyType(
         "gpt2": _gpt2(d_model=768, heads=12, layers=12),
         "gpt2-medium": _gpt2(d_model=1024, heads=16, layers=24),
         "minilm": _bert(d_model=384, heads=12, layers=6),
-        # Single attention layers, because they are large: 67 million and 604 million parameters.
+        # Single attention layers, because they are large: 42 to 604 million parameters. The two
+        # of them with 8 key and value heads have grouped queries.
         "llama-7b": EncoderConfig(d_model=4096, heads=32, layers=1, head_width=128, bias=False, causal=True),
+        "llama-2-70b": EncoderConfig(
+            d_model=8192, heads=64, kv_heads=8, layers=1, head_width=128, bias=False, causal=True
+        ),
+        "mistral-7b": EncoderConfig(
+            d_model=4096, heads=32, kv_heads=8, layers=1, head_width=128, bias=False, causal=True
+        ),
         "gpt3": EncoderConfig(d_model=12288, heads=96, layers=1, head_width=128, causal=True),
         # Layers that attend to a second sequence: a transformer's decoder block, and attention alone.
         "decoder-block": EncoderConfig(

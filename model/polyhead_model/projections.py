@@ -56,6 +56,8 @@ def split_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             split[name] = tensor
         else:
             prefix, kind = match.groups()
-            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+            queries = state[f"{prefix}w_o.weight"].shape[1]  # keys and values may have fewer heads
+            others = (len(tensor) - queries) // 2
+            for part, piece in zip("qkv", tensor.split_with_sizes((queries, others, others)), strict=True):
                 split[f"{prefix}w_{part}.{kind}"] = piece
     return split

@@ -25,6 +25,7 @@ def prune_heads(encoder: Encoder, heads: Iterable[Head]) -> Encoder:
     """Return a copy of an encoder without some heads: W_q, W_k, W_v and W_o are smaller.
 
     It computes what the encoder does if its `head_mask` silences these heads. The others keep their numbers.
+    Keys and values that several heads share stay until the last of these is removed.
 
     Args:
         encoder: The encoder; heads may have been pruned before.
@@ -46,11 +47,11 @@ def prune_heads(encoder: Encoder, heads: Iterable[Head]) -> Encoder:
     state = encoder.state_dict()
     if removed:
         config = dataclasses.replace(config, kept_heads=tuple(after))
-    for layer, (old, new) in enumerate(zip(before, after, strict=True)):
-        places = torch.tensor([old.index(head) for head in new])
+    for layer in range(1 if config.shared_layers else config.layers):
+        columns = _left_columns(encoder.config, config, layer)
         for name in state:
             if name.startswith(f"layers.{layer}."):
-                state[name] = _select_heads(name, state[name], len(old), places)
+                state[name] = _select_columns(name, state[name], *columns)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         pruned = type(encoder)(config)
     pruned.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
@@ -240,13 +241,23 @@ def restore_heads(values: Tensor, kept: Sequence[int], heads: int) -> Tensor:
     return padded[:, [kept.index(head) if head in kept else len(kept) for head in range(heads)]]
 
 
-def _select_heads(name: str, tensor: Tensor, heads: int, places: Tensor) -> Tensor:
-    """Select heads from a parameter of one of the projections; return others as they are."""
+def _left_columns(before: EncoderConfig, after: EncoderConfig, layer: int) -> tuple[Tensor, Tensor]:
+    """Return which columns of a layer's queries are left, and which of its keys and of its values."""
+    left = after.heads_of(layer)
+    queries = zip(before.heads_of(layer), before.widths_of(layer), strict=True)
+    of_queries = [head in left for head, width in queries for _ in range(width)]
+    if before.kv_heads is None:
+        return (columns := torch.tensor(of_queries)), columns
+    shared, its_left = dict.fromkeys(before.kv_heads_of(layer)), after.kv_heads_of(layer)
+    of_keys = [head in its_left for head in shared for _ in range(before.head_size)]
+    return torch.tensor(of_queries), torch.tensor(of_keys)
+
+
+def _select_columns(name: str, tensor: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """Select columns from a parameter of one of the projections; return others as they are."""
     match = re.fullmatch(r".+\.w_(q|k|v|qkv|o)\.(weight|bias)", name)
     if match is None or match.groups() == ("o", "bias"):
         return tensor
     if match[1] == "o":
-        return tensor.reshape(len(tensor), heads, -1)[:, places].flatten(1)
-    parts = 3 if match[1] == "qkv" else 1
-    by_head = tensor.reshape(parts, heads, -1, *tensor.shape[1:])
-    return by_head[:, places].flatten(0, 2)
+        return tensor[:, queries]
+    return tensor[{"q": queries, "k": keys, "v": keys, "qkv": torch.cat((queries, keys, keys))}[match[1]]]

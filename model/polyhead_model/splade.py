@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyhead_model.block import activation_of, norm_of
+from polyhead_model.block import activation_of
 from polyhead_model.config import EncoderConfig
+from polyhead_model.norms import layer_norm_of
 from polyhead_model.packing import TokenLayout
 from polyhead_model.pooling import apply_linear, apply_norm
 from polyhead_model.sums import sum_tokens
@@ -30,7 +31,7 @@ class SpladeHead(nn.Module):
         self.longest = encoder.positions
         self.activation = activation_of(encoder.activation)
         self.linear = nn.Linear(encoder.d_model, encoder.d_model)
-        self.norm = norm_of(encoder, encoder.d_model)
+        self.norm = layer_norm_of(encoder, encoder.d_model)
         self.bias = nn.Parameter(torch.zeros(encoder.vocabulary or 0))
 
     def forward(self, output: Tensor, valid: Tensor, embeddings: Tensor, layout: TokenLayout) -> Tensor:

@@ -77,7 +77,7 @@ def factors(axes: str) -> list[str]:
 
 
 def norm_step(symbol: str, x: str, axes: str = "B T D", *, part: str, bias: bool, suffix: str = "") -> Step:
-    """Return a layer norm of x; `suffix` tells its parameters from those of others."""
+    """Return a norm of x; `suffix` tells its parameters from those of others."""
     width = axes.rsplit(maxsplit=1)[-1]
     return Step(
         name=f"{symbol} = norm({x})",

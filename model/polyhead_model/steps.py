@@ -40,14 +40,26 @@ def forward_sections(
         sizes["F"] = config.feed_forward
     if config.embedding_width is not None:
         sizes["E"] = config.embedding_width
+    if config.kv_heads is not None:
+        sizes["G"] = config.kv_heads
     sizes["L"] = config.layers
+
+    def sizes_of(layer: int) -> dict[str, int]:
+        own = {**sizes, "H": len(config.heads_of(layer))}
+        if config.kv_heads is not None:
+            own["G"] = len(set(config.kv_heads_of(layer)))
+            own["(H+2G)"] = own["H"] + 2 * own["G"]
+        if config.head_widths is not None:
+            own["ΣK"] = sum(config.widths_of(layer))
+        return own
+
     return (
         Section(stage="input", steps=tuple(_input_steps(config)), sizes=sizes),
         *(
             Section(
                 stage="layers",
                 steps=tuple(_layer_steps(config, layers[0])),
-                sizes={**sizes, "H": len(config.heads_of(layers[0]))},
+                sizes=sizes_of(layers[0]),
                 layers=layers,
             )
             for layers in _equal_layers(config)
@@ -58,9 +70,15 @@ def forward_sections(
 
 def _equal_layers(config: EncoderConfig) -> Iterable[Sequence[int]]:
     """Divide the layers into those with the same steps and sizes."""
-    kinds: dict[tuple[bool, bool, int], list[int]] = {}
+    kinds: dict[tuple[object, ...], list[int]] = {}
     for layer in range(config.layers):
-        kind = (_has_attention_norm(config, layer), config.is_local(layer), len(config.heads_of(layer)))
+        kind = (
+            _has_attention_norm(config, layer),
+            config.is_local(layer),
+            len(config.heads_of(layer)),
+            len(set(config.kv_heads_of(layer))),
+            sum(config.widths_of(layer)),
+        )
         kinds.setdefault(kind, []).append(layer)
     return kinds.values()
 
@@ -145,11 +163,14 @@ def _layer_steps(config: EncoderConfig, layer: int) -> Iterator[Step]:
         return
     for number, sublayer in enumerate([*attentions, _feed_forward], 1):
         result = "f" if sublayer is _feed_forward else "a"
-        norm = partial(norm_step, x="x", part="layer norms", bias=config.norm_bias, suffix=f"_{number}")
-        is_normed = config.norm == "pre" and (number > 1 or _has_attention_norm(config, layer))
+        part = "layer norms" if config.norm_type == "layer" else "RMS norms"
+        norm = partial(norm_step, x="x", part=part, bias=config.norm_bias, suffix=f"_{number}")
+        is_normed = config.norm != "post" and (number > 1 or _has_attention_norm(config, layer))
         if is_normed:
             yield norm("h")
         yield from sublayer(config, layer, "h" if is_normed else "x", result)
+        if config.norm == "both":
+            yield norm(result, x=result, suffix=f"_{number}′")
         yield Step(name=f"x = x + {result}", axes="B T D", reads=("x", result))
         if config.norm == "post":
             yield norm("x")
@@ -168,26 +189,46 @@ def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> I
             bias=config.bias,
         )
 
-    projections = [projection(each, each, "B T H·K") for each in "qkv"]
+    widths = _inner_widths(config)
+    projections = [projection(each, each, f"B T {width}") for each, width in widths.items()]
     if config.fused:
+        of_all = f"3·{widths['q']}" if config.kv_heads is None else "(H+2G)·K"
         projections = [
-            projection("qkv", "qkv", "B T 3·H·K"),
-            *(Step(name=f"{each} = part of qkv", axes="B T H·K", reads=("qkv",)) for each in "qkv"),
+            projection("qkv", "qkv", f"B T {of_all}"),
+            *(
+                Step(name=f"{each} = part of qkv", axes=f"B T {width}", reads=("qkv",))
+                for each, width in widths.items()
+            ),
         ]
+    yield from (*projections, *_norms_of_heads(config, "T"))
     local = "local " if config.is_local(layer) else ""
     if config.rotary_base is not None:
         angles = f"{local if config.local_rotary_base is not None else ''}angles"
-        projections += [
-            Step(name=f"{each} = rotate({each})", axes="B T H·K", reads=(each, angles)) for each in "qk"
-        ]
-    yield from (*projections, *_heads(config, result, keys="T", mask=f"{local}mask"))
+        for each in "qk":
+            yield Step(name=f"{each} = rotate({each})", axes=f"B T {widths[each]}", reads=(each, angles))
+    yield from _heads(config, result, keys="T", mask=f"{local}mask")
+
+
+def _norms_of_heads(config: EncoderConfig, keys: str, prefix: str = "") -> Iterator[Step]:
+    """Yield the norms of queries and keys, head by head."""
+    for each, length in (("q", "T"), ("k", keys)) if config.qk_norm else ():
+        factors = ParameterTensor(name=f"γ_{each}", part=f"{prefix}norms of q, k", axes="K")
+        axes = f"B {length} {_inner_widths(config)[each]}"
+        yield Step(name=f"{each} = norm of heads({each})", axes=axes, reads=(each,), parameters=(factors,))
+
+
+def _inner_widths(config: EncoderConfig) -> dict[str, str]:
+    """Return the letters of the columns of queries, keys and values."""
+    if config.head_widths is not None:
+        return dict.fromkeys("qkv", "ΣK")
+    return {"q": "H·K"} | dict.fromkeys("kv", "H·K" if config.kv_heads is None else "G·K")
 
 
 def _cross_attention(config: EncoderConfig, _layer: int, x: str, result: str) -> Iterator[Step]:
     projections = (
         linear_step(
             f"{each} = {source} W_{each}",
-            f"B {length} H·K",
+            f"B {length} {_inner_widths(config)[each]}",
             over="D",
             reads=(source,),
             part="cross q, k, v",
@@ -197,16 +238,25 @@ def _cross_attention(config: EncoderConfig, _layer: int, x: str, result: str) ->
         )
         for each, source, length in (("q", x, "T"), ("k", "memory", "S"), ("v", "memory", "S"))
     )
-    yield from (*projections, *_heads(config, result, keys="S", mask="memory mask", prefix="cross "))
+    norms = _norms_of_heads(config, "S", "cross ")
+    heads = _heads(config, result, keys="S", mask="memory mask", prefix="cross ")
+    yield from (*projections, *norms, *heads)
 
 
 def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: str = "") -> Iterator[Step]:
     """Yield the steps from q, k and v to the output projection, for keys that are T or S."""
     lengths = {"q": "T", "k": keys, "v": keys}
+    heads = {"q": "H"} | dict.fromkeys("kv", "H" if config.kv_heads is None else "G")
+    widened = ("q", "k", "v") if config.head_widths is not None else ()
+    for each in widened:
+        # Each head's queries are scaled, too: their scores are to be divided by the root of its own width.
+        yield Step(name=f"{each} = pad({each})", axes=f"B {lengths[each]} H·K", reads=(each,))
     for each, length in lengths.items():
-        yield Step(name=f"{each} = view({each})", axes=f"B {length} H K", reads=(each,))
+        yield Step(name=f"{each} = view({each})", axes=f"B {length} {heads[each]} K", reads=(each,))
     for each, length in lengths.items():
-        yield Step(name=f"{each} = transpose({each})", axes=f"B H {length} K", reads=(each,))
+        yield Step(name=f"{each} = transpose({each})", axes=f"B {heads[each]} {length} K", reads=(each,))
+    for each in ("k", "v") if config.kv_heads is not None else ():
+        yield Step(name=f"{each} = repeat({each})", axes=f"B H {keys} K", reads=(each,))
     yield Step(name="kᵀ = transpose(k)", axes=f"B H K {keys}", reads=("k",))
     scores = f"B H T {keys}"
     yield Step(name="scores = q kᵀ", axes=scores, reads=("q", "kᵀ"), part=f"{prefix}scores", over="K")
@@ -224,10 +274,12 @@ def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: 
     yield Step(name="heads = concat(heads)", axes="B T H·K")
     if config.head_mask_input:
         yield Step(name="heads = heads · head mask", axes="B T H·K", reads=("heads", "head mask"))
+    if widened:
+        yield Step(name="heads = without padding(heads)", axes="B T ΣK")
     yield linear_step(
         f"{result} = heads W_o",
         "B T D",
-        over="H·K",
+        over=_inner_widths(config)["q"],
         reads=("heads",),
         matrix="o",
         part=f"{prefix}output projection",

@@ -45,8 +45,12 @@ _CLASSES: Mapping[str, str] = {
     "distilbert": "DistilBertTokenizer",
     "electra": "ElectraTokenizer",
     "esm": "EsmTokenizer",
+    "eurobert": "TokenizersBackend",
+    "gemma3_text": "GemmaTokenizer",
     "gpt2": "GPT2Tokenizer",
     "mpnet": "MPNetTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "qwen3": "Qwen2Tokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
 }

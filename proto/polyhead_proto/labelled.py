@@ -66,12 +66,23 @@ def weights_frame(
     return table
 
 
+def joined(frames: Sequence["pd.DataFrame"], level: str) -> "pd.DataFrame":
+    """Return frames as one, with their numbers as the first level of the index.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    made: pd.DataFrame = _load("pandas", "to_frame").concat(frames, keys=range(len(frames)), names=[level])
+    return made
+
+
 def array(values: NDArray[Any], coordinates: Mapping[str, Any], name: str) -> "xr.DataArray":
     """Return a DataArray.
 
     Args:
-        values: An array with a dimension for each coordinate that is a list.
-        coordinates: Name → the labels along the dimension of this name; or (dimension, further labels).
+        values: An array with a dimension for each coordinate that is no tuple.
+        coordinates: Name → the labels along the dimension of this name, or None for a dimension without any;
+            or (dimension, further labels).
         name: What it is.
 
     Raises:
@@ -79,7 +90,10 @@ def array(values: NDArray[Any], coordinates: Mapping[str, Any], name: str) -> "x
     """
     dimensions = [key for key, value in coordinates.items() if not isinstance(value, tuple)]
     made: xr.DataArray = _load("xarray", "to_xarray").DataArray(
-        values, dims=dimensions, coords=dict(coordinates), name=name
+        values,
+        dims=dimensions,
+        coords={key: value for key, value in coordinates.items() if value is not None},
+        name=name,
     )
     return made
 

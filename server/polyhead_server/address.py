@@ -13,7 +13,14 @@ from polyhead_server.settings import Settings
 _BACKLOG = 128
 
 
-def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
+def bind(
+    server: grpc.aio.Server,
+    host: str,
+    port: int,
+    credentials: grpc.ServerCredentials | None,
+    *,
+    reuse_port: bool = False,
+) -> int:
     """Bind a port and return its number.
 
     Args:
@@ -21,22 +28,22 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
         host: The address.
         port: The port; 0 takes a free one.
         credentials: For TLS; None is plain text.
+        reuse_port: Whether the server shares the port with other processes.
 
     Raises:
         StartError: The port is taken, or the address is not this machine's.
     """
     address = format_address(host, port)
     try:
+        # Ask the system first: gRPC logs lines of its own where it fails, and does not report the reason.
+        _bound(host, port, reuse_port=reuse_port).close()
         if credentials is not None:
             return server.add_secure_port(address, credentials)
         return server.add_insecure_port(address)
+    except (OSError, ValueError) as error:
+        raise StartError(f"cannot listen on {address}: {explain(error)}") from error
     except RuntimeError as error:
-        why = "gRPC could not bind it"
-        try:  # ask the system for the reason, which gRPC does not report
-            listen(host, port).close()
-        except (OSError, ValueError) as reason:
-            why = explain(reason)
-        raise StartError(f"cannot listen on {address}: {why}") from error
+        raise StartError(f"cannot listen on {address}: gRPC could not bind it") from error
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
@@ -51,18 +58,27 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         OSError: The port is taken, or the address is not this machine's.
         ValueError: The host cannot be the name of one.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
+    listening = _bound(host, port, reuse_port=reuse_port)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind(address)
         listening.listen(_BACKLOG)
     except OSError:
         listening.close()
         raise
     return listening
+
+
+def _bound(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def reserve_port(host: str, port: int) -> socket.socket:

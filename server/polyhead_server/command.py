@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,9 @@ _RAY_ENVIRONMENT = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1),
 }
 """Settings of a Ray on one machine, which it reads when it is imported."""
+
+
+_DEFAULTS = Settings()
 
 
 def _forget_empty(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -51,19 +55,44 @@ def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollectio
             Toml(path, use_commands_as_keys=False)(app, commands, arguments)
 
 
+def _one_source(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Reject a checkpoint beside a repository."""
+    given = [argument.name for argument in arguments if argument.tokens]
+    if {"--checkpoint", "--models"} <= {*given}:
+        raise CycloptsError(
+            msg="--models or --checkpoint must say what to serve, not both; each may come from a flag, "
+            "POLYHEAD_SERVE_MODELS or POLYHEAD_SERVE_CHECKPOINT, or the file: leave one out."
+        )
+
+
 app = App(
     name="serve",
-    config=[Env(_PREFIX, command=False), _reject_unknown, _forget_empty, _read_file],
+    config=[Env(_PREFIX, command=False), _reject_unknown, _forget_empty, _read_file, _one_source],
 )
 
 
 @app.default
-def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config: Path | None = None) -> int:
+def serve(
+    *,
+    checkpoint: str | None = None,
+    settings: Settings = _DEFAULTS,
+    engine: Literal["grpc", "ray"] = "grpc",
+    config: Path | None = None,
+) -> int:
     """Serve a model repository over gRPC, until SIGTERM or Ctrl-C; then finish accepted requests.
 
     A flag overrides its environment variable, which overrides the file.
 
+    ```sh
+    polyhead serve --checkpoint BAAI/bge-small-en-v1.5 --http
+    polyhead serve --models ./models --repository-mode poll
+    polyhead serve --models s3://bucket/models --workers 2 --host 0.0.0.0
+    ```
+
     Args:
+        checkpoint: Instead of --models: a Hugging Face folder of an encoder, or its name on the Hugging Face
+            hub, ORG/NAME or ORG/NAME@REVISION. The first start exports it into a cache: its attention, and
+            what embeddings and ranks take. `polyhead export` has other graphs and precisions.
         settings: The server's settings.
         engine: grpc: a server of our own. ray: Ray Serve on this machine, to try it out; --workers are
             replicas of each model. docs/deploy.md describes clusters.
@@ -77,6 +106,10 @@ def serve(settings: Settings, *, engine: Literal["grpc", "ray"] = "grpc", config
     os.environ.pop("prometheus_multiproc_dir", None)
     configure(settings.log_level, settings.log_format)
     try:
+        if checkpoint is not None:
+            from polyhead_server.checkpoint import exported
+
+            settings = replace(settings, models=exported(checkpoint))
         if engine == "ray":
             return _serve_on_ray(settings)
         gpus = gpus_for(settings.device)

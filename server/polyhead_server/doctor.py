@@ -101,6 +101,11 @@ def doctor(
 
     The exit status is 0 if a server would start as requested and serve all of --models, else 1.
 
+    ```sh
+    polyhead doctor
+    polyhead doctor minilm --models models --device cuda
+    ```
+
     Args:
         name: One family of the repository, or one graph of it such as `minilm.attention`. Default: all.
         models: A model repository whose graphs to load.

@@ -133,7 +133,7 @@ class Settings:
     models: Annotated[
         Path | RemoteFolder,
         Parameter(converter=lambda _type, tokens: location(tokens[0].value), accepts_keys=False, n_tokens=1),
-    ]
+    ] = Path("models")
     """Folder of the model repository, as `polyhead export` writes it, or its URL: s3://bucket/models."""
 
     host: str = "127.0.0.1"

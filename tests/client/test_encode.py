@@ -210,7 +210,7 @@ def test_results_can_be_pickled(client: Client) -> None:
     statistics = client.statistics()
 
     for copied in (pickle.loads(pickle.dumps(encoding)), copy.deepcopy(encoding)):
-        np.testing.assert_equal(copied.attention, dict(encoding.attention or {}))
+        np.testing.assert_equal(dict(copied.attention), dict(encoding.attention))
     assert pickle.loads(pickle.dumps(info)).inputs == info.inputs
     assert pickle.loads(pickle.dumps(statistics)) == statistics
 

@@ -12,6 +12,7 @@ from tests.client.encodings import assert_same
 from tests.metadata import SCORES
 
 from polyhead_client import Client, Encoding
+from polyhead_client.layers import Layers
 
 TEXTS = ["the <b>cat</b> sat", "dog"]
 INSIGHT: dict[str, Any] = {
@@ -86,7 +87,7 @@ def test_a_notebook_shows_the_tokens_and_the_first_head(client: Client, sentence
 
     assert "Layer 1, head 0: attention." in html
     assert html.count("<tr>") == 6
-    weight = sentence.attention[1][0, 1, 2]  # type: ignore[index]
+    weight = sentence.attention[1][0, 1, 2]
     assert f'title="the → &lt;b&gt;cat&lt;/b&gt;: {weight:.3f}"' in html
     assert "<b>" not in html
     assert "<script" not in html
@@ -126,45 +127,13 @@ def test_a_sequence_of_a_batch_is_a_result_of_its_own(client: Client) -> None:
         one.sequence(0)
 
 
-def test_weights_go_into_a_frame_with_their_tokens(client: Client, sentence: Encoding) -> None:
-    frame = sentence.to_frame()
-
-    assert frame.index.names == ["layer", "head", "query", "key"]
-    assert len(frame) == 3 * 5 * 5
-    row = frame.loc[1, 2, 3, 4]
-    assert (row["query_token"], row["key_token"]) == ("sat", "[SEP]")
-    assert row["weight"] == sentence.attention[1][2, 3, 4]  # type: ignore[index]
-    some = client.encode(TEXTS[0], model="words", attention=[0], heads=[2, 1], queries=[3]).to_frame()
-    assert set(some["query_token"]) == {"sat"}
-    assert some.index.get_level_values("head").unique().tolist() == [2, 1]
-
-
-def test_weights_and_scores_go_into_labelled_arrays(client: Client, sentence: Encoding) -> None:
-    dataset = sentence.to_xarray()
-
-    by_token = dataset.attention.sel(layer=1, head=2).swap_dims(query="query_token", key="key_token")
-    assert by_token.sel(query_token="sat", key_token="the") == sentence.attention[1][2, 3, 1]  # type: ignore[index]
-    assert dataset.attrs == {"model": "words.attention", "version": "1"}
-    insight = client.encode(TEXTS[0], model="words", **INSIGHT)
-    dataset = insight.to_xarray()
-    assert set(dataset) == {"scores", "weighted_scores", "rollout", "mixed"}
-    assert dataset.scores.sel(layer=1, head=0, score="entropy") == insight.scores["entropy"][1, 0]  # type: ignore[index]
-    assert dataset.rollout.dims == ("query", "key")
-    assert client.encode(TEXTS, model="words", scores=True).scores.to_xarray().dims == (  # type: ignore[union-attr]
-        "sequence",
-        "layer",
-        "head",
-        "score",
-    )
-
-
 def test_batches_and_results_without_weights_are_refused_with_what_to_do(client: Client) -> None:
     batch = client.encode(TEXTS, model="words", attention=[0])
-    for method in ("to_frame", "to_xarray", "show"):
-        with pytest.raises(ValueError, match=rf"this is a batch: choose one, sequence\(0\)\.{method}\(\)"):
-            getattr(batch, method)()
-    with pytest.raises(ValueError, match="to_frame needs attention"):
-        client.encode(TEXTS[0], model="words").to_frame()
+    with pytest.raises(ValueError, match=r"this is a batch: choose one, sequence\(0\)\.show\(\)"):
+        batch.show()
+    for inputs in (TEXTS, TEXTS[0]):
+        with pytest.raises(ValueError, match="to_frame needs attention"):
+            client.encode(inputs, model="words").to_frame()
 
 
 def test_memories_have_positions(client: Client, sentence: Encoding) -> None:
@@ -175,7 +144,12 @@ def test_memories_have_positions(client: Client, sentence: Encoding) -> None:
 
     assert both.to_xarray().cross_attention.sizes == {"layer": 1, "head": 3, "query": 5, "memory": 2}
     assert both.to_xarray().memory_token.values.tolist() == ["0", "1"]
-    assert "→ 1: 0.500" in replace(both, attention=None)._repr_html_()
+    batch = client.encode(TEXTS, model="words", attention=[1])
+    of_memory = {1: [np.full((3, rows, 2), 0.5, np.float32) for rows in (5, 3)]}
+    dataset = replace(batch, cross_attention=of_memory).to_xarray()
+    assert dataset.cross_attention.sizes == {"layer": 1, "head": 3, "memory_edge": 5 * 2 + 3 * 2}
+    assert dataset.memory_key_token.values[-2:].tolist() == ["0", "1"]
+    assert "→ 1: 0.500" in replace(both, attention=Layers({}))._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -191,4 +165,33 @@ def test_bertviz_gets_where_the_second_text_begins(
 ) -> None:
     encoding = dataclasses.replace(sentence, tokens=tokens)
 
-    assert encoding.to_bertviz()["sentence_b_start"] == second
+    assert encoding.to_bertviz()["sentence_b_start"] == encoding.second_text_start == second
+
+
+def test_spans_tell_where_the_second_text_begins_though_nothing_parts_the_texts(client: Client) -> None:
+    pair = client.encode("the cat", model="words", attention=[0])
+    starts = np.array([-1, 0, 4, 0, -1])
+    spans = np.stack([starts, np.where(starts < 0, -1, starts + 3), starts], 1)
+
+    tokens = ["[CLS]", "the", "cat", "dog", "[SEP]"]
+    assert dataclasses.replace(pair, tokens=tokens).second_text_start is None
+    assert dataclasses.replace(pair, tokens=tokens, spans=spans).second_text_start == 3
+    assert dataclasses.replace(pair, tokens=tokens, spans=spans[[0, 1, 2, 4]]).second_text_start is None
+    assert client.encode(TEXTS, model="words").second_text_start is None
+
+
+def test_a_layer_that_was_not_asked_for_says_how_to_ask(
+    client: Client, sentence: Encoding, tmp_path: Path
+) -> None:
+    without = client.encode(TEXTS[0], model="words")
+    assert not without.attention
+    with pytest.raises(KeyError) as none:
+        without.attention[5]
+    assert str(none.value) == "attention must have been asked for, none was: encode(…, attention=[5])"
+    with pytest.raises(KeyError, match=r"there are layers 1: encode\(…, attention=\[0\]\)"):
+        client.encode(TEXTS, model="words", attention=[1]).sequence(0).attention[0]
+    with pytest.raises(KeyError, match=r"encode\(…, cross_attention=\[0\]\)"):
+        sentence.cross_attention[0]
+    without.save(tmp_path / "without.npz")
+    with pytest.raises(KeyError, match="none was"):
+        Encoding.load(tmp_path / "without.npz").attention[5]

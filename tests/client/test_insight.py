@@ -76,7 +76,7 @@ def test_all_of_a_graph_comes_in_the_form_of_the_inputs(client: Client, fake: Fa
         assert_equal(get(encoding), whole[name], axes, form)
     for layer in range(L):
         assert_equal(encoding.value_norms[layer], whole["value_norms"][:, layer], (1,), form)
-    assert encoding.attention is None
+    assert not encoding.attention
     assert encoding.heads == tuple(range(H))
 
 

@@ -14,7 +14,6 @@ def test_a_document_without_a_token_to_compare_matches_nothing() -> None:
         version="1",
         output=None,
         pooled=None,
-        attention=None,
         heads=None,
         queries=None,
         tokens=[["!", "?"], ["a", "!"]],

@@ -1,6 +1,8 @@
 """Flags that all commands share: TLS and tokens."""
 
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +115,22 @@ def test_what_is_wrong_with_a_certificate_is_said(
             connect(target, credentials=credentials).metadata()
 
 
-def test_a_server_that_is_away_is_not_suspected_of_anything(connect: Connect) -> None:
-    with pytest.raises(Unavailable, match=r"Connection refused$"):
-        connect("127.0.0.1:1").metadata()
+def test_whether_a_server_that_is_away_was_started_is_asked(connect: Connect, tmp_path: Path) -> None:
+    for target in ("127.0.0.1:1", f"unix:{tmp_path}/none"):
+        with pytest.raises(Unavailable, match=r"; is polyhead serve running there\?$"):
+            connect(target).metadata()
+
+
+def test_a_port_for_http_is_known_as_one(connect: Connect) -> None:
+    class Answering(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever).start()
+        with pytest.raises(Unavailable, match=r"it speaks HTTP/1, .*: give its port for gRPC \(8001 by defa"):
+            connect(f"127.0.0.1:{server.server_port}").metadata()
+        server.shutdown()
 
 
 def test_a_token_goes_with_every_call_of_both_clients(fake: FakeServer, connect: Connect) -> None:

@@ -37,10 +37,13 @@ def test_the_page_shows_what_works(address: str, monkeypatch: pytest.MonkeyPatch
     of_a_notebook = block("docs/client.md", "layer=5, head=3").replace("layer=5, head=3", "layer=1, head=1")
     names: dict[str, Any] = {}
 
-    for code in (of_a_notebook, block("docs/client.md", "rollout=True, top=3")):
+    of_a_corpus = block("docs/client.md", "edge_sequence")
+    for code in (of_a_notebook, of_a_corpus, block("docs/client.md", "rollout=True, top=3")):
         exec(code.replace("127.0.0.1:8001", address).replace("minilm", "probed"), names)
 
     names["client"].close()
+    assert set(names["of_one"].key_token.values) >= {"[CLS]", "[SEP]"}
+    assert names["to_separator"].shape == (L, H, 2)
     assert names["result"].scores["previous"].shape == (L, H)
     assert names["result"].top.keys.shape == (L, H, 9, 3)
 

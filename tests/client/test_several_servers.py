@@ -163,6 +163,42 @@ def test_one_of_three_is_killed_and_comes_back_under_load(words: Path) -> None:
                 each.close()
 
 
+def test_a_program_is_replaced_on_another_port_and_no_call_is_lost(words: Path) -> None:
+    """As docs/operations.md says: the new one is started beside the old one, which is then stopped."""
+    ports = [free_port(), free_port()]
+    target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    quick: dict[str, Any] = {"timeout": 60, "options": [("grpc.max_reconnect_backoff_ms", 200)]}
+    started: list[ServerProcess] = []
+    clients: list[Any] = [Client(target, coalesce=False, **quick), Awaited(target, coalesce=False, **quick)]
+
+    def start(port: int) -> Answered:
+        flags = ("--port", str(port), "--device", "cpu", "--http-port", "off")
+        started.append(ServerProcess("--models", str(words), *flags))
+        started[-1].until("serving")
+        return Answered(f"127.0.0.1:{port}")
+
+    def wait_for_more(load: Load, answered: Answered) -> None:
+        before = answered()
+        load.until(lambda: answered() > before + 50)
+
+    try:
+        first = start(ports[0])
+        with Load(clients, threads=4) as load:
+            wait_for_more(load, first)
+            for port in (ports[1], ports[0]):
+                answered = start(port)
+                wait_for_more(load, answered)  # clients have found it
+                old = started[-2]
+                old.process.terminate()
+                assert old.end() == 0
+                wait_for_more(load, answered)
+                answered.close()
+        first.close()
+    finally:
+        for each in (*started, *clients):
+            each.close()
+
+
 class Names(socketserver.ThreadingUDPServer):
     """A DNS server that gives every name the same IPv4 addresses."""
 

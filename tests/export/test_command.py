@@ -7,8 +7,18 @@ import pytest
 from tests.checkpoints import OTHER_PROMPTS, sentence_transformer, write_checkpoint
 from tests.exports import manifest_of
 
-from polyhead_export import Built, ExportError, ParityError, TokenizerFile
-from polyhead_export.command import app
+from polyhead_export import (
+    Built,
+    Closeness,
+    Drift,
+    Errors,
+    ExportedFamily,
+    ExportError,
+    Parity,
+    ParityError,
+    TokenizerFile,
+)
+from polyhead_export.command import app, print_exported, print_next
 from polyhead_export.options import ExportOptions
 from polyhead_model import CheckpointError, DescriptionError
 
@@ -43,6 +53,31 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: Captured) -> None:
     assert not (tmp_path / "teaching-h2").exists()
 
 
+def test_the_table_fits_80_columns_and_explains_itself(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    closeness = Closeness(graph=Errors(1e-7, 1.5e-6), pytorch=Errors(1e-7, 2.2e-6))
+    drift = Drift(deviations={"fast": {"output": 0.0421}}, emulated=True, inputs="random inputs")
+    (tmp_path / "manifest.json").write_text('{"numbers": {"parameters": 33360000}}')
+    parity = Parity(sizes=(), outputs={"fast": {"output": closeness}}, neighbours={}, drift=drift)
+
+    print_exported([ExportedFamily(name="bge-small-int8", version=12, folder=tmp_path, parity=parity)], [])
+    print_next(Path("my models"))
+
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    for words in (
+        ("PyTorch's", "off fp32"),
+        ("family", "parameters", "MB", "error", "error", "by"),
+        ("bge-small-int8 v12", "33,360,000", "0.0", "1.5e-06", "2.2e-06", "4.2e-02"),
+    ):
+        assert any(all(word in line for word in words) for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert "error: the largest deviation from float64" in said.out
+    assert said.err == "next: polyhead serve --models 'my models'\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -51,7 +86,7 @@ def test_a_family_for_each_head_count(tmp_path: Path, capsys: Captured) -> None:
             ["--preset", "teaching", "--checkpoint", "somewhere"],
             "give either --preset, --checkpoint or --encoder",
         ),
-        (["--checkpoint", "somewhere"], "--checkpoint needs a --name"),
+        (["--encoder", "somewhere"], "--encoder needs a --name"),
         (
             ["--checkpoint", "somewhere", "--name", "x", "--heads", "2"],
             "a checkpoint or a description is exported as it is",
@@ -227,7 +262,7 @@ def test_a_description_in_16_bits(tmp_path: Path, capsys: Captured) -> None:
     assert {"d_model": 12, "heads": 3, "head_width": 8, "bias": False}.items() <= manifest["encoder"].items()
     assert list(manifest["graphs"]) == ["fast", "attention", "rows"]
     assert manifest["precision"] == "bf16"
-    assert "off fp32 by" in capsys.readouterr().out
+    assert "off fp32" in capsys.readouterr().out
     assert manifest["sizes"]["A"] == 1
     assert all(graph["inputs"][2]["name"] == "head_mask" for graph in manifest["graphs"].values())
 

@@ -108,7 +108,7 @@ def test_every_step_is_announced(tmp_path: Path) -> None:
     steps: list[str] = []
     exported = export_family(seeded(), "small", tmp_path, version=3, on_step=steps.append)
 
-    assert len(steps) == count_steps([])
+    assert len(steps) == count_steps(SMALL, [])
     assert exported.folder == tmp_path / "small" / "3"
     assert exported.parity.worst.excess <= 1
 

@@ -26,9 +26,16 @@ from polyhead_model import Encoder, Splade
 Weights = NDArray[np.float32]
 Plant = Callable[[ir.Model], None]
 
-HEADS, WIDTH = 4, 16
+HEADS, GROUPS, WIDTH = 4, 2, 16
 CONFIG = replace(
-    BERT, d_model=HEADS * WIDTH, heads=HEADS, types=0, embedding_norm=False, pooling="mean", splade=Splade()
+    BERT,
+    d_model=HEADS * WIDTH,
+    heads=HEADS,
+    kv_heads=GROUPS,
+    types=0,
+    embedding_norm=False,
+    pooling="mean",
+    splade=Splade(),
 )
 
 
@@ -159,6 +166,27 @@ def one_row(matrix: Weights) -> Weights:
     return matrix
 
 
+def in_groups(place: int, to: list[int]) -> Plant:
+    """Have query heads attend with other heads of keys (even places) or values."""
+
+    def plant(model: ir.Model) -> None:
+        groups = [head * GROUPS // HEADS for head in range(HEADS)]
+        nodes = [
+            node
+            for node in model.graph
+            if node.op_type == "Gather"
+            and (places := node.inputs[1]) is not None
+            and (numbers := ir.convenience.get_const_tensor(places)) is not None
+            and numbers.numpy().tolist() == groups
+        ]
+        constant = ir.node("Constant", [], {"value": ir.tensor(np.array(to), name="planted")})
+        constant.outputs[0].name = "planted_groups"
+        model.graph.insert_before(nodes[place], constant)
+        nodes[place].replace_input_with(1, constant.outputs[0])
+
+    return plant
+
+
 def both(*plants: Plant) -> Plant:
     def plant(model: ir.Model) -> None:
         for each in plants:
@@ -220,6 +248,8 @@ MISTAKES: dict[str, tuple[GraphKind, Plant]] = {
         AttentionGraph(),
         change("layers.0.attention.w_v.weight.T", lambda each: np.roll(each, WIDTH, axis=1)),
     ),
+    "keys of another group": (AttentionGraph(), in_groups(0, [0, 1, 0, 1])),
+    "a head's values are those of another group": (AttentionGraph(), in_groups(3, [0, 0, 1, 0])),
     "one position + 1e-4": (AttentionGraph(), change("embeddings.positions.weight", one_row)),
     "norm maps + 1e-5": (AttentionGraph(), change("norm_maps.0", lambda each: each * np.float32(1 + 1e-5))),
     "distance + 1e-5": (

@@ -30,7 +30,6 @@ def test_its_clients_work_on_every_path(address: str, locked: OverHttp, given: P
 
     call(ENVIRONMENT / "bin" / "python", "kserve_calls.py", address, url, TOKEN, given, got)
 
-    assert vectors.attention is not None
     assert texts.pooled is not None
     with np.load(got) as arrays:
         for name in ("raw", "typed", "rest raw", "rest typed"):

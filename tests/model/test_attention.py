@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.encoders import draw_all, seeded
 from tests.numerics import close
 from torch import Tensor
 
-from polyhead_model import MultiHeadAttention, scaled_dot_product_attention
+from polyhead_model import Encoder, EncoderConfig, MultiHeadAttention, scaled_dot_product_attention
 
 examples = settings(max_examples=40)
 
@@ -45,15 +46,30 @@ def loop_attention(
     def project(x: Tensor, name: str) -> Tensor:
         return F.linear(x.double(), state[f"{name}.weight"], state.get(f"{name}.bias"))
 
-    width = attention.head_width
+    def normed(x: Tensor, name: str) -> Tensor:
+        if attention.qk_norm is None:
+            return x
+        rows = [
+            [
+                one * factor / math.sqrt(sum(each**2 for each in row) / len(row) + attention.qk_norm)
+                for one, factor in zip(row, state[f"{name}.weight"].tolist(), strict=True)
+            ]
+            for row in x.tolist()
+        ]
+        return torch.tensor(rows).double().reshape(x.shape)
+
+    widths = list(attention.head_widths or [attention.head_width] * attention.heads)
+    shared = attention.heads // attention.kv_heads
     outputs, weights = [], []
     for b in range(len(query)):
         heads = []
         for h in range(attention.heads):
-            own = slice(h * width, (h + 1) * width)
-            q = project(query[b], "w_q")[:, own]
-            k = project(key[b], "w_k")[:, own]
-            v = project(value[b], "w_v")[:, own]
+            own = slice(sum(widths[:h]), sum(widths[: h + 1]))
+            group = h // shared  # as many heads in a row share keys and values
+            its = own if shared == 1 else slice(group * widths[0], (group + 1) * widths[0])
+            q = normed(project(query[b], "w_q")[:, own], "q_norm")
+            k = normed(project(key[b], "w_k")[:, its], "k_norm")
+            v = project(value[b], "w_v")[:, its]
             heads.append(loop_head(q.tolist(), k.tolist(), v.tolist(), mask[b].tolist()))
         concatenated = torch.cat([torch.tensor(output).double() for output, _ in heads], dim=1)
         outputs.append(project(concatenated, "w_o"))
@@ -79,9 +95,24 @@ def cases(draw: st.DrawFn) -> Case:
     batch, tq, tk = (draw(st.integers(1, 4)) for _ in range(3))
     heads, width = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     d_model = draw(st.integers(1, 9))
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"kv_heads": draw(st.sampled_from([each for each in (1, 2, 3, 4) if heads % each == 0]))},
+        {"head_widths": draw(st.lists(st.integers(1, width), min_size=heads, max_size=heads))},
+    ]
+    kind = draw(st.sampled_from(kinds))
     attention = MultiHeadAttention(
-        d_model, heads, head_width=width, bias=draw(st.booleans()), fused=draw(st.booleans())
+        d_model,
+        heads,
+        head_width=width,
+        bias=draw(st.booleans()),
+        fused=draw(st.booleans()),
+        qk_norm=None if "head_widths" in kind else draw(st.sampled_from([None, 1e-6])),
+        **kind,
     )
+    for name, parameter in attention.named_parameters():
+        if "norm" in name:
+            torch.nn.init.normal_(parameter)
     density = draw(st.sampled_from([0.2, 0.7, 1.0]))
     return Case(
         attention.eval(),
@@ -187,6 +218,48 @@ def test_dropout_is_for_training_only() -> None:
 def test_shapes_that_do_not_fit_are_named(shapes: list[tuple[int, ...]], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         MultiHeadAttention(8, 2)(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_heads_must_divide_into_groups() -> None:
+    with pytest.raises(ValueError, match=re.escape("kv_heads (3) must divide heads (4)")):
+        MultiHeadAttention(8, 4, kv_heads=3)
+
+
+GROUPED = [
+    {"rotary_base": 50.0, "local_window": 4, "global_every": 2, "local_rotary_base": 9.0},
+    {"causal": True, "qk_norm": True, "rotary_base": 50.0},
+    {"relative_buckets": 6, "relative_distance": 9, "fused": True},
+    {"cross_attention": "alone"},
+]
+
+
+@pytest.mark.parametrize("fields", GROUPED)
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_heads_that_share_keys_are_heads_with_the_same_keys(kv_heads: int, fields: dict[str, Any]) -> None:
+    config = EncoderConfig(d_model=16, heads=4, layers=2, head_width=6, kv_heads=kv_heads, **fields)
+    grouped = seeded(config, change=draw_all).split()
+    state = dict(grouped.state_dict())
+    for name, tensor in state.items():
+        if "w_k" in name or "w_v" in name:
+            by_group = tensor.reshape(kv_heads, 6, -1).repeat_interleave(4 // kv_heads, 0)
+            state[name] = by_group.reshape(24, *tensor.shape[1:])
+    separate = Encoder(replace(config, kv_heads=None, fused=False)).eval()
+    separate.load_state_dict(state)
+    inputs: dict[str, Tensor] = {"x": torch.randn(3, 7, 16), "lengths": torch.tensor([7, 2, 0])}
+    if config.cross_attention:
+        inputs |= {"memory": torch.randn(3, 5, 16), "memory_lengths": torch.tensor([1, 5, 3])}
+        inputs["memory_mask"] = torch.rand(3, 7, 5) < 0.7
+    else:
+        inputs["mask"] = torch.rand(3, 7, 7) < 0.7
+
+    with torch.no_grad():
+        ours, theirs = (each(**inputs, need_weights=True) for each in (grouped, separate))
+        packed = grouped(**inputs, pack=True)
+
+    close(ours.output, theirs.output)
+    close(packed.output, theirs.output)
+    for weights, others in zip(ours.attention, theirs.attention, strict=True):
+        close(weights, others, scale=1)
 
 
 def test_masks_that_do_not_fit_are_named() -> None:

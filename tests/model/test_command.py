@@ -58,6 +58,16 @@ def test_numbers_of_bert_base(describe: Describe) -> None:
     assert line("all as FP32")[-5:] == ["FP32", "9.0", "MiB", "14.1%", "338"]
 
 
+def test_numbers_of_key_and_value_heads_side_by_side(describe: Describe) -> None:
+    numbers = json.loads(describe("--preset", "mistral-7b", "--heads", "32, 32/8,32/1", "--json"))
+
+    assert [each["encoder"]["kv_heads"] for each in numbers] == [None, 8, 1]
+    assert [each["parameters"]["total"] // 4096**2 for each in numbers] == [4, 2, 2]
+    lines = describe("--preset", "mistral-7b", "--heads", "32,32/8").splitlines()
+    rows = [line.split()[:4] for line in lines if line.split()[:1] == ["32"]]
+    assert rows == [["32", "32", "128", "67,108,864"], ["32", "8", "128", "41,943,040"]]
+
+
 def test_numbers_of_heads_side_by_side(describe: Describe) -> None:
     lines = describe("--preset", "bert-base", "--heads", "1,12").splitlines()
 
@@ -161,7 +171,12 @@ def test_description(describe: Describe, tmp_path: Path) -> None:
         (
             ["--preset", "gpt2", "--heads", "2,x"],
             DescribeError,
-            "numbers of heads such as 1,2,4,8, was '2,x'",
+            "numbers of heads such as 1,2,4,8, or .*, was '2,x'",
+        ),
+        (
+            ["--preset", "gpt2", "--heads", "12/5"],
+            DescribeError,
+            "--heads cannot be 12/5 here: kv_heads must divide heads",
         ),
         (["--preset", "gpt2", "--heads", "5"], DescribeError, "--heads cannot be 5 here: d_model .768. must"),
         (["--checkpoint", "nowhere"], CheckpointError, "but nowhere does not exist"),

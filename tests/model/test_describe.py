@@ -125,6 +125,11 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
         heads = config.heads if first is None else len(config.heads_of(first))
         inner = heads * config.head_size
         letters = numbers["sizes"] | {"H": heads, "H·K": inner, "3·H·K": 3 * inner}
+        groups = len(set(config.kv_heads_of(first or 0)))
+        letters |= {"G": groups, "G·K": groups * config.head_size}
+        letters["(H+2G)·K"] = (heads + 2 * groups) * config.head_size
+        letters["ΣK"] = sum(config.widths_of(first or 0))
+        letters["3·ΣK"] = 3 * letters["ΣK"]
         for step in section["steps"]:
             assert [letters[axis] for axis in step["axes"]] == list(step["shape"])
     known: set[str] = set()
@@ -143,7 +148,9 @@ def test_presets(name: str) -> None:
 @given(config=configs(), width=st.integers(4, 6), batch=st.integers(1, 3), sizes=sizes)
 def test_any_configuration(config: EncoderConfig, width: int, batch: int, sizes: tuple[int, int]) -> None:
     # Another width than the heads' together, so that no letter can be taken for another.
-    check(replace(config, d_model=3 * width + 1, head_width=2 * width), batch, *sizes)
+    widths = config.head_widths and tuple((2 * width, *each[1:]) for each in config.head_widths)
+    changed = replace(config, d_model=3 * width + 1, head_width=2 * width, head_widths=widths)
+    check(changed, batch, *sizes)
 
 
 def test_layers_differ_where_heads_are_pruned() -> None:

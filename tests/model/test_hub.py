@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polyhead_model import CheckpointError
-from polyhead_model.hub import local_checkpoint
+from polyhead_model.hub import files_of, local_checkpoint, name_of
 
 
 @pytest.fixture
@@ -99,3 +99,39 @@ def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch, weig
         "README.md",
     ]
     assert sum(name.endswith(".safetensors") for name in asked[1]) == (3 if weights else 0)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name"),
+    [
+        ("BAAI/bge-small-en-v1.5", "bge-small-en-v1-5"),
+        ("org/na.me@refs/pr/1", "na-me"),
+        ("org/name@v1", "name"),
+        ("./all-MiniLM-L6-v2/", "all-MiniLM-L6-v2"),
+        ("here/../mine", "mine"),
+        ("/", "encoder"),
+        ("模型", "encoder"),
+        ("x" * 300, "x" * 255),
+    ],
+)
+def test_an_encoder_is_named_after_its_checkpoint(checkpoint: str, name: str) -> None:
+    assert name_of(Path(checkpoint)) == name
+
+
+def test_files_are_those_that_are_downloaded(tmp_path: Path) -> None:
+    names = ["config.json", "1_Pooling/config.json", "model-1.safetensors", "vocab.txt", "README.md"]
+    for name in [
+        *names,
+        "onnx/config.json",
+        "openvino/x.json",
+        "pytorch_model.bin",
+        ".git/HEAD",
+        "notes.txt",
+    ]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.json").mkdir()
+
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in files_of(tmp_path)) == sorted(names)
+    with pytest.raises(CheckpointError, match="must be the folder of a checkpoint: it has no"):
+        files_of(tmp_path / "onnx" / "nothing")

@@ -240,6 +240,34 @@ MODERNBERT = {
 }
 
 
+_GROUPED = {"num_key_value_heads": 2, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+QWEN3 = {"model_type": "qwen3", **_GROUPED}
+EUROBERT = {"model_type": "eurobert", **_GROUPED}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    **_GROUPED,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 4,
+    "query_pre_attn_scalar": 4,
+    "use_bidirectional_attention": True,
+}
+NOMIC = {
+    "model_type": "nomic_bert",
+    "auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"},
+    "n_embd": 16,
+    "n_head": 2,
+    "n_layer": 3,
+    "n_inner": 40,
+    "n_positions": 64,
+    "layer_norm_epsilon": 1e-9,
+    "activation_function": "swiglu",
+    "rotary_emb_base": 500,
+    "rotary_emb_fraction": 1.0,
+    "prenorm": False,
+}
+"""As the folder is published, whose code has names of its own."""
+
+
 def alternating(*kinds: str) -> dict[str, list[str]]:
     return {"layer_types": [f"{kind}_attention" for kind in kinds]}
 
@@ -317,6 +345,39 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
             "layer_types must be 'full_attention'",
         ),
         (MODERNBERT | {"layer_types": 3}, "layer_types must be 'full_attention' in layers 0, n, 2n"),
+        (QWEN3 | {"num_key_value_heads": 3}, "kv_heads must divide heads (4)"),
+        (QWEN3 | {"num_key_value_heads": "2"}, "num_key_value_heads must be an integer, was '2'"),
+        (QWEN3 | {"head_dim": 3}, "rotary_base needs an even head width"),
+        (QWEN3 | {"attention_bias": True}, "attention_bias must be false, was true"),
+        (QWEN3 | {"use_sliding_window": True}, "use_sliding_window must be false, was true"),
+        (QWEN3 | alternating("full", "sliding"), "layer_types must be ['full_attention', 'full_attention']"),
+        (
+            QWEN3 | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+            "rope_type must be 'default' and rope_scaling absent",
+        ),
+        (QWEN3 | {"rope_theta": "x"}, "rope_theta must be a number, was 'x'"),
+        (QWEN3 | {"rope_parameters": [1]}, "rope_type must be 'default'"),
+        (EUROBERT | {"attention_bias": True}, "attention_bias must be false, was true"),
+        (
+            EUROBERT | {"architectures": ["EuroBertForSequenceClassification"]},
+            "classifier_pooling must be 'bos' or 'mean', was 'late'",
+        ),
+        (
+            GEMMA3 | {"use_bidirectional_attention": False},
+            "use_bidirectional_attention must be true, was fal",
+        ),
+        (GEMMA3 | {"query_pre_attn_scalar": 8}, "query_pre_attn_scalar must be 4, was 8"),
+        (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping must be null, was 50.0"),
+        (GEMMA3 | alternating("full", "sliding"), "in layers n - 1, 2n - 1, … and"),
+        (GEMMA3 | {"sliding_window_pattern": 0}, "sliding_window_pattern must be at least 1, was 0"),
+        (
+            GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+            "rope_type must be 'default' and rope_scaling absent",
+        ),
+        (NOMIC | {"prenorm": True}, "prenorm must be false, was true"),
+        (NOMIC | {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction must be 1.0, was 0.5"),
+        (NOMIC | {"activation_function": "gelu"}, "hidden_act must be 'silu', or 'swiglu', was 'gelu'"),
+        (NOMIC | {"moe_every_n_layers": 2}, "moe_every_n_layers must be 0, was 2"),
         (
             CLASSIFIER | {"id2label": {"0": "no", "2": "yes"}},
             "id2label must name the labels 0, 1, …, was {'0': 'no', ",
@@ -330,6 +391,31 @@ def test_other_configurations_are_refused(bert: Path, changes: dict[str, Any], m
     with pytest.raises(CheckpointError, match=re.escape(message)) as raised:
         read_checkpoint_info(bert)
     assert str(raised.value).startswith(f"{bert / 'config.json'}: ")
+
+
+def test_a_published_folder_may_have_names_of_its_own(bert: Path) -> None:
+    write(bert / "config.json", {"vocab_size": 50, "type_vocab_size": 2, **NOMIC})
+
+    encoder = read_checkpoint_info(bert).encoder
+    assert (encoder.d_model, encoder.heads, encoder.layers, encoder.feed_forward) == (16, 2, 3, 40)
+    assert (encoder.positions, encoder.rotary_base, encoder.layer_norm_epsilon) == (64, 500, 1e-9)
+    assert (encoder.activation, encoder.gated, encoder.types) == ("silu", True, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"sliding_window": 9}, (9, None)),  # no layer of two sees everything
+        ({"sliding_window_pattern": 2, "sliding_window": 8}, (8, 2)),
+        (alternating("sliding", "full") | {"sliding_window": 8}, (8, 2)),
+    ],
+)
+def test_local_layers_of_gemma(bert: Path, changes: dict[str, Any], expected: tuple[int, int | None]) -> None:
+    write(bert / "config.json", BERT | GEMMA3 | changes)
+
+    encoder = read_checkpoint_info(bert).encoder
+    assert encoder.local_window == expected[0]
+    assert [encoder.is_local(layer) for layer in range(2)] == [True, expected[1] is None]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,13 @@ def mask_of(kind: str) -> torch.Tensor | None:
 
 
 @pytest.mark.parametrize("kind", ["none", "causal", "each sequence's own"])
-@pytest.mark.parametrize("width", [None, K, 2, 11])
-def test_attention_is_that_of_the_served_module(kind: str, width: int | None) -> None:
+@pytest.mark.parametrize(
+    ("width", "kv_heads"), [(None, None), (K, 4), (2, None), (11, None), (None, 2), (11, 1)]
+)
+def test_attention_is_that_of_the_served_module(kind: str, width: int | None, kv_heads: int | None) -> None:
     torch.manual_seed(1)
-    read, served = plain.MultiHeadAttention(D, H, width), Served(D, H, head_width=width)
+    read = plain.MultiHeadAttention(D, H, width, kv_heads)
+    served = Served(D, H, head_width=width, kv_heads=kv_heads)
     served.load_state_dict(read.state_dict())
     x, mask = torch.randn(3, T, D), mask_of(kind)
     output, weights = read(x, mask)
@@ -34,9 +37,10 @@ def test_attention_is_that_of_the_served_module(kind: str, width: int | None) ->
 
 
 @pytest.mark.parametrize("kind", ["none", "causal", "each sequence's own"])
-def test_the_loop_gives_what_the_batch_gives(kind: str) -> None:
+@pytest.mark.parametrize("kv_heads", [None, 2, 1])
+def test_the_loop_gives_what_the_batch_gives(kind: str, kv_heads: int | None) -> None:
     torch.manual_seed(2)
-    attention, x, mask = plain.MultiHeadAttention(D, H, 5), torch.randn(3, T, D), mask_of(kind)
+    attention, x, mask = plain.MultiHeadAttention(D, H, 5, kv_heads), torch.randn(3, T, D), mask_of(kind)
     for batched, looped in zip(attention(x, mask), attention.by_loop(x, mask), strict=True):
         assert batched.shape == looped.shape
         close(batched, looped)

@@ -11,7 +11,7 @@ from tests.numerics import close
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
-from polyhead_model.config import Activation, Norm
+from polyhead_model.config import Activation, Norm, NormType
 from polyhead_model.task_heads import Pooling
 
 examples = settings(max_examples=40)
@@ -20,13 +20,27 @@ D, VOCABULARY, POSITIONS = 12, 6, 16
 
 
 @st.composite
+def head_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
+    """Heads of one width, alone or in groups, or heads of different widths."""
+    heads = draw(st.sampled_from([1, 2, 3, 6]))
+    if draw(st.integers(0, 3)) == 0:
+        widths = [[4, *draw(st.lists(st.integers(1, 4), min_size=heads - 1, max_size=heads - 1))]] * layers
+        return {"heads": heads, "head_width": 4, "head_widths": widths}
+    return {
+        "heads": heads,
+        "head_width": draw(st.sampled_from([None, 4])),
+        "kv_heads": draw(st.sampled_from([None, *(each for each in (1, 2, 3) if heads % each == 0)])),
+        "qk_norm": draw(st.booleans()),
+    }
+
+
+@st.composite
 def layer_fields(draw: st.DrawFn) -> dict[str, Any]:
     """Attention alone, or blocks of any kind."""
     layers = draw(st.integers(1, 2))
     fields: dict[str, Any] = {
         "layers": layers,
-        "heads": draw(st.sampled_from([1, 2, 3])),
-        "head_width": draw(st.sampled_from([None, 4])),
+        **draw(head_fields(layers)),
         "bias": draw(st.booleans()),
         "fused": draw(st.booleans()),
         "causal": draw(st.booleans()),
@@ -35,11 +49,13 @@ def layer_fields(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         return fields
     norm = draw(st.sampled_from(get_args(Norm)))
+    norm_type = draw(st.sampled_from(get_args(NormType)))
     return fields | {
         "feed_forward": 8,
         "norm": norm,
-        "norm_bias": draw(st.booleans()),
-        "first_attention_norm": norm == "post" or fields["shared_layers"] or draw(st.booleans()),
+        "norm_type": norm_type,
+        "norm_bias": norm_type == "layer" and draw(st.booleans()),
+        "first_attention_norm": norm != "pre" or fields["shared_layers"] or draw(st.booleans()),
         "final_norm": draw(st.booleans()),
         "gated": draw(st.booleans()),
         "activation": draw(st.sampled_from(get_args(Activation))),
@@ -47,17 +63,18 @@ def layer_fields(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def position_fields(draw: st.DrawFn) -> dict[str, Any]:
+def position_fields(draw: st.DrawFn, *, can_rotate: bool) -> dict[str, Any]:
     """What attention knows of positions."""
     fields: dict[str, Any] = {}
-    if draw(st.booleans()):
+    if can_rotate and draw(st.booleans()):
         fields |= {"rotary_base": 50.0}
     if draw(st.booleans()):
         fields |= {"relative_buckets": 6, "relative_distance": 5}
     if draw(st.booleans()):
         fields |= {
             "local_window": draw(st.sampled_from([1, 3, 4])),
-            "global_every": draw(st.just(2) | st.none()),
+            "global_every": (every := draw(st.just(2) | st.none())),
+            "first_global": 0 if every is None else draw(st.integers(0, 1)),
         }
         if "rotary_base" in fields and draw(st.booleans()):
             fields |= {"local_rotary_base": 7.0}
@@ -84,7 +101,7 @@ def configs(draw: st.DrawFn) -> EncoderConfig:
     fields = draw(layer_fields())
     cross = draw(st.sampled_from([None, None, "alone", "after_self"]))
     if cross is None:
-        fields |= draw(position_fields()) | draw(embedding_fields())
+        fields |= draw(position_fields(can_rotate="head_widths" not in fields)) | draw(embedding_fields())
         if fields.get("positions") and "rotary_base" not in fields:
             fields["padding_id"] = draw(st.none() | st.just(1))
     elif cross == "alone":
@@ -270,21 +287,37 @@ def with_heads_in_order(encoder: Encoder, orders: list[list[int]]) -> Encoder:
             state[name] = tensor[:, orders[0]]
         if parts[-2] not in {"w_q", "w_k", "w_v", "w_o"}:
             continue
-        columns = [h * config.head_size + i for h in orders[int(parts[1])] for i in range(config.head_size)]
-        if parts[-2] != "w_o":
-            state[name] = tensor[columns]
-        elif parts[-1] == "weight":  # what it adds is not split into heads
-            state[name] = tensor[:, columns]
-    copy = Encoder(replace(config, fused=False)).eval()
+        layer, order = int(parts[1]), orders[int(parts[1])]
+        widths = [*config.widths_of(layer)]
+        if parts[-2] == "w_o":
+            if parts[-1] == "weight":  # what it adds is not split into heads
+                state[name] = torch.cat([tensor.split(widths, dim=1)[head] for head in order], dim=1)
+        elif parts[-2] == "w_q" or config.kv_heads is None:
+            state[name] = torch.cat([tensor.split(widths)[head] for head in order])
+        else:
+            groups = dict.fromkeys(config.kv_heads_of(layer)[head] for head in order)
+            state[name] = torch.cat([tensor.split(config.head_size)[group] for group in groups])
+    widths_in_order = config.head_widths and tuple(
+        tuple(widths[head] for head in order)
+        for widths, order in zip(config.head_widths, orders, strict=True)
+    )
+    copy = Encoder(replace(config, fused=False, head_widths=widths_in_order)).eval()
     copy.load_state_dict(state)
     return copy
+
+
+def order_of_heads(config: EncoderConfig, random: Any) -> list[int]:
+    """Any order in which heads that share keys stay together."""
+    size = config.heads // config.groups
+    groups = random.sample(range(config.groups), config.groups)
+    return [group * size + place for group in groups for place in random.sample(range(size), size)]
 
 
 @examples
 @given(cases(prunable=False), st.randoms(use_true_random=False))
 def test_permuting_heads_permutes_weights_and_leaves_the_output(case: Case, random: Any) -> None:
     config = case.encoder.config
-    orders = [random.sample(range(config.heads), config.heads) for _ in range(config.layers)]
+    orders = [order_of_heads(config, random) for _ in range(config.layers)]
     if config.shared_layers or config.relative_buckets is not None:  # what layers share has one order
         orders = [orders[0]] * config.layers
     changes = {}

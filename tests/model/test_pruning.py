@@ -31,6 +31,10 @@ ENCODERS: Mapping[str, EncoderConfig] = {
         d_model=12, heads=3, layers=2, rotary_base=100.0, local_window=2, global_every=2
     ),
     "across": EncoderConfig(d_model=12, heads=3, layers=2, cross_attention="alone"),
+    "multi-query": EncoderConfig(
+        d_model=12, heads=3, layers=2, kv_heads=1, qk_norm=True, rotary_base=9.0, fused=True
+    ),
+    "different widths": EncoderConfig(d_model=12, heads=3, layers=2, head_widths=((4, 1, 3), (2, 4, 4))),
 }
 
 
@@ -73,6 +77,21 @@ def test_a_pruned_encoder_is_one_whose_heads_are_silenced(name: str) -> None:
     expected = run_encoder(encoder, inputs, head_mask=head_mask)
     actual = run_encoder(pruned, inputs, head_mask=head_mask)
     torch.testing.assert_close(actual.output, expected.output, atol=EXACT, rtol=0)
+
+
+def test_keys_and_values_stay_while_a_head_needs_them() -> None:
+    encoder = build(EncoderConfig(d_model=12, heads=6, layers=2, kv_heads=3))
+    inputs, removed = inputs_of(encoder.config), [(0, 0), (0, 1), (1, 0), (1, 3)]
+    head_mask = torch.ones(3, 2, 6, dtype=torch.float64)
+    for layer, head in removed:
+        head_mask[:, layer, head] = 0
+
+    pruned = prune_heads(encoder, removed)
+
+    expected = run_encoder(encoder, inputs, head_mask=head_mask)
+    torch.testing.assert_close(run_encoder(pruned, inputs).output, expected.output, atol=EXACT, rtol=0)
+    of_layers = [pruned.get_parameter(f"layers.{layer}.w_k.weight").shape[0] for layer in range(2)]
+    assert of_layers == [4, 6]  # two heads shared the first keys of layer 0; each of layer 1 has one left
 
 
 def test_shared_layers_lose_the_same_heads() -> None:

@@ -1,8 +1,10 @@
 """`polyhead serve`: where settings come from."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,7 @@ from cyclopts import CycloptsError
 import polyhead_server.process
 import polyhead_server.workers.supervisor
 from polyhead_server import Settings
+from polyhead_server.checkpoint import exported
 from polyhead_server.command import app
 from polyhead_server.errors import StartError
 from polyhead_server.observability.logs import flush
@@ -39,6 +42,12 @@ def test_flags_are_read(served: list[Settings]) -> None:
     assert run("--models", "m", "--port", "0", "--max-reply-bytes", "8MiB", "--device", "cpu") == 0
 
     assert served == [Settings(models=Path("m"), port=0, max_reply_bytes=8 * 2**20, device="cpu")]
+
+
+def test_the_repository_is_where_exports_go(served: list[Settings]) -> None:
+    run()
+
+    assert served == [Settings(models=Path("models"))]
 
 
 def test_grpc_options_may_be_given_several_times_or_in_the_environment_or_the_file(
@@ -137,7 +146,7 @@ def test_an_empty_variable_is_one_that_is_not_set(
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ([], "--models"),
+        (["--models", "m", "--checkpoint", "c"], "--models or --checkpoint must say what to serve, not both"),
         (["--models", "m", "--port", "65536"], "65535"),
         (["--models", "m", "--max-reply-bytes", "much"], "a size must be a number of bytes"),
         (["--models", "m", "--max-reply-bytes", "2GiB"], "Must be <="),
@@ -218,6 +227,57 @@ def test_the_command_is_light_to_import() -> None:
     modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
     assert not heavy & set(modules.split())
+
+
+# ---- A checkpoint -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Makes the process that exports run this body, with the checkpoint as `sys.argv[-1]`."""
+
+    def exporter(body: str) -> None:
+        (tmp_path / "exporter_here.py").write_text(body)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        monkeypatch.setattr("polyhead_server.checkpoint._EXPORT", "exporter_here")
+
+    return exporter
+
+
+def test_a_checkpoint_is_exported_and_what_came_of_it_served(
+    served: list[Settings], exporter: Callable[[str], None]
+) -> None:
+    exporter("import sys; print('/exports/of ' + sys.argv[-1])")
+
+    assert run("--checkpoint", "org/name", "--port", "3") == 0
+
+    assert served == [Settings(models=Path("/exports/of org/name"), port=3)]
+
+
+def test_a_checkpoint_that_is_not_exported_is_not_served(
+    served: list[Settings], exporter: Callable[[str], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    exporter("raise SystemExit('no such name')")
+
+    assert run("--checkpoint", "org/name") == 1
+
+    flush()
+    said = capfd.readouterr().err
+    assert said.startswith("no such name\n")
+    assert (
+        "cannot serve: --checkpoint org/name is not exported: the process that was to do it says why" in said
+    )
+    assert served == []
+
+
+def test_a_signal_ends_the_export_too(exporter: Callable[[str], None]) -> None:
+    """Of the server alone: a supervisor sends it to no other process."""
+    exporter("import os, time; os.kill(os.getppid(), 15); time.sleep(900)")
+
+    with pytest.raises(KeyboardInterrupt):
+        exported("org/name")
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -167,8 +167,11 @@ def test_what_cannot_be_served_exits_with_1_and_says_why(
 ) -> None:
     (tmp_path / "bad" / "tiny" / "1").mkdir(parents=True)
     (tmp_path / "bad" / "tiny" / "1" / "manifest.json").write_text("{}")
+    (tmp_path / "checkpoint" / "1_Pooling").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "modules.json").write_text("[]")
     started = {
         "no model could be loaded: tiny 1: manifest.json is not valid": start(models=tmp_path / "bad"),
+        "is a checkpoint: `polyhead serve --checkpoint": start(models=tmp_path / "checkpoint"),
         "must be a folder that can be read": start(models=tmp_path / "none"),
         "cannot listen on nonsense..:0: it must be the name of a host": start("--host", "nonsense.."),
     }

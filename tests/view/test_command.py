@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
+from tests.servers import quick_settings, serving
 
 from polyhead_client.command import main
 
@@ -48,6 +50,27 @@ def test_vectors_of_a_file_are_drawn(fake: "FakeServer", tmp_path: Path, capsys:
     ):
         assert main(["view", *wrong, *options]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_a_pair_is_drawn_with_the_border_between_its_texts(
+    scorers: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("polyhead_view.figures.save", lambda figure, *_, **__: drawn.append(figure))
+    with serving(quick_settings(scorers)) as server:
+        options = ["--model", "reranker", "--layer", "1", "--address", server.address]
+        assert main(["view", "the cat", "--text-pair", "a big dog ran", *options]) == 0
+        assert main(["view", "the cat", *options]) == 0
+        assert main(["view", "--text-pair", "a dog", "--input", "x.npy", *options]) == 1
+
+    pair, alone = ([axes for axes in figure.axes if axes.get_title().startswith("head")] for figure in drawn)
+    labels = [label.get_text() for label in pair[0].get_yticklabels()]
+    assert labels == ["[CLS]", "the", "cat", "[SEP]", "a", "big", "dog", "ran", "[SEP]"]
+    for axes in pair:
+        (across, down) = axes.lines
+        assert [*np.unique(across.get_ydata()), *np.unique(down.get_xdata())] == [3.5, 3.5]
+    assert not any(axes.lines for axes in alone)
+    assert "--text-pair goes with a sentence" in capsys.readouterr().err
 
 
 def test_a_picture_without_a_name_has_one(

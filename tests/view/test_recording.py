@@ -37,7 +37,6 @@ def softmax_of(record: Encoding, layer: int) -> NDArray[Any]:
 
 def check(record: Encoding, *layers: Any) -> None:
     """Compare a record of one sequence with the weights [H, T, S] of each layer."""
-    assert record.attention is not None
     assert list(record.attention) == list(range(len(layers)))
     for layer, expected in enumerate(layers):
         np.testing.assert_allclose(record.attention[layer], expected, atol=2e-6)

@@ -1,5 +1,7 @@
 from .diagram import draw_flow as draw_flow
 from .figures import save as save
+from .heads.comparison import HeadComparison as HeadComparison
+from .heads.comparison import compare_heads as compare_heads
 from .heads.pictures import draw_redundancy as draw_redundancy
 from .heads.pictures import draw_score_maps as draw_score_maps
 from .heads.survey import HeadSurvey as HeadSurvey

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -12,6 +12,9 @@ from cyclopts.validators import Number
 from polyhead_client.errors import InvalidRequest
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions, parse_indices
 from polyhead_view.options import DEFAULT_PICTURE, PictureOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 view_app = App(name="view")
 similarity_app = App(name="similarity")
@@ -24,6 +27,7 @@ def view(
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
     picture: PictureOptions = DEFAULT_PICTURE,
+    text_pair: str | None = None,
     layer: int | None = None,
     contacts: bool = False,
     out: Path = Path("attention.png"),
@@ -37,6 +41,11 @@ def view(
 ) -> None:
     """Draw the attention heads of a layer as heat maps, one for each head; or the contacts in a protein.
 
+    ```sh
+    polyhead view "The cat sat on the mat." --layer -1 --heads 0,3
+    polyhead view "The cat sat on the mat." --layer 5 --out heads.pdf
+    ```
+
     Parameters
     ----------
     connection
@@ -45,6 +54,8 @@ def view(
         What the picture looks like.
     text
         The sentence, for a family that takes texts.
+    text_pair
+        The second text of a pair, such as a reranker's passage; a line shows where it begins.
     input
         Instead of a sentence: an .npy file of vectors [T, D] or of token ids [T].
     memory
@@ -78,10 +89,13 @@ def view(
         raise InvalidRequest("--contacts is one map: leave out --cross, --weighted, --heads and --columns")
     if (text is None) is (input is None):
         raise InvalidRequest("give either a sentence, or --input FILE.npy")
+    if text_pair is not None and text is None:
+        raise InvalidRequest("--text-pair goes with a sentence, which is the first text of the pair")
     inputs = text or "" if input is None else load_sequence("--input", input)
     with connection.open() as client:
         encoding = client.encode(
             inputs,
+            text_pair=text_pair,
             memory=None if memory is None else load_sequence("--memory", memory),
             model=connection.model,
             output=False,
@@ -91,6 +105,7 @@ def view(
             contacts=contacts,
             weighted=weighted,
             heads=None if heads is None else parse_indices("--heads", heads),
+            spans=text_pair is not None,
             truncate=truncate,
         )
     if contacts:
@@ -98,8 +113,18 @@ def view(
     else:
         drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
         figure = draw_heads(encoding, layer=drawn, columns=columns, cross=cross, **picture.style)
+    if encoding.second_text_start is not None:
+        _draw_border(figure, encoding.second_text_start - 0.5)
     picture.save(figure, out)
     sys.stdout.write(f"{out}\n")
+
+
+def _draw_border(figure: "Figure", at: float) -> None:
+    """Draw a line through all maps of a pair before the first token of the second text."""
+    for axes in figure.axes:
+        if axes.get_label() != "<colorbar>":  # matplotlib's name for scales
+            axes.axhline(at, color="white", linewidth=0.8)
+            axes.axvline(at, color="white", linewidth=0.8)
 
 
 @similarity_app.default
@@ -118,6 +143,10 @@ def similarity(
 
     Splits the cosine of their mean-pooled vectors exactly over pairs of tokens; or, for late interaction,
     MaxSim of the first text as query and the second as document.
+
+    ```sh
+    polyhead similarity "A man eats bread." "Someone has a meal."
+    ```
 
     Parameters
     ----------

@@ -38,6 +38,10 @@ def trace(
     text's vector, of a reranker's score, or of a label's logit. The texts must have as many tokens, and the
     family a stream graph (`polyhead export --graphs stream`).
 
+    ```sh
+    polyhead trace "A man eats bread." --against "A man eats stone."
+    ```
+
     Parameters
     ----------
     text
@@ -75,8 +79,8 @@ def trace(
 
     if out is not None:
         picture.check(out)
-    with connection.open() as client, progress_bar() as bar:
-        task = bar.add_task("", total=None)
+    with connection.open() as client, progress_bar("places") as bar:
+        task = bar.add_task("tracing", total=None)
         found = client.trace(
             text if text_pair is None else (text, text_pair),
             against if text_pair is None else (against, text_pair),

@@ -71,7 +71,7 @@ def kinds_of(
             twice.
     """
     names = names_of_kinds(graphs)
-    for name, reason in _undefined(config).items():
+    for name, reason in undefined(config).items():
         if name in graphs:
             raise ExportError(f"graphs must not have {name}{reason}")
         names = [each for each in names if each != name]
@@ -89,8 +89,8 @@ def kinds_of(
     return tuple(KINDS[name](attention_layers=layers, token_classes=token_classes) for name in names)
 
 
-def _undefined(config: EncoderConfig) -> Mapping[str, str]:
-    """Return the kinds that are not defined for an encoder, and why."""
+def undefined(config: EncoderConfig) -> Mapping[str, str]:
+    """Return the kinds that are not defined for an encoder, and why, as the end of a sentence."""
     reasons = {
         InsightGraph.name: config.cross_attention is not None
         and " where layers attend to a memory: rollout and scores follow one sequence through all layers, "

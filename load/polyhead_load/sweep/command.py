@@ -52,6 +52,12 @@ def sweep(
     Missing families are exported, and a server is started for them. Measurements are kept as they are made:
     after a crash or Ctrl-C, the same command continues.
 
+    ```sh
+    polyhead sweep presets
+    polyhead sweep ./models --rate 50 --p99 50ms
+    polyhead sweep heads --out sweeps/heads
+    ```
+
     Parameters
     ----------
     sweep

@@ -60,7 +60,7 @@ def evidence_of(
         tokens: T strings.
         count: The most pairs.
     """
-    query, text = _segments(spans)
+    query, text = segments_of(spans)
     directions = [
         direction
         for each in gathered
@@ -85,12 +85,16 @@ def _shares(gathered: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.
     return np.asarray(gathered[np.ix_(rows, columns)] / np.maximum(of_all, np.finfo(np.float32).tiny))
 
 
-def _segments(spans: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the positions of the tokens of the first and of the second text."""
+def segments_of(spans: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the positions of the tokens of the first and of the second text; both are empty for one text.
+
+    Args:
+        spans: Where tokens are in the texts, [T, 3]; negative for tokens of none.
+    """
     of_texts = np.flatnonzero(spans[:, 1] >= 0)
     # A special token stands between the texts, or characters are counted anew.
     (breaks,) = np.nonzero((np.diff(of_texts) > 1) | (np.diff(spans[of_texts, 0]) < 0))
-    if not len(breaks):  # one text is empty
+    if not len(breaks):  # one text is empty, or there is one alone
         return of_texts[:0], of_texts[:0]
     first, second = np.split(of_texts, [breaks[0] + 1])
     return first, second

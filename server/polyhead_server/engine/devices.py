@@ -121,13 +121,19 @@ def cuda_problem(number: int = 0) -> str | None:
     return _try_cuda(number)
 
 
-def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_problem) -> Device:
+def choose_device(
+    device: str,
+    *,
+    problem: Callable[[int], str | None] = cuda_problem,
+    gpus: Callable[[], int | None] = count_gpus,
+) -> Device:
     """Choose where to run.
 
     Args:
         device: `auto`, `cpu`, `openvino`, `cuda`, or `cuda:1` for one GPU. Of several GPUs, a process takes
             the first.
         problem: Returns what keeps CUDA from working on a GPU; replaced in tests.
+        gpus: Counts the GPUs; replaced in tests.
 
     Raises:
         ValueError: There is no such device.
@@ -143,7 +149,8 @@ def choose_device(device: str, *, problem: Callable[[int], str | None] = cuda_pr
         return on_cuda("auto: CUDA works" if device == "auto" else f"--device {device}", number)
     if device != "auto":
         raise DeviceError(f"--device {device} does not work here: {found}")
-    return on_cpu(f"auto: CUDA does not work here: {found}")
+    # Without a GPU it is no news that its libraries are missing.
+    return on_cpu(f"auto: CUDA does not work here: {found}" if gpus() else "auto: no NVIDIA GPU is seen")
 
 
 def in_precision(device: Device, precision: ComputePrecision) -> Device:

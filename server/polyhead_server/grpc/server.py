@@ -102,6 +102,7 @@ class GrpcServer:
         # From 1.84 on, grpcio has a queue for each registered method, so that probes do not wait behind
         # inferences. In older releases this does nothing.
         self._grpc.add_registered_method_handlers(SERVICE, {"ModelInfer": inference["ModelInfer"]})
+        self._reuse_port = reuse_port
         self._listen_when_loaded = listen_when_loaded
         if not listen_when_loaded:
             self._bind()
@@ -128,12 +129,13 @@ class GrpcServer:
             self._listen_when_loaded = False
             self._bind()
             await self._grpc.start()
-        models = [model.signature for model in self.runtime.registry.models()]
-        if not models:
+        signatures = [model.signature for model in self.runtime.registry.models()]
+        families = dict.fromkeys(f"{each.name.partition('.')[0]} v{each.version}" for each in signatures)
+        if not families:
             LOGGER.warning("nothing to serve yet: %s", no_models(self.runtime.settings.models))
         LOGGER.info(
             "serving %s on %s with %s (%s)",
-            ", ".join(f"{signature.name} v{signature.version}" for signature in models) or "no model",
+            ", ".join(families) or "no model",
             format_address(self._host, self.port),
             self.runtime.device.provider,
             self.runtime.device.reason,
@@ -167,7 +169,7 @@ class GrpcServer:
         return finished
 
     def _bind(self) -> None:
-        self.port = bind(self._grpc, self._host, self.port, self._credentials)
+        self.port = bind(self._grpc, self._host, self.port, self._credentials, reuse_port=self._reuse_port)
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int | str]]:

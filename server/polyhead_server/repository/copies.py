@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 
+from polyhead_proto.system.caches import cache_folder
 from polyhead_proto.system.locked_folders import abandoned_folders, locked_folder
 from polyhead_server.errors import DownloadError, RepositoryError
 from polyhead_server.observability.logs import LOGGER
@@ -91,12 +92,9 @@ def cached(manifest: Manifest) -> Path:
         RepositoryError: There is no folder for downloads.
     """
     try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as error:  # such as in a container, for a user that it does not know
-        raise RepositoryError(
-            "XDG_CACHE_HOME must be set: files are downloaded into it, or into ~/.cache, and there is no home"
-        ) from error
-    return Path(cache) / "polyhead" / "models" / manifest.digest
+        return cache_folder() / "models" / manifest.digest
+    except FileNotFoundError as error:
+        raise RepositoryError(str(error)) from error
 
 
 def fetch(source: RemoteFolder, folder: Path, manifest: Manifest) -> None:

@@ -47,13 +47,25 @@ def scan(models: Path | RemoteFolder) -> Scan:
         StartError: There is no such folder, or nothing in it looks like a family.
     """
     found = [one for name in list_families(models) for one in scan_family(models / name)]
-    if not found:
+    if not found or (is_checkpoint(models) and not any(isinstance(one, VersionFolder) for one in found)):
         raise no_models(models)
     return found
 
 
+def is_checkpoint(models: Path | RemoteFolder) -> bool:
+    """Return whether a folder looks like a checkpoint, of which folders inside may look like families."""
+    return isinstance(models, Path) and any(
+        (models / name).is_file() for name in ("config.json", "modules.json")
+    )
+
+
 def no_models(models: Path | RemoteFolder) -> StartError:
     """Return the error about a repository that holds nothing."""
+    if is_checkpoint(models):
+        return StartError(
+            f"--models must be a model repository, {models} is a checkpoint: "
+            f"`polyhead serve --checkpoint {models}` exports and serves it, `polyhead export` with options"
+        )
     return StartError(
         f"--models must hold at least one model, {models} has none: `polyhead export` writes them there"
     )

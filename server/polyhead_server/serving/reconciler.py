@@ -31,6 +31,7 @@ from polyhead_server.repository.scanning import (
     Broken,
     Scan,
     VersionFolder,
+    is_checkpoint,
     list_families,
     no_models,
     scan_family,
@@ -94,7 +95,9 @@ class Reconciler:
             StartError: There is no such folder, or nothing in it looks like a family.
         """
         found = {name: await self._scan(name) for name in await self._names()}
-        if not any(found.values()) and not may_be_empty:
+        versions_found = [one for versions in found.values() for one in versions]
+        is_right = any(isinstance(one, VersionFolder) for one in versions_found)
+        if not is_right and (is_checkpoint(self.models) or not (may_be_empty or versions_found)):
             raise no_models(self.models)
         for name, versions in found.items():
             sound = [one for one in versions if isinstance(one, VersionFolder)]

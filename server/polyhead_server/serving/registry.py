@@ -180,9 +180,7 @@ class Registry:
         """
         versions = self._slots.get(name)
         if versions is None:
-            raise UnknownModelError(
-                f"model {quoted(name)} is not served here; there are {listed(self.names())}"
-            )
+            raise UnknownModelError(f"model {quoted(name)} is not served here; {self._others(name)}")
         if not version:
             return _default(versions)
         if not _VERSION.fullmatch(version):
@@ -195,6 +193,14 @@ class Registry:
                 f"model {name} has no version {version}; it has {listed(sorted(versions))}"
             )
         return versions[int(version)]
+
+    def _others(self, name: str) -> str:
+        """Say what there is instead of an unknown model: the families, or the graphs of this one."""
+        family, dot, _ = name.partition(".")
+        graphs = [each for each in self.names() if each.partition(".")[0] == family]
+        if dot and graphs:
+            return f"of {family}, there are {listed(graphs)}"
+        return f"there are {listed(dict.fromkeys(each.partition('.')[0] for each in self.names()))}"
 
     def find(self, name: str, version: str = "") -> Model:
         """Find a version that is ready. May be called from any thread.

@@ -71,7 +71,7 @@ def test_a_preset_is_measured_beside_the_models(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hedas"], "the sweep must be one of heads, .*did you mean 'heads'"),
+        (["hedas"], "the sweep must be one of groups, heads, .*did you mean 'heads'"),
         (["presets", "smok"], "the preset must be one of .*did you mean 'smoke'"),
         (["smoke", "--address", "127.0.0.1:1", "--out", "new"], "--address must be a polyhead server"),
         (["report", "nowhere"], "nowhere must be the folder of a sweep, it has no sweep.json"),

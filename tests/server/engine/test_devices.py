@@ -113,11 +113,13 @@ def test_cuda_that_does_not_work_is_an_error_that_names_what_is_missing() -> Non
         choose_device("cuda", problem=lambda _number: MISSING)
 
 
-def test_auto_falls_back_and_says_why() -> None:
-    chosen = choose_device("auto", problem=lambda _number: MISSING)
+@pytest.mark.parametrize("gpus", [None, 0, 1])
+def test_auto_falls_back_and_says_why_where_there_is_a_gpu(gpus: int | None) -> None:
+    chosen = choose_device("auto", problem=lambda _number: MISSING, gpus=lambda: gpus)
 
     assert chosen.provider == CPU
-    assert chosen.reason == f"auto: CUDA does not work here: {MISSING}"
+    why = f"CUDA does not work here: {MISSING}" if gpus else "no NVIDIA GPU is seen"
+    assert chosen.reason == f"auto: {why}"
 
 
 def test_a_session_on_another_device_is_an_error() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.export.test_architectures import SHARED, build
+from tests.export.test_head_configurations import CONFIGS as HEADS
 from tests.numerics import close
 
 from polyhead_export import export_family
@@ -43,6 +44,7 @@ CONFIGS: Mapping[str, EncoderConfig] = {
     "decoder": EncoderConfig(
         d_model=12, heads=2, layers=2, feed_forward=16, cross_attention="after_self", mask_input=True
     ),
+    **{name: HEADS[name] for name in ("causal", "local", "widths")},
 }
 
 

@@ -184,10 +184,14 @@ def create(**settings: Any) -> None:
     asyncio.run(run())
 
 
-def test_two_servers_never_share_a_port(repository: Path, serve: Any) -> None:
+def test_two_servers_never_share_a_port(
+    repository: Path, serve: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     port = serve().server.port
+    capfd.readouterr()
     with pytest.raises(StartError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
         create(models=repository, port=port)
+    assert "E1" not in capfd.readouterr().err  # gRPC logs lines such as E1128 where it fails itself
 
 
 # ---- Deadlines and cancellation ----------------------------------------------------------------

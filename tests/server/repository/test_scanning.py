@@ -68,5 +68,12 @@ def test_a_family_in_the_place_of_the_repository_is_said(models: Path) -> None:
 def test_a_missing_or_empty_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"must be a folder that can be read, .*: No such file"):
         scan(tmp_path / "none")
+    (tmp_path / "checkpoint" / "1_Pooling").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "config.json").write_text("{}")
+    with pytest.raises(StartError, match=r"is a checkpoint: `polyhead serve --checkpoint .*/checkpoint` exp"):
+        scan(tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "1_Pooling").rmdir()
+    (tmp_path / "checkpoint" / "config.json").unlink()
+    (tmp_path / "checkpoint").rmdir()
     with pytest.raises(StartError, match=r"must hold at least one model, .* has none: `polyhead export`"):
         scan(tmp_path)

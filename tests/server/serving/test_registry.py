@@ -87,6 +87,14 @@ def test_what_is_forgotten_is_unknown(registry: Registry) -> None:
 def test_what_is_not_there_is_unknown(registry: Registry) -> None:
     with pytest.raises(UnknownModelError, match="model 'b' is not served here; there are a"):
         registry.find("b")
+    registry.declare("a.attention", 2)
+    registry.declare("c.attention", 1)
+    with pytest.raises(UnknownModelError, match=r"model 'b\.rows' is not served here; there are a, c$"):
+        registry.find("b.rows")
+    with pytest.raises(
+        UnknownModelError, match=r"model 'a\.rows' is not served here; of a, there are a, a\.attention$"
+    ):
+        registry.find("a.rows")
     with pytest.raises(UnknownModelError, match="model a has no version 3; it has 1, 2, 10"):
         registry.find("a", "3")
     for text in ("abc", "-1", "+1", "01", "00", "1.0", "1\n", "٣", " 1", "9" * 30):

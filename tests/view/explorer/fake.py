@@ -33,6 +33,7 @@ class FakeClient:
         self.layers, self.heads, self.max_tokens = layers, heads, max_tokens
         self.graphs = {"words": ["attention", "insight"], "vectors": ["attention"]}
         self.memory = False  # whether `vectors` attend to one as well
+        self.ranks = False  # whether families of texts are rerankers
         self.head_mask = True
         self.error: PolyheadError | None = None
         self.held = False
@@ -58,7 +59,8 @@ class FakeClient:
         family = name.partition(".")[0]
         if name != family and name.partition(".")[2] not in self.graphs.get(family, ()):
             raise NotFound(f"no model {name}")
-        inputs = ["text"] if family == "words" else ["x", "memory"] if self.memory else ["x"]
+        vectors = ["x", "memory"] if self.memory else ["x"]
+        inputs = vectors if family == "vectors" else ["text", "text_pair"]
         inputs += ["head_mask"] if self.head_mask else []
         maps = {"attention": "T", **({"cross_attention": "S"} if "memory" in inputs else {})}
         outputs = [
@@ -79,6 +81,18 @@ class FakeClient:
             TensorSpec(name=one, datatype="FP32", shape=(-1, -1, -1), axes=("B", "T", "T"), role=one)
             for one in ("rollout", "contacts")
         ]
+        if self.ranks:
+            labels = ("relevance",)
+            outputs.append(
+                TensorSpec(
+                    name="logits",
+                    datatype="FP32",
+                    shape=(-1, 1),
+                    axes=("B", "C"),
+                    role="logits",
+                    labels=labels,
+                )
+            )
         return ModelInfo(
             name=name,
             versions=("1",),
@@ -88,7 +102,7 @@ class FakeClient:
             properties={
                 "layers": str(self.layers),
                 "heads": str(self.heads),
-                "pooling": "mean",
+                "pooling": "" if self.ranks else "mean",
                 "d_model": str(D),
                 "models": ",".join([family, *(f"{family}.{graph}" for graph in self.graphs[family])]),
             },
@@ -105,8 +119,10 @@ class FakeClient:
             return replace(parts[0], **listed)
         self.calls.append({"inputs": inputs, **wanted})
         await self._answer()
+        pair = wanted.get("text_pair")
         if isinstance(inputs, str):
             tokens = ["[CLS]", *inputs.split(), "[SEP]"] if inputs.strip() else []
+            tokens += [*pair.split(), "[SEP]"] if pair else []
         else:
             tokens = [str(at) for at in range(len(inputs))]
         if len(tokens) > self.max_tokens:
@@ -117,6 +133,7 @@ class FakeClient:
                 )
             tokens = tokens[: self.max_tokens]
         T, L, H = len(tokens), self.layers, self.heads
+        starts = np.array([-1 if token in {"[CLS]", "[SEP]"} else at for at, token in enumerate(tokens)])
         kept = np.asarray(wanted.get("head_mask", np.ones((L, H))))
         output = np.array(
             [[len(token) + d * kept.mean() for d in range(D)] for token in tokens], np.float32
@@ -144,6 +161,9 @@ class FakeClient:
             tokens=tokens if isinstance(inputs, str) else None,
             **maps,
             lengths=T,
+            spans=np.stack([starts] * 3, axis=1) if wanted.get("spans") else None,
+            logits=np.array([T / 10 * kept.mean()], np.float32) if self.ranks else None,
+            labels=("relevance",) if self.ranks else None,
             timings=Timings(total_ns=2_000_000, compute_ns=1_000_000),
             scores=self._scores(T) if wanted.get("scores") else None,
             rollout=_weights(T, 0, 0) if wanted.get("rollout") else None,

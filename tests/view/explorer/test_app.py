@@ -29,7 +29,7 @@ PATHS = ("overview", "map", "change", "similarity", "npz", "page")
 
 def test_nothing_is_fetched_from_elsewhere_and_no_text_becomes_markup(page: TestClient) -> None:
     names = {path.name for path in STATIC.iterdir()} - {"icon.svg"}
-    assert len(names) == 9
+    assert len(names) == 11
     for name in names:
         text = page.get(f"/{name}").text.replace("http://www.w3.org/2000/svg", "")
         assert "://" not in text

@@ -322,6 +322,113 @@ def test_places_are_traced_and_patched_by_a_click(window: Window, words: FakeCli
     window.until(lambda: not window.all("#trace-texts"))
 
 
+def test_a_pair_is_one_input_with_a_border(window: Window, words: FakeClient) -> None:
+    window.type("text", "the cat")
+    window.type("other", "a big dog")
+    window.until(lambda: window.all("#two-texts"))
+    assert len(window.all("[name=together]:checked")) == 1
+    window.until(lambda: len(window.all("[role=gridcell]")) == 12)
+
+    window.find("[value=pair]").click()
+    window.until(lambda: len(window.all("[role=gridcell]")) == 6)
+    window.until_idle()
+    assert "8 tokens" in window.text("figcaption")
+    assert window.text("figcaption").endswith("the cat | a big dog")
+    assert not window.all("#similarity")
+    window.all("[role=gridcell]")[0].click()
+    window.until(lambda: window.all("#detail .strip .second"))
+    assert window.text("#detail .strip .second") == "a"
+    window.find("#code summary").click()
+    window.until(lambda: 'text_pair="a big dog"' in window.text("#python"))
+    window.until(lambda: "together=pair" in window.driver.current_url)
+    address = window.driver.current_url
+
+    window.driver.get("about:blank")
+    window.driver.get(address)
+    window.until(lambda: window.all("#detail .strip .second"))
+    assert window.text("figcaption").endswith("the cat | a big dog")
+    window.find("[value=apart]").click()
+    window.until(lambda: len(window.all("[role=gridcell]")) == 12)
+    assert not window.all("#detail .strip .second")
+
+
+def test_a_reranker_scores_the_pair(driver: webdriver.Chrome, words: FakeClient) -> None:
+    words.ranks = True
+    window = Window(driver)
+    with serving_page(words) as address:
+        driver.get(f"{address}#text=the+cat&other=a+dog&silenced=0.0")
+        window.until_idle()
+        window.until(lambda: window.all("#change .strip button"))
+        assert window.find("[value=pair]").is_selected(), "which is what it reads"
+        assert [window.text(f"#{name}-label") for name in ("text", "other")] == ["Query", "Passage"]
+        assert window.text("figcaption").startswith("score 0.6418, the sigmoid of 0.583; 7 tokens")
+        assert "Score with all heads and without these: 0.6682 and 0.6418" in window.text("#change .reading")
+
+        window.find("[value=apart]").click()
+        window.until(lambda: window.all("#similarity"))
+        window.until_idle()
+        assert window.text("#cosine").startswith("words does not pool by the mean")
+        assert not window.all("#problem")
+        assert window.messages() == []
+        driver.get("about:blank")
+
+
+def test_two_families_are_side_by_side(window: Window, words: FakeClient) -> None:
+    words.graphs["others"] = ["attention"]
+    window.until(lambda: window.run("return document.querySelector('#against').options.length") == 2)
+    window.find("#against").send_keys("others")
+
+    window.until(lambda: len(window.all("[role=gridcell]")) == 12)
+    window.until_idle()
+    captions = [caption.text for caption in window.all("figcaption")]
+    assert [caption.partition(":")[0] for caption in captions] == ["words", "others"]
+    window.all("[role=gridcell]")[7].click()
+    window.until(lambda: len(window.all("#detail .panel")) == 2)
+    window.until_idle()
+    assert [call["model"] for call in words.calls[-2:]] == ["words", "others"]
+    assert [one.text.partition(":")[0] for one in window.all("#detail .caption")] == ["words", "others"]
+    window.type("other", "A dog ran")
+    window.until(
+        lambda: len(window.all("[role=gridcell]")) == 24 and len(window.all("#similarity .panel")) == 2
+    )
+    window.until_idle()
+    assert window.text("#cosine").startswith("Cosine of the two sentences: words 0.")
+    window.until(lambda: "against=others" in window.driver.current_url)
+
+    del words.graphs["others"]
+    window.until(lambda: window.text("#problem").startswith("others is not served by host:1"))
+    window.until(lambda: len(window.all("[role=gridcell]")) == 12)
+    words.graphs["others"] = ["attention"]
+    window.until(lambda: not window.all("#problem"))
+    window.until(lambda: len(window.all("[role=gridcell]")) == 24)
+
+
+def test_a_family_that_is_not_served_is_named_and_no_other_shown(
+    driver: webdriver.Chrome, words: FakeClient
+) -> None:
+    window = Window(driver)
+    with serving_page(words) as address:
+        driver.get(f"{address}#family=gone&text=the+cat")
+        window.until(lambda: window.text("#problem").startswith("gone is not served by host:1."))
+        assert not window.all("[role=gridcell], #text")
+        assert (
+            window.run("return document.querySelector('#family').selectedOptions[0].text")
+            == "gone (not served)"
+        )
+        assert not words.calls
+
+        words.graphs["gone"] = ["attention"]
+        window.until_idle()
+        assert not window.all("#problem")
+        assert window.text("figcaption").endswith("the cat")
+        del words.graphs["gone"]
+        window.until(lambda: window.text("#problem").startswith("gone is not served by host:1."))
+        window.find("#family").send_keys("words")
+        window.until_idle()
+        assert not window.all("#problem")
+        driver.get("about:blank")
+
+
 def test_the_page_waits_for_a_server_and_a_model(driver: webdriver.Chrome, words: FakeClient) -> None:
     words.error = Unavailable("host:1 cannot be reached")
     graphs, words.graphs = words.graphs, {}
@@ -487,7 +594,7 @@ def test_a_view_survives_a_reload_and_can_be_sent(window: Window, words: FakeCli
 
 @pytest.mark.parametrize(
     "address",
-    ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "family=gone&score=none&length=no&trace=99.99"],
+    ["open=9.9", "open=x&cell=99.99&silenced=,1,a.b", "against=words&score=none&length=no&trace=99.99"],
 )
 def test_a_bad_address_does_no_harm(window: Window, address: str) -> None:
     window.run("location.hash = arguments[0]", address)
@@ -530,7 +637,7 @@ def test_pictures_numbers_and_code_can_be_taken_away(window: Window, downloads: 
     svg = ElementTree.parse(downloaded(window, downloads, f"{name}.svg")).getroot()
 
     assert encoding.tokens == ["[CLS]", "a", '"b,c"', "<d>", "[SEP]"]
-    weights = encoding.attention[1][0]  # type: ignore[index]
+    weights = encoding.attention[1][0]
     assert [row["key_token"] for row in rows[:5]] == encoding.tokens
     assert float(rows[7]["weight"]) == pytest.approx(weights[1, 2], abs=1e-4)
     texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
@@ -570,7 +677,33 @@ def test_a_saved_page_works_without_a_server(window: Window, words: FakeClient, 
     window.until(lambda: window.text("#detail-title") == "Rollout")
     window.find("#detail [aria-label='Save as SVG']").click()
     downloaded(window, downloads, "words Rollout.svg")
+    assert not window.all("#other")
     assert window.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_saved_pair_stays_a_pair(window: Window, downloads: Path) -> None:
+    window.type("text", "the cat")
+    window.type("other", "a big dog")
+    window.until(lambda: window.all("#two-texts"))
+    window.find("[value=pair]").click()
+    window.all("[role=gridcell]")[4].click()
+    window.until(lambda: window.all("#detail .strip .second"))
+    window.until_idle()
+    window.find("#detail [aria-label='Save as SVG']").click()
+    svg = ElementTree.parse(downloaded(window, downloads, "words Layer 1, head 1.svg")).getroot()
+    assert len(list(svg.iter("{http://www.w3.org/2000/svg}line"))) == 2
+    window.find("#save-page").click()
+
+    window.driver.get(downloaded(window, downloads, "words.html").as_uri())
+
+    window.until(lambda: window.all("#detail .strip .second"))
+    window.until_idle()
+    assert [window.find(f"#{name}").get_attribute("value") for name in ("text", "other")] == [
+        "the cat",
+        "a big dog",
+    ]
+    assert window.text("figcaption").endswith("the cat | a big dog")
+    assert not window.all(".live")
 
 
 def test_a_notebook_shows_all_heads(window: Window, words: FakeClient, tmp_path: Path) -> None:
@@ -586,7 +719,7 @@ def test_a_notebook_shows_all_heads(window: Window, words: FakeClient, tmp_path:
     labels = [cell.get_attribute("aria-label") for cell in window.all("[role=gridcell]")]
     assert labels == ["layer 1, head 2", "layer 1, head 0"]
     assert window.text("#detail-title") == "Layer 1, head 0"
-    weight = encoding.attention[1][1, 0].max()  # type: ignore[index]
+    weight = encoding.attention[1][1, 0].max()
     assert window.text("#detail li").endswith(f" {weight:.3f}")
     window.driver.switch_to.default_content()
     for wrong in ({"layer": 0}, {"head": 1}):

@@ -94,6 +94,32 @@ def test_only_the_open_head_is_fetched(page: TestClient, words: FakeClient, weig
     assert not any(call[name] for name in ("output", "pooled"))
 
 
+def test_a_pair_is_sent_as_one_and_says_where_its_second_text_begins(
+    page: TestClient, words: FakeClient
+) -> None:
+    words.ranks = True
+    for path in ("overview", "map", "change"):
+        header, _ = ask(page, path, pair="a dog")
+
+        assert header["tokens"] == [*TOKENS, "a", "dog", "[SEP]"]
+        assert header["second"] == 5
+        assert header["score"] == pytest.approx(1 / (1 + np.exp(-0.8)))
+        assert (words.calls[-1]["inputs"], words.calls[-1]["text_pair"]) == ("the cat sat", "a dog")
+    assert ask(page, "overview")[0]["second"] is None
+    described = page.get("/api/server").json()["families"]
+    assert [(one["pairs"], one["ranks"], one["splits"]) for one in described] == [
+        (False, True, False),
+        (True, True, False),
+    ]
+    header, _ = ask(page, "code", pair="it's a dog", layer=1, head=2)
+    assert 'text_pair="it\'s a dog"' in header["python"]
+    body = json.loads(shlex.split(header["curl"].replace("\\\n", " "))[-1])
+    assert [(one["name"], one["data"]) for one in body["inputs"]] == [
+        ("text", ["the cat sat"]),
+        ("text_pair", ["it's a dog"]),
+    ]
+
+
 def test_a_map_that_the_family_does_not_have_is_refused(page: TestClient) -> None:
     for whole, message in (("contacts", "--graphs contacts"), ("all", "one of rollout, contacts, was 'all'")):
         refused = page.post("/api/map", json=ASKED | {"whole": whole})

@@ -2,16 +2,18 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from tests.view.heads.surveys import survey
+from numpy.typing import NDArray
+from tests.view.heads.surveys import MadeClient, survey
 
-from polyhead_client import InvalidRequest
+from polyhead_client import InvalidRequest, Unavailable
 from polyhead_client.command import main
 from polyhead_client.options import ConnectionOptions
 from polyhead_view.heads.survey import HeadSurvey
@@ -61,6 +63,58 @@ def test_json_csv_and_page_are_written(
     assert len(json.loads(capsys.readouterr().out)["heads"]) == 6
     assert len(list(csv.DictReader(table.read_text().splitlines()))) == 12
     assert "corpus &lt;b&gt;.txt" in page.read_text()
+
+
+def test_two_families_are_compared(
+    corpus: Path, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)
+    made = MadeClient({"made": 3, "other": 3})
+    monkeypatch.setattr(ConnectionOptions, "open", lambda _: nullcontext(made))
+    table, page = tmp_path / "heads.csv", tmp_path / "heads.html"
+
+    options = ["--model", "made", "--json", "--csv", str(table), "--html", str(page)]
+    assert main(["heads", str(corpus), "--against", "other", *options]) == 0
+    assert [survey["version"] for survey in json.loads(capsys.readouterr().out)["surveys"]] == ["1", "1"]
+    assert len(list(csv.DictReader(table.read_text().splitlines()))) == 12
+    assert "corpus &lt;b&gt;.txt" in page.read_text()
+
+    assert main(["heads", str(corpus), "--model", "made", "--against", "made:2"]) == 0
+    assert "made, version 1, against made, version 2" in capsys.readouterr().out
+
+    for wrong, said in (
+        (["--against", "made"], "against must be another family or version"),
+        (["--against", "gone"], "no model gone"),
+        (["--against", "other", "--ablate"], "--ablate measures one family: leave out --against"),
+    ):
+        assert main(["heads", str(corpus), "--model", "made", *wrong]) == 1
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Unavailable("host:1 cannot be reached")])
+def test_an_interrupted_ablation_keeps_what_was_measured(
+    corpus: Path,
+    capsys: Captured,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: BaseException,
+) -> None:
+    def silenced(*_: object, **__: object) -> Iterator[NDArray[np.float64]]:
+        yield np.full((3, 3), 0.25)
+        yield np.full((3, 3), 0.5)
+        raise stop
+
+    monkeypatch.setattr("polyhead_view.heads.ablation.check_head_mask", lambda _: None)
+    monkeypatch.setattr("polyhead_view.heads.ablation.ablate_heads", silenced)
+    made = MadeClient({"made": 3})
+    monkeypatch.setattr(ConnectionOptions, "open", lambda _: nullcontext(made))
+    written = tmp_path / "heads.csv"
+
+    assert main(["heads", str(corpus), "--ablate", "--csv", str(written)]) != 0
+
+    said = capsys.readouterr().out
+    assert "The drift was interrupted: it is over 2 texts" in said
+    assert {row["drift"] for row in csv.DictReader(written.read_text().splitlines())} == {"0.5"}
 
 
 def test_an_error_names_the_line(corpus: Path, capsys: Captured) -> None:

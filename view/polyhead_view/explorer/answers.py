@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Encoding, HeadScores
+from polyhead_proto.outputs.logits import scores_of
 from polyhead_view.explorer.frames import pack, quantise, thumbnails
 from polyhead_view.scores import score_of
 
@@ -67,15 +68,24 @@ def map_of(encoding: Encoding, values: NDArray[Any]) -> bytes:
 
 
 def header_of(encoding: Encoding) -> dict[str, Any]:
-    """Describe a call: the tokens, who answered, and how long it took in milliseconds."""
+    """Describe a call: the tokens, who answered, how long it took in milliseconds, and a reranker's score."""
     compute = encoding.timings.compute_ns
     length: Any = encoding.lengths
     return {
         "tokens": encoding.tokens or _positions(length),
+        "second": encoding.second_text_start,
+        **rank_of(encoding),
         "model": encoding.model,
         "total_ms": encoding.timings.total_ns / 1e6,
         "compute_ms": None if compute is None else compute / 1e6,
     }
+
+
+def rank_of(encoding: Encoding) -> dict[str, float]:
+    """Return the logit of a reranker, and the score that is its sigmoid; nothing for other families."""
+    if encoding.logits is None or np.shape(encoding.logits) != (1,):
+        return {}
+    return {"logit": float(encoding.logits[0]), "score": float(scores_of(np.asarray(encoding.logits))[0])}
 
 
 def _positions(count: int) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from polyhead_client import InvalidRequest, ModelInfo
 from polyhead_client.asked import Asked
 from polyhead_client.selection import select
+from polyhead_proto.names import TEXT, TEXT_PAIR
 from polyhead_view.explorer.questions import Question
 from polyhead_view.inputs import SEED, SequenceFiles, names, takes_ids
 
@@ -56,6 +57,8 @@ def python(asked: Question, info: ModelInfo, *, address: str, files: SequenceFil
     imports, before = [], []
     if info.takes_text:
         arguments = [json.dumps(asked.text, ensure_ascii=False)]
+        if asked.pair:
+            arguments.append(f"text_pair={json.dumps(asked.pair, ensure_ascii=False)}")
     else:
         imports.append("import numpy as np\n")
         if files.input or files.memory:
@@ -106,7 +109,10 @@ def curl(asked: Question, info: ModelInfo, *, address: str) -> str:
     if host is None or not info.takes_text:
         return ""
     wanted = Asked.read({"output": False, "pooled": False, **wanted_of(asked)}, text=True)
-    inputs: list[dict[str, Any]] = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [asked.text]}]
+    texts = {TEXT: asked.text} | ({TEXT_PAIR: asked.pair} if asked.pair else {})
+    inputs: list[dict[str, Any]] = [
+        {"name": name, "datatype": "BYTES", "shape": [1], "data": [text]} for name, text in texts.items()
+    ]
     for name, mask in kept_heads(info, asked.silenced).items():
         data = mask.ravel().astype(int).tolist()
         inputs.append({"name": name, "datatype": "FP32", "shape": [1, *mask.shape], "data": data})

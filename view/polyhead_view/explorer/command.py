@@ -24,6 +24,10 @@ def explore(
 ) -> None:
     """Serve a web page on which to look at the heads of a served encoder.
 
+    ```sh
+    polyhead explore --open
+    ```
+
     Parameters
     ----------
     connection

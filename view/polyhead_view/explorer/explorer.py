@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import AsyncClient, Edit, Encoding, InvalidRequest, ModelInfo
+from polyhead_proto.names import LOGITS, TEXT_PAIR, Property
 from polyhead_proto.outputs.attention import CROSS_ATTENTION_WEIGHTS
 from polyhead_view.explorer import code
-from polyhead_view.explorer.answers import header_of, map_of, overview
+from polyhead_view.explorer.answers import header_of, map_of, overview, rank_of
 from polyhead_view.explorer.frames import pack, quantise
 from polyhead_view.explorer.questions import WHOLE, Question
 from polyhead_view.explorer.saved import SavedPage
@@ -142,6 +143,7 @@ class Explorer:
                 scores=scores,
                 left_out=left_out,
                 text=asked.text,
+                pair=asked.pair,
                 silenced=asked.silenced,
             )
         except ValueError as error:
@@ -254,6 +256,8 @@ class Explorer:
         inputs: dict[str, Any] = (
             {"inputs": asked.text} if info.takes_text else dict(self._files.arguments(info, asked.length))
         )
+        if asked.pair:
+            inputs |= {"text_pair": asked.pair, "spans": True}  # which tell where the second text begins
         wanted = {"output": False, "pooled": False} | wanted | code.kept_heads(info, asked.silenced)
         encoding = await self._call(info, **inputs, **wanted, truncate=asked.truncate)
         if not encoding.lengths:
@@ -334,6 +338,9 @@ def describe(info: ModelInfo, *, cross: bool) -> dict[str, Any]:
         "cross": cross,
         "whole": [name for name, graph in WHOLE.items() if has(info, graph)],
         "stream": has(info, "stream"),
+        "pairs": TEXT_PAIR in info.inputs,
+        "ranks": any(each.role == LOGITS and len(each.labels or ()) == 1 for each in info.outputs.values()),
+        "splits": info.properties.get(Property.POOLING) == "mean",
         "head_mask": "head_mask" in info.inputs,
         "missing": missing,
     }
@@ -354,7 +361,7 @@ def change_of(before: Encoding, after: Encoding) -> bytes:
     first, second = (
         np.mean(one.output, axis=0) if one.pooled is None else one.pooled for one in (before, after)
     )
-    header = {**header_of(after), "cosine": float(cosine(first, second))}
+    header = {**header_of(after), "cosine": float(cosine(first, second)), "before": rank_of(before)}
     cosines = cosine(np.asarray(before.output), np.asarray(after.output))
     return pack(header, {"cosines": cosines.astype(np.float32)})
 

@@ -17,10 +17,12 @@ WHOLE: Mapping[str, str] = MappingProxyType({"rollout": "insight", "contacts": "
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the page asks about: a sentence, or two, in a family, with some heads silenced."""
+    """What the page asks about: a sentence, a pair of texts, or two sentences, with some heads silenced."""
 
     model: str
     text: str = ""
+    pair: str = ""
+    """The second text of a pair, which is one input with `text`."""
     other: str = ""
     """The sentence to compare with."""
     truncate: bool = False

@@ -19,7 +19,17 @@ from polyhead_view.explorer.questions import WHOLE
 
 STATIC = Path(__file__).with_name("static")
 
-_MODULES = ("colours", "answers", "state", "grid", "downloads", "panel", "explorer")
+_MODULES = (
+    "colours",
+    "answers",
+    "state",
+    "grid",
+    "downloads",
+    "panel",
+    "change",
+    "families",
+    "explorer",
+)
 """In the order in which they need each other."""
 
 MOST_BYTES = 64 << 20
@@ -51,6 +61,7 @@ class SavedPage:
         scores: HeadScores | None = None,
         left_out: int | None = 0,
         text: str = "",
+        pair: str = "",
         silenced: tuple[tuple[int, int], ...] = (),
     ) -> "SavedPage":
         """Make a page.
@@ -63,6 +74,7 @@ class SavedPage:
             scores: The scores of the heads, if another encoding has them.
             left_out: How many tokens truncation left out; None if nobody knows.
             text: The sentence.
+            pair: The second text, if it is a pair with the sentence.
             silenced: Layer and head of those that were silenced.
 
         Raises:
@@ -95,6 +107,7 @@ class SavedPage:
         description = {
             "name": family,
             "text": bool(text),
+            "pairs": bool(pair),
             "layers": len(maps),
             "heads": len(heads),
             "whole": whole,
@@ -102,6 +115,8 @@ class SavedPage:
             "missing": [],
         }
         state = {"text": text, "open": shown, "silenced": ",".join(f"{a}.{b}" for a, b in silenced)}
+        if pair:
+            state |= {"other": pair, "together": "pair"}
         return cls(
             server={"address": "", "model": family, "families": [description]}, frames=frames, state=state
         )

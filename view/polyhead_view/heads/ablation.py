@@ -3,7 +3,7 @@
 Shape letters: H heads, L layers, T tokens, D d_model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,21 +32,20 @@ def ablate_heads(
     *,
     model: str | None = None,
     truncate: bool = False,
-    progress: Callable[[int, int], object] | None = None,
-) -> NDArray[np.float64]:
+) -> Iterator[NDArray[np.float64]]:
     """Silence one head at a time: the mean over the texts of ‖y − y without the head‖.
 
-    y is the logits, or else the pooled vector, or else the tokens' vectors / √T, so that texts of all lengths
-    count the same. A call has one text many times, once for each head.
+    Yields after each text the mean so far, so that whoever stops has what was measured. y is the logits, or
+    else the pooled vector, or else the tokens' vectors / √T, so that texts of all lengths count the same. A
+    call has one text many times, once for each head.
 
     Args:
         client: A client of the server.
         corpus: The texts.
         model: The family; None means the only one that takes texts.
         truncate: Whether to truncate texts that are too long, instead of raising an error.
-        progress: Called with the number of texts that are done, and of all.
 
-    Returns:
+    Yields:
         [L, H]; NaN for heads that were pruned.
 
     Raises:
@@ -63,7 +62,7 @@ def ablate_heads(
     for row, head in enumerate(silenced):
         head_mask[row, *head] = 0
     moved = np.zeros(len(silenced))
-    for done, text in enumerate(corpus):
+    for number, text in enumerate(corpus):
         try:
             encoding = client.encode(
                 [text] * len(head_mask),
@@ -74,15 +73,13 @@ def ablate_heads(
                 truncate=truncate,
             )
         except InvalidRequest as error:
-            raise InvalidRequest(str(error).replace("text[0]", f"text[{done}]")) from error
+            raise InvalidRequest(str(error).replace("text[0]", f"text[{number}]")) from error
         given = (encoding.logits, encoding.pooled, encoding.output)
         *without, whole = _vectors(next(each for each in given if each is not None))
         moved += [np.linalg.norm(each - whole) for each in without]
-        if progress is not None:
-            progress(done + 1, len(corpus))
-    drift = np.full((layers, heads), np.nan)
-    drift[tuple(np.transpose(silenced))] = moved / len(corpus)
-    return drift
+        drift = np.full((layers, heads), np.nan)
+        drift[tuple(np.transpose(silenced))] = moved / (number + 1)
+        yield drift
 
 
 def _vectors(outputs: Any) -> list[NDArray[np.float64]]:

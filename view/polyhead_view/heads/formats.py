@@ -37,7 +37,7 @@ def as_csv(survey: HeadSurvey) -> str:
                     for of_score in _scores(survey, summary, at, head).values()
                     for value in of_score.values()
                 ]
-                drift = [] if survey.drift is None else [_number(survey.drift[layer, head])]
+                drift = [] if survey.drift is None else [number(survey.drift[layer, head])]
                 writer.writerow([layer, head, kind, roles, *drift, *cells])
     return text.getvalue()
 
@@ -45,16 +45,21 @@ def as_csv(survey: HeadSurvey) -> str:
 def as_json(survey: HeadSurvey) -> str:
     """Return a JSON object: format, model, version, texts, tokens, rules, heads, redundancy.
 
-    Each of the heads has layer, head, drift where heads were silenced, and for raw and weighted the roles and
-    the scores, with mean, sd and texts. The redundancy has for raw and weighted the number of texts and the
-    correlations, of which rows and columns are in the order of the heads; or null. What is not defined is
-    null.
+    Each of the heads has layer, head, and for raw and weighted the roles and the scores, with mean, sd and
+    texts. Where heads were silenced, each has its drift, which is over drift_texts texts. The redundancy has
+    for raw and weighted the number of texts and the correlations, of which rows and columns are in the order
+    of the heads; or null. What is not defined is null.
     """
+    return json.dumps(survey_object(survey), ensure_ascii=False, allow_nan=False)
+
+
+def survey_object(survey: HeadSurvey) -> dict[str, Any]:
+    """Return what `as_json` writes."""
     heads = [
         {
             "layer": layer,
             "head": head,
-            **({} if survey.drift is None else {"drift": _number(survey.drift[layer, head])}),
+            **({} if survey.drift is None else {"drift": number(survey.drift[layer, head])}),
             **{
                 kind: {
                     "roles": role_names(survey, summary, at, head),
@@ -66,27 +71,24 @@ def as_json(survey: HeadSurvey) -> str:
         for at, layer in enumerate(survey.layers)
         for head in range(survey.heads)
     ]
-    return json.dumps(
-        {
-            "format": JSON_FORMAT,
-            "model": survey.model,
-            "version": survey.version,
-            "texts": survey.texts,
-            "tokens": survey.tokens,
-            "rules": [
-                {"role": role.name, "score": role.score, "at_least": role.least, "means": role.meaning}
-                for role in ROLES
-                if role.score in survey.scores
-            ],
-            "heads": heads,
-            "redundancy": {
-                "raw": _redundancy(survey.raw.redundancy),
-                "weighted": _redundancy(survey.weighted.redundancy),
-            },
+    return {
+        "format": JSON_FORMAT,
+        "model": survey.model,
+        "version": survey.version,
+        "texts": survey.texts,
+        "tokens": survey.tokens,
+        **({} if survey.drift is None else {"drift_texts": survey.drift_texts}),
+        "rules": [
+            {"role": role.name, "score": role.score, "at_least": role.least, "means": role.meaning}
+            for role in ROLES
+            if role.score in survey.scores
+        ],
+        "heads": heads,
+        "redundancy": {
+            "raw": redundancy_object(survey.raw.redundancy),
+            "weighted": redundancy_object(survey.weighted.redundancy),
         },
-        ensure_ascii=False,
-        allow_nan=False,
-    )
+    }
 
 
 def role_names(survey: HeadSurvey, summary: ScoreSummary, at: int, head: int) -> list[str]:
@@ -103,21 +105,22 @@ def _kinds(survey: HeadSurvey) -> tuple[tuple[str, ScoreSummary], tuple[str, Sco
 def _scores(survey: HeadSurvey, summary: ScoreSummary, at: int, head: int) -> dict[str, dict[str, Any]]:
     return {
         score: {
-            "mean": _number(summary.mean[at, head, column]),
-            "sd": _number(summary.sd[at, head, column]),
+            "mean": number(summary.mean[at, head, column]),
+            "sd": number(summary.sd[at, head, column]),
             "texts": int(summary.texts[at, head, column]),
         }
         for column, score in enumerate(survey.scores)
     }
 
 
-def _redundancy(redundancy: Redundancy | None) -> dict[str, Any] | None:
+def redundancy_object(redundancy: Redundancy | None) -> dict[str, Any] | None:
+    """Return the number of texts, and the correlations."""
     if redundancy is None:
         return None
-    rows = [[_number(value) for value in row] for row in redundancy.correlation]
+    rows = [[number(value) for value in row] for row in redundancy.correlation]
     return {"texts": redundancy.texts, "correlation": rows}
 
 
-def _number(value: np.floating[Any]) -> float | None:
+def number(value: np.floating[Any]) -> float | None:
     """Return six significant digits; None for NaN."""
     return None if math.isnan(value) else float(f"{value:.6g}")

@@ -36,18 +36,11 @@ def as_page(survey: HeadSurvey, corpus: str) -> str:
         survey: The survey.
         corpus: What the texts are, such as the name of their file.
     """
-    environment = Environment(
-        loader=PackageLoader("polyhead_view.heads", "."),
-        autoescape=select_autoescape(["html"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     raw, weighted = (role_counts(survey.scores, kind.scores.mean) for kind in (survey.raw, survey.weighted))
-    return environment.get_template("page.html").render(
+    return render(
+        "page.html",
         survey=survey,
         corpus=corpus,
-        version=version("polyhead"),
         roles=[(role, count, weighted[role]) for role, count in raw.items()],
         kinds=[
             _kind(survey, "Attention", survey.raw),
@@ -56,16 +49,28 @@ def as_page(survey: HeadSurvey, corpus: str) -> str:
     )
 
 
+def render(template: str, **values: Any) -> str:
+    """Return a page made from one of the templates beside this module."""
+    environment = Environment(
+        loader=PackageLoader("polyhead_view.heads", "."),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values, version=version("polyhead"))
+
+
 def _kind(survey: HeadSurvey, title: str, statistics: HeadStatistics) -> dict[str, Any]:
     summary, redundancy = statistics.scores, statistics.redundancy
     return {
         "title": title,
-        "maps": _picture(lambda: draw_score_maps(survey, summary)),
+        "maps": picture(lambda: draw_score_maps(survey, summary)),
         "heads": _heads(survey, summary),
         "redundancy": redundancy
         and {
             "texts": redundancy.texts,
-            "picture": _picture(lambda: draw_redundancy(survey, redundancy)),
+            "picture": picture(lambda: draw_redundancy(survey, redundancy)),
             "pairs": [
                 (head_name(survey, pair.a), head_name(survey, pair.b), pair.correlation)
                 for pair in islice(most_alike(redundancy), _PAIRS)
@@ -101,7 +106,7 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
-def _picture(draw: Any) -> dict[str, str]:
+def picture(draw: Any) -> dict[str, str]:
     """Return a picture as PNG in base64, for light and for dark pages."""
     return {"light": _png(draw()), "dark": _dark(draw)}
 

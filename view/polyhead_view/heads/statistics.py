@@ -21,14 +21,19 @@ class ScoreSummary:
     texts: NDArray[np.int64]
     """[L, H, S], the number of texts that have the score."""
 
+    @property
+    def standard_error(self) -> NDArray[np.float64]:
+        """[L, H, S], that of the mean: sd / √texts; NaN where the sd is."""
+        return self.sd / np.sqrt(np.maximum(self.texts, 1))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Redundancy:
-    """How alike the maps of two heads are."""
+    """How alike the maps of two heads are, of one family or of two."""
 
     correlation: NDArray[np.float64]
     """[L * H, L * H], layer by layer: Pearson's correlation of two maps' cells, the mean over texts; NaN
-    where one of the maps never varied."""
+    where one of the maps never varied. Of two families, rows are heads of the first."""
     texts: int
     """The number of texts whose maps were compared."""
 
@@ -85,30 +90,29 @@ class RunningSummary:
 
 
 class RunningCorrelation:
-    """Correlations between the maps of all pairs of heads."""
+    """Correlations between the maps of all pairs of heads, of one family or of two."""
 
     def __init__(self) -> None:
         self._sum: NDArray[np.float64] | None = None
         self._count: NDArray[np.int64] = np.zeros((), np.int64)
         self._texts = 0
 
-    def add(self, maps: NDArray[np.float64], *, causal: bool) -> None:
+    def add(
+        self, maps: NDArray[np.float64], others: NDArray[np.float64] | None = None, *, causal: bool
+    ) -> None:
         """Add the maps of one text.
 
         Args:
             maps: [L, H, T, T]; the scale of each does not matter.
+            others: Those of another family; None means the same.
             causal: Whether queries see no later keys. Those cells, which are 0 for all heads, are left out.
         """
-        tokens = maps.shape[-1]
-        cells = np.tril_indices(tokens) if causal else np.indices((tokens, tokens)).reshape(2, -1)
-        flat = maps.reshape(-1, tokens, tokens)[:, cells[0], cells[1]].astype(np.float64)
-        flat -= flat.mean(1, keepdims=True)
-        length = np.linalg.norm(flat, axis=1, keepdims=True)
-        np.divide(flat, length, out=flat, where=length > 0)
-        known = (length > 0) & (length > 0).T
+        first = _standardised(maps, causal=causal)
+        second = first if others is None else _standardised(others, causal=causal)
+        known = np.logical_and.outer(first.any(axis=1), second.any(axis=1))
         if self._sum is None:
             self._sum, self._count = np.zeros(known.shape), np.zeros(known.shape, np.int64)
-        self._sum += flat @ flat.T  # 0 where a map does not vary
+        self._sum += first @ second.T  # 0 where a map does not vary
         self._count += known
         self._texts += 1
 
@@ -120,6 +124,17 @@ class RunningCorrelation:
             self._sum, self._count, out=np.full(self._sum.shape, np.nan), where=self._count > 0
         )
         return Redundancy(correlation=correlation, texts=self._texts)
+
+
+def _standardised(maps: NDArray[np.float64], *, causal: bool) -> NDArray[np.float64]:
+    """Return the cells of each map less their mean, of length 1, [L * H, cells]; 0 if a map does not vary."""
+    tokens = maps.shape[-1]
+    cells = np.tril_indices(tokens) if causal else np.indices((tokens, tokens)).reshape(2, -1)
+    flat = maps.reshape(-1, tokens, tokens)[:, cells[0], cells[1]].astype(np.float64)
+    flat -= flat.mean(1, keepdims=True)
+    length = np.linalg.norm(flat, axis=1, keepdims=True)
+    np.divide(flat, length, out=flat, where=length > 0)
+    return flat
 
 
 class RunningStatistics:

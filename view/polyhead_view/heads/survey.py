@@ -6,11 +6,12 @@ Shape letters: H heads, L layers, S scores.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, norm_weighted
+from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, ModelInfo, norm_weighted
 from polyhead_proto.names import Property
 from polyhead_view.heads.corpus import check_texts
 from polyhead_view.heads.statistics import HeadStatistics, RunningStatistics
@@ -41,6 +42,8 @@ class HeadSurvey:
     """Layer and head of each that the encoder has lost to pruning."""
     drift: NDArray[np.float64] | None = None
     """[L, H], see `ablate_heads`; None if heads were not silenced."""
+    drift_texts: int = 0
+    """The texts that it is the mean of: fewer than `texts` if the measurement was interrupted."""
 
     @property
     def heads(self) -> int:
@@ -51,6 +54,119 @@ class HeadSurvey:
 def head_name(survey: HeadSurvey, row: int) -> str:
     """Return layer.head of a row of the redundancy."""
     return f"{survey.layers[row // survey.heads]}.{row % survey.heads}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SurveyedBatch:
+    """What some texts say of every head."""
+
+    encoding: Encoding
+    scores: HeadScores
+    weighted_scores: HeadScores
+    causal: bool
+    """Whether queries see no later keys."""
+
+    @classmethod
+    def of(cls, encoding: Encoding, info: ModelInfo) -> "SurveyedBatch":
+        """Take a reply apart.
+
+        Raises:
+            InvalidRequest: It lacks something.
+        """
+        scores = encoding.scores
+        if (
+            scores is None
+            or scores.weighted is None
+            or encoding.thumbnails is None
+            or encoding.value_norms is None
+        ):
+            raise InvalidRequest(
+                f"{encoding.model} must return scores, weighted scores, thumbnails and norms"
+            )
+        causal = info.properties.get(Property.CAUSAL) == "true"
+        return cls(encoding=encoding, scores=scores, weighted_scores=scores.weighted, causal=causal)
+
+    def maps(self, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return the maps of a text, [L, H, T, T], of attention and norm-weighted.
+
+        None for a text whose thumbnails show means over blocks of tokens, in which the previous token looks
+        like the next.
+        """
+        thumbnails: Any = self.encoding.thumbnails
+        norms: Any = self.encoding.value_norms
+        length = int(np.asarray(self.encoding.lengths)[at])
+        if length > thumbnails.shape[-1]:
+            return None
+        maps = thumbnails[at, ..., :length, :length].astype(np.float64)
+        return maps, norm_weighted(maps, np.stack([norms[layer][at] for layer in self.scores.layers]))
+
+
+class RunningSurvey:
+    """The heads of a model over the texts so far; memory does not grow with them."""
+
+    def __init__(
+        self, client: Client, *, model: str | None, version: int | str | None = None, truncate: bool
+    ) -> None:
+        """Prepare a survey; see `survey_heads`."""
+        self._client = client
+        self._options: dict[str, Any] = {"model": model, "version": version, "truncate": truncate}
+        self._raw, self._weighted = RunningStatistics(), RunningStatistics()
+        self._texts = self._tokens = 0
+        self._last: tuple[ModelInfo, SurveyedBatch] | None = None
+
+    def add(self, texts: Sequence[str]) -> SurveyedBatch:
+        """Encode texts and add what the reply says of every head.
+
+        Raises:
+            InvalidRequest: A text is too long, or the family has no insight graph.
+            PolyheadError: The call failed.
+        """
+        encoding = self._client.encode(
+            texts,
+            output=False,
+            pooled=False,
+            scores=True,
+            thumbnails=True,
+            value_norms=True,
+            **self._options,
+        )
+        info = self._client.model(encoding.model, version=encoding.version)  # cached
+        batch = SurveyedBatch.of(encoding, info)
+        self._last = info, batch
+        self._raw.scores.add(batch.scores.values)
+        self._weighted.scores.add(batch.weighted_scores.values)
+        for at in range(len(texts)):
+            if (maps := batch.maps(at)) is not None:
+                self._raw.maps.add(maps[0], causal=batch.causal)
+                self._weighted.maps.add(maps[1], causal=batch.causal)
+        self._texts += len(texts)
+        self._tokens += int(np.sum(encoding.lengths))
+        return batch
+
+    def survey(self) -> HeadSurvey:
+        """Return what the texts so far say.
+
+        Raises:
+            ValueError: There was no text.
+        """
+        if self._last is None:
+            raise ValueError("there must be a text to survey, was none")
+        info, batch = self._last
+        return HeadSurvey(
+            model=info.family,
+            version=batch.encoding.version,
+            scores=batch.scores.names,
+            layers=batch.scores.layers,
+            texts=self._texts,
+            tokens=self._tokens,
+            raw=self._raw.statistics(),
+            weighted=self._weighted.statistics(),
+            pruned=frozenset(
+                (layer, head)
+                for layer, kept in enumerate(info.kept_heads or ())
+                for head in set(range(info.heads or 0)) - {*kept}
+            ),
+        )
 
 
 def survey_heads(
@@ -76,67 +192,32 @@ def survey_heads(
         InvalidRequest: There is no text, a text is too long, or the family has no insight graph.
         PolyheadError: The call failed.
     """
+    running = RunningSurvey(client, model=model, truncate=truncate)
+    in_batches(corpus, running.add, progress)
+    return running.survey()
+
+
+def in_batches(
+    corpus: Sequence[str],
+    add: Callable[[list[str]], object],
+    progress: Callable[[int, int], object] | None,
+) -> None:
+    """Call a function with all texts of a corpus, some at a time.
+
+    Raises:
+        InvalidRequest: There is no text, or the function raised it; the message numbers texts as the corpus.
+    """
     check_texts(corpus)
     # Texts of like lengths together: less of a batch is padding.
     order = sorted(range(len(corpus)), key=lambda at: len(corpus[at]))
-    raw, weighted = RunningStatistics(), RunningStatistics()
-    done = tokens = 0
     for start in range(0, len(order), _TEXTS_AT_ONCE):
         part = order[start : start + _TEXTS_AT_ONCE]
         try:
-            encoding = client.encode(
-                [corpus[at] for at in part],
-                model=model,
-                output=False,
-                pooled=False,
-                scores=True,
-                thumbnails=True,
-                value_norms=True,
-                truncate=truncate,
-            )
+            add([corpus[at] for at in part])
         except InvalidRequest as error:
             raise InvalidRequest(_in_corpus(str(error), part)) from error
-        info = client.model(encoding.model, version=encoding.version)  # cached
-        scores = _add(encoding, raw, weighted, causal=info.properties.get(Property.CAUSAL) == "true")
-        tokens += int(np.sum(encoding.lengths))
-        done += len(part)
         if progress is not None:
-            progress(done, len(corpus))
-    return HeadSurvey(
-        model=info.family,
-        version=encoding.version,
-        scores=scores.names,
-        layers=scores.layers,
-        texts=len(corpus),
-        tokens=tokens,
-        raw=raw.statistics(),
-        weighted=weighted.statistics(),
-        pruned=frozenset(
-            (layer, head)
-            for layer, kept in enumerate(info.kept_heads or ())
-            for head in set(range(info.heads or 0)) - {*kept}
-        ),
-    )
-
-
-def _add(
-    encoding: Encoding, raw: RunningStatistics, weighted: RunningStatistics, *, causal: bool
-) -> HeadScores:
-    """Add the results of a request to the statistics; return its scores."""
-    scores, thumbnails, norms = encoding.scores, encoding.thumbnails, encoding.value_norms
-    if scores is None or scores.weighted is None or thumbnails is None or norms is None:
-        raise InvalidRequest(f"{encoding.model} must return scores, weighted scores, thumbnails and norms")
-    raw.scores.add(scores.values)
-    weighted.scores.add(scores.weighted.values)
-    for at, length in enumerate(np.asarray(encoding.lengths).tolist()):
-        # The thumbnail of a longer text shows means over blocks of tokens, in which the previous token
-        # looks like the next.
-        if length <= thumbnails.shape[-1]:
-            maps = thumbnails[at, ..., :length, :length].astype(np.float64)
-            norms_of_text = np.stack([norms[layer][at] for layer in scores.layers])
-            raw.maps.add(maps, causal=causal)
-            weighted.maps.add(norm_weighted(maps, norms_of_text), causal=causal)
-    return scores
+            progress(start + len(part), len(corpus))
 
 
 def _in_corpus(message: str, part: Sequence[int]) -> str:

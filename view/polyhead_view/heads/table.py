@@ -42,6 +42,8 @@ def print_table(survey: HeadSurvey, console: Console) -> None:
     console.print(table)
     if survey.drift is not None:
         console.print("drift: how far the vectors of the texts move, on average, if the head is silenced")
+        if survey.drift_texts < survey.texts:
+            console.print(f"The drift was interrupted: it is over {survey.drift_texts:,} texts")
     _print_rules(survey, console)
     _print_pairs(survey, "attention", survey.raw.redundancy, console)
     _print_pairs(survey, "norm-weighted", survey.weighted.redundancy, console)

@@ -27,8 +27,8 @@ export function csvOf(rows) {
   return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
-/** Draw a map with tokens, a title and its legend as SVG; `share` gives the value of a cell by its index. */
-export function svgOf({ title, tokens, columns, share, signed, limits }) {
+/** Draw a map with tokens, a title and its legend as SVG; `share` gives the value of a cell by its index, `second` where the second text of a pair begins. */
+export function svgOf({ title, tokens, columns, share, signed, limits, second }) {
   const [rows, count] = [tokens.length, columns.length];
   const cell = Math.max(Math.min(CELL, WIDEST / count), SMALLEST);
   const labels = (texts) => texts.map((text) => (text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text));
@@ -53,6 +53,11 @@ export function svgOf({ title, tokens, columns, share, signed, limits }) {
   const image = (x, y, wide, high, href) =>
     node("image", { x, y, width: wide, height: high, preserveAspectRatio: "none", "image-rendering": "pixelated", href });
   drawing.append(image(left, top, cell * count, cell * rows, picture(count, rows, share)));
+  if (second) {
+    const [x, y] = [left + second * cell, top + second * cell];
+    const line = { stroke: "#fff", "stroke-width": 1.5 };
+    drawing.append(node("line", { x1: x, x2: x, y1: top, y2: bottom, ...line }), node("line", { x1: left, x2: right, y1: y, y2: y, ...line }));
+  }
   const step = Math.ceil(11 / cell);
   labels(tokens).forEach((text, at) => {
     if (at % step === 0) drawing.append(node("text", { x: left - MARGIN / 2, y: top + (at + 0.5) * cell + 4, "text-anchor": "end" }, text));
@@ -61,10 +66,10 @@ export function svgOf({ title, tokens, columns, share, signed, limits }) {
     const [x, y] = [left + (at + 0.5) * cell + 4, top - MARGIN / 2];
     if (at % step === 0) drawing.append(node("text", { x, y, transform: `rotate(-90 ${x} ${y})` }, text));
   });
-  const line = bottom + 3 * MARGIN;
+  const base = bottom + 3 * MARGIN;
   const scale = (at) => (signed ? at / 127.5 - 1 : shade(at / 255, count));
-  drawing.append(node("text", { x: MARGIN + 44, y: line + 9, "text-anchor": "end" }, limits[0]), image(MARGIN + 50, line, 120, 10, picture(256, 1, scale)));
-  drawing.append(node("text", { x: MARGIN + 176, y: line + 9 }, limits[1]));
+  drawing.append(node("text", { x: MARGIN + 44, y: base + 9, "text-anchor": "end" }, limits[0]), image(MARGIN + 50, base, 120, 10, picture(256, 1, scale)));
+  drawing.append(node("text", { x: MARGIN + 176, y: base + 9 }, limits[1]));
   return new XMLSerializer().serializeToString(drawing);
 }
 

@@ -1,16 +1,16 @@
 // The page: what is chosen, what is asked for it, and where the answers are shown.
 
 import { ask, askFile, askServer, fetchColours, latest, saved } from "./answers.js";
+import { changeOf } from "./change.js";
 import { element, Legend, setColours } from "./colours.js";
 import { csvOf, download } from "./downloads.js";
+import { against, choose, family, missingOf, offerAgainst, setFamilies } from "./families.js";
 import { HeadGrid } from "./grid.js";
-import { named, Panel, Strip } from "./panel.js";
+import { Panel } from "./panel.js";
 import { readState, writeState } from "./state.js";
 
 const PAUSE_MS = 250; // after the last key, before a sentence is sent
 const POLL_MS = 3000;
-const MOST_CHANGED = 6;
-const SENTENCES = ["Sentence", "Second sentence"];
 const WHOLE = {
   rollout: { title: "Rollout", label: "Rollout", joined: "comes from", quantity: "rollout" },
   contacts: { title: "Contacts", label: "Contacts", joined: "touches", quantity: "probability of a contact" },
@@ -20,31 +20,47 @@ const SAVED_FROM = "saved: works without a server";
 const by = (id) => document.getElementById(id);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-const chosen = { open: null, silenced: new Set(), cell: "", trace: "" }; // `trace` is "open", or the place that is patched; `open` is one of `WHOLE`, or {layer, head}
-const families = new Map();
+const chosen = { open: null, silenced: new Set(), cell: "", trace: "", together: "" }; // `trace` is "open", or the place that is patched; `open` is one of `WHOLE`, or {layer, head}; `together` is "pair", "apart" or the family's own
 const newest = { overview: latest(), detail: latest(), change: latest(), similarity: latest(), trace: latest(), patch: latest() };
-const grids = SENTENCES.map((name) => new HeadGrid(`Heads of: ${name}`, { open: openHead, silence, look }));
+const grids = [];
 const panels = { detail: [], similarity: [], trace: [] };
 const picks = { detail: { move, ...(saved ? {} : { npz }) }, similarity: {}, trace: { pick: patch } }; // what panels call
 const problems = new Map();
 const frameLegend = new Legend();
 let overviews = [];
+let drawn = []; // what the maps of the open head are of
 let looked = null; // the layer and head that the line above the grids is about
 let connected = false;
 let file = ""; // with what is encoded in families that take no texts
-let wanted = ""; // the family that the address names, until it is served
 
-const family = () => families.get(by("family").value);
 const weighted = () => (saved ? family().weighted : by("question").elements.weights.value === "weighted");
 const made = () => file || (saved ? "vectors" : "vectors that are made up");
 const texts = () => (family()?.text || saved ? [by("text").value, by("other").value].map((text) => text.trim()).filter(Boolean) : [""]);
-const sentences = () => (saved ? [by("text").value] : texts());
-const question = (text) => ({
-  model: family().name,
+const paired = () => Boolean(family()?.pairs) && texts().length > 1 && (chosen.together ? chosen.together === "pair" : family().ranks);
+
+/** What stands side by side: the pair, or each sentence, in each family. */
+function shown() {
+  const [first, second] = texts();
+  const inputs = paired() ? [{ text: first, pair: second }] : (saved ? [by("text").value] : texts()).map((text) => ({ text, pair: "" }));
+  return inputs.flatMap((input, at) => [family(), against()].filter(Boolean).map((one) => ({ ...input, at, family: one })));
+}
+
+/** Name what is shown, where there is more: the family, and the second sentence. */
+function nameOf({ family: { name }, at }) {
+  return [...(against() ? [name] : []), ...(at ? ["second sentence"] : [])].join(", ");
+}
+
+const textOf = ({ text, pair }) => (pair ? `${text} | ${pair}` : text || made());
+
+const hasHead = (one, layer, head) => layer < one.layers && head < one.heads;
+
+const question = ({ family: one, text, pair }) => ({
+  model: one.name,
   text,
+  pair,
   truncate: by("truncate").checked,
-  silenced: [...chosen.silenced].map((key) => key.split(".").map(Number)),
-  cross: by("cross").value !== "" && family().cross,
+  silenced: [...chosen.silenced].map((key) => key.split(".").map(Number)).filter((key) => one.head_mask && hasHead(one, ...key)),
+  cross: by("cross").value !== "" && one.cross,
   length: Math.min(Math.max(Math.round(by("length").valueAsNumber) || 1, 1), Number(by("length").max)),
 });
 
@@ -55,8 +71,10 @@ const keyOf = (open) => (open in WHOLE ? open : open ? `${open.layer}.${open.hea
 function state() {
   return {
     family: by("family").value,
+    against: by("against").value,
     text: by("text").value,
     other: by("other").value,
+    together: by("other").value ? chosen.together : "",
     length: family()?.text === false ? by("length").value : "",
     score: by("score").dataset.wanted || by("score").value,
     weights: by("question").elements.weights.value === "weighted" ? "weighted" : "",
@@ -76,6 +94,7 @@ function restore() {
   const found = readState();
   if ("text" in found) by("text").value = found.text;
   by("other").value = found.other ?? "";
+  chosen.together = ["pair", "apart"].includes(found.together) ? found.together : "";
   if (found.length) by("length").value = found.length;
   by("score").dataset.wanted = found.score ?? "";
   if ([...by("score").options].some((one) => one.value === found.score)) by("score").value = found.score;
@@ -90,8 +109,8 @@ function restore() {
   chosen.trace = found.trace === "open" || pair.test(found.trace) ? found.trace : "";
   for (const panel of panels.detail) startAt(panel, chosen.cell);
   for (const panel of panels.trace) startAt(panel, chosen.trace);
-  wanted = found.family ?? "";
-  if (families.has(wanted)) by("family").value = wanted;
+  if (found.family) choose("family", found.family);
+  choose("against", found.against ?? "");
 }
 
 /** Have a panel begin at the cell that the address names. */
@@ -140,26 +159,30 @@ async function fetchFile(what, asked, name, type) {
 
 /** Ask for everything that is shown. */
 function refresh() {
-  if (!connected || !family()) return;
+  if (!connected) return;
   remember();
-  showForm();
+  if (family()) showForm();
   for (const id of ["change", "similarity", "trace"]) by(id).hidden = true;
   for (const kind of Object.keys(newest)) {
     newest[kind]();
     report(kind);
   }
   report("page");
-  if (family().refused || !sentences().length) {
+  for (const id of ["family", "against"]) report(id, missingOf(id));
+  for (const id of ["question", "heads"]) by(id).hidden = !family();
+  const refused = family() ? family().refused ?? against()?.refused : "";
+  if (!family() || refused || !texts().length) {
     overviews = [];
     by("grids").replaceChildren();
     for (const id of ["detail", "legend", "meaning", "save", "definitions"]) by(id).hidden = true;
-    by("about").textContent = family().refused ?? "Type a sentence.";
+    by("about").textContent = family() ? refused ?? "Type a sentence." : "";
     return;
   }
-  const asked = sentences().map((text) => ["overview", question(text)]);
+  const entries = shown();
+  document.querySelector("main").classList.toggle("beside", entries.length > 1);
   if (!saved || family().layers) {
-    askAll("overview", by("grids"), asked, (answers) => {
-      overviews = answers.map((overview, at) => ({ ...overview, text: asked[at][1].text || made() }));
+    askAll("overview", by("grids"), entries.map((entry) => ["overview", question(entry)]), (answers) => {
+      overviews = answers.map((overview, at) => ({ ...overview, ...entries[at] }));
       showGrids();
       performance.mark("heads shown");
     });
@@ -167,7 +190,7 @@ function refresh() {
   refreshDetail();
   if (saved) return;
   refreshChange();
-  if (texts().length > 1) refreshSimilarity();
+  refreshSimilarity();
   refreshTrace();
 }
 
@@ -175,27 +198,39 @@ function refresh() {
 function showForm() {
   document.body.classList.toggle("of-texts", family().text !== false);
   document.body.classList.toggle("of-vectors", family().text === false);
+  document.body.classList.toggle("of-pair", paired());
+  by("two-texts").hidden = !family().pairs || texts().length < 2;
+  by("question").elements.together.value = paired() ? "pair" : "apart";
+  by("text-label").textContent = paired() && family().ranks ? "Query" : "Sentence";
+  by("other-label").textContent = paired() ? (family().ranks ? "Passage" : "Second of the pair") : "Second text";
+  by("other").placeholder = family().ranks ? "the passage: a reranker scores a query and a passage together" : "a second sentence, if you like";
   by("silencing").hidden = !family().head_mask;
   for (const whole of Object.keys(WHOLE)) by(whole).hidden = !family().whole?.includes(whole);
   by("trace-texts").hidden = !traceable();
-  by("both").hidden = !family().cross;
+  by("both").hidden = !family().cross && !against()?.cross;
+  offerAgainst();
   by("missing").hidden = !family().missing?.length;
   by("missing").replaceChildren(...(family().missing ?? []).map((line) => element("li", line)));
 }
 
 // ---- Heads -----------------------------------------------------------------------------------------------
 
-/** Say how long a sentence is, and what of it was left out. */
-function captionOf({ tokens, left_out: leftOut, total_ms: milliseconds, text }) {
+/** Say how long a sentence is, what of it was left out, and how a reranker scores it. */
+function captionOf(overview) {
+  const { tokens, left_out: leftOut, total_ms: milliseconds } = overview;
   const cut = leftOut ? `; ${leftOut} of ${tokens.length + leftOut} tokens were left out` : leftOut === null ? "; the rest was left out" : "";
-  return `${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}: ${text}`;
+  const name = nameOf(overview);
+  return `${name && `${name}: `}${rankOf(overview)}${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}: ${textOf(overview)}`;
 }
 
+const rankOf = ({ score, logit }) => (score === undefined ? "" : `score ${score.toFixed(4)}, the sigmoid of ${logit.toFixed(3)}; `);
+
 function showGrids() {
-  const shown = overviews.map((_, at) => grids[at].element);
+  while (grids.length < overviews.length) grids.push(new HeadGrid({ open: openHead, silence, look }));
+  const elements = overviews.map((_, at) => grids[at].element);
   // What is moved loses the focus.
-  if (by("grids").childElementCount !== shown.length) by("grids").replaceChildren(...shown);
-  overviews.forEach((overview, at) => grids[at].show(overview, captionOf(overview)));
+  if (by("grids").childElementCount !== elements.length) by("grids").replaceChildren(...elements);
+  overviews.forEach((overview, at) => grids[at].show(overview, captionOf(overview), nameOf(overview)));
   const { scores } = overviews[0];
   const names = scores.map(({ name }) => name);
   const select = by("score");
@@ -219,19 +254,21 @@ function define(scores) {
   );
 }
 
-/** Colour the frames of all heads by the chosen score, on one scale for both sentences. */
+/** Colour the frames of all heads by the chosen score, on one scale for all that is shown. */
 function showFrames() {
-  const at = overviews[0]?.scores.findIndex(({ name }) => name === by("score").value) ?? -1;
-  const score = overviews[0]?.scores[at];
-  const columns = overviews.map((overview) => (at < 0 ? [] : scoresOf(overview, at)));
+  const score = overviews[0]?.scores.find(({ name }) => name === by("score").value);
+  const columns = overviews.map((overview) => {
+    const at = score ? overview.scores.findIndex(({ name }) => name === score.name) : -1;
+    return at < 0 ? [] : scoresOf(overview, at);
+  });
   const values = columns.flat().filter((value) => !Number.isNaN(value));
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const share = (value) => (most > least ? (value - least) / (most - least) : value - least);
   const open = keyOf(chosen.open);
   columns.forEach((column, index) => {
     const labels = column.map((value) => `${score.title} ${spelled(value)}`);
-    const shares = at < 0 ? null : column.map(share);
-    grids[index].frame(shares, at < 0 ? null : labels, chosen.silenced, open);
+    const shares = column.length ? column.map(share) : null;
+    grids[index].frame(shares, shares && labels, chosen.silenced, open);
   });
   by("small-raw").hidden = !weighted();
   by("off-means").hidden = !chosen.silenced.size;
@@ -257,18 +294,18 @@ const spelled = (value) => (Number.isNaN(value) ? "not defined" : value.toFixed(
 function look(layer, head) {
   looked = [layer, head];
   const label = (grid) => grid.cells.find((cell) => cell.dataset.layer === `${layer}` && cell.dataset.head === `${head}`);
-  const found = grids.slice(0, overviews.length).map((grid) => label(grid)?.getAttribute("aria-label"));
-  by("about").textContent = [...new Set(found)].filter(Boolean).join("; second sentence: ");
+  const found = overviews.map((overview, at) => [nameOf(overview), label(grids[at])?.getAttribute("aria-label")]).filter(([, said]) => said);
+  by("about").textContent = found.map(([name, said]) => (name ? `${name}: ${said}` : said)).join("; ");
 }
 
 function saveScores() {
-  const rows = overviews.flatMap((overview, sentence) =>
+  const rows = overviews.flatMap((overview) =>
     overview.layers.flatMap((layer, row) =>
       overview.heads.map((head, column) => {
         const at = (row * overview.heads.length + column) * overview.scores.length;
-        return [sentence, layer, head, ...valuesOf(overview).subarray(at, at + overview.scores.length)];
+        return [overview.family.name, overview.at, layer, head, ...valuesOf(overview).subarray(at, at + overview.scores.length)];
       })));
-  const header = ["sentence", "layer", "head", ...overviews[0].scores.map(({ name }) => name)];
+  const header = ["family", "sentence", "layer", "head", ...overviews[0].scores.map(({ name }) => name)];
   download(`${family().name} scores.csv`, csvOf([header, ...rows]), "text/csv");
 }
 
@@ -288,18 +325,18 @@ function closeDetail() {
   by("detail").hidden = true;
   by("detail").classList.remove("busy");
   if (overviews.length) showFrames();
-  if (open?.layer !== undefined) grids[0].focus(open.layer, open.head);
+  if (open?.layer !== undefined) grids[0]?.focus(open.layer, open.head);
   else by(open).focus();
   remember();
 }
 
 /** Ask about the map, or the head, that is open. */
-const detailOf = (text) => ({ ...question(text), ...(chosen.open in WHOLE ? { whole: chosen.open } : { ...chosen.open, weighted: weighted() }) });
+const detailOf = (entry) => ({ ...question(entry), ...(chosen.open in WHOLE ? { whole: chosen.open } : { ...chosen.open, weighted: weighted() }) });
 
 function refreshDetail() {
   const { open } = chosen;
   remember();
-  if (!open || !sentences().length || family().refused) {
+  if (!open || !family() || !texts().length || family().refused) {
     by("detail").hidden = true;
     return;
   }
@@ -313,19 +350,22 @@ function refreshDetail() {
   by("off").hidden = !off;
   by("off").textContent = "This head is silenced: the encoder runs without what it adds. The map is where it would look.";
   const kind = weighted() ? "Norm-weighted attention" : "Attention";
-  const asked = sentences().map((text) => ["map", detailOf(text)]);
-  showCode();
-  askAll("detail", by("detail"), asked, (frames) => {
+  const entries = shown();
+  const having = entries.filter((entry) => (whole ? entry.family.whole?.includes(open) : saved || hasHead(entry.family, open.layer, open.head)));
+  const asked = having.length ? having : entries; // and the server says why not
+  showCode(asked[0]);
+  askAll("detail", by("detail"), asked.map((entry) => ["map", detailOf(entry)]), (frames) => {
+    drawn = asked;
     const words = whole ?? { title: off ? `${title} (silenced)` : title, label: `${title}, ${kind.toLowerCase()}`, joined: "attends to", quantity: kind === "Attention" ? "weight" : "weight times norm" };
-    showPanels("detail", frames, (at) => ({ ...words, caption: `${whole?.title ?? kind} of: ${asked[at][1].text || made()}` }));
+    showPanels("detail", frames, (at) => ({ ...words, caption: `${nameOf(asked[at]) && `${nameOf(asked[at])}: `}${whole?.title ?? kind} of: ${textOf(asked[at])}` }));
   });
 }
 
-/** Show the request for the first sentence as code, once someone looks. */
-async function showCode() {
-  if (!by("code").open || !chosen.open || saved) return;
+/** Show the request for the first map as code, once someone looks. */
+async function showCode(entry) {
+  if (!by("code").open || !chosen.open || saved || !entry) return;
   try {
-    const { python, curl } = await ask("code", detailOf(texts()[0]));
+    const { python, curl } = await ask("code", detailOf(entry));
     by("python").textContent = python;
     by("curl").textContent = curl || "Vectors are long as text: use Python.";
     report("code");
@@ -371,14 +411,14 @@ function move(panel) {
 }
 
 function npz(panel) {
-  const name = `${family().name} ${panel.words.title}.npz`;
-  fetchFile("npz", detailOf(texts()[panels.detail.indexOf(panel)]), name, "application/zip");
+  const name = `${panel.frame.model.split(".")[0]} ${panel.words.title}.npz`;
+  fetchFile("npz", detailOf(drawn[panels.detail.indexOf(panel)]), name, "application/zip");
 }
 
 // ---- Silenced heads, and two sentences -----------------------------------------------------------------------
 
 function silence(layer, head) {
-  if (!family().head_mask) return;
+  if (!family().head_mask && !against()?.head_mask) return;
   const key = `${layer}.${head}`;
   if (!chosen.silenced.delete(key)) chosen.silenced.add(key);
   refresh();
@@ -386,47 +426,40 @@ function silence(layer, head) {
 
 function refreshChange() {
   newest.change();
-  by("change").hidden = !chosen.silenced.size;
-  if (!chosen.silenced.size) return;
-  const asked = texts().map((text) => ["change", question(text)]);
-  askAll("change", by("change"), asked, (frames) => {
+  const entries = shown().filter((entry) => question(entry).silenced.length);
+  by("change").hidden = !entries.length;
+  if (!entries.length) return;
+  askAll("change", by("change"), entries.map((entry) => ["change", question(entry)]), (frames) => {
     const heads = [...chosen.silenced].map((key) => `layer ${key.split(".")[0]} head ${key.split(".")[1]}`);
     by("silenced").textContent = `Without ${heads.join(", ")}.`;
-    by("change").querySelector(".panels").replaceChildren(...frames.map((frame) => changeOf(frame, "with all heads and without these")));
+    by("change").querySelector(".panels").replaceChildren(...frames.map((frame, at) => changeOf(frame, "with all heads and without these", nameOf(entries[at]))));
   });
 }
 
-/** Show how far each token's vector moved: 1 − cosine. */
-function changeOf({ tokens, cosine, cosines }, between) {
-  const moved = Array.from(cosines, (value) => Math.max(1 - value, 0));
-  const most = Math.max(...moved, 1e-6);
-  const panel = element("div", "", "panel");
-  const strip = new Strip();
-  strip.show(tokens);
-  strip.colour((at) => moved[at] / most);
-  const legend = new Legend();
-  legend.show("0", most.toFixed(4), `how far a token's vector moved: 1 − cosine ${between}`);
-  const order = [...moved.keys()].sort((one, other) => moved[other] - moved[one]).slice(0, MOST_CHANGED);
-  const list = document.createElement("ol");
-  list.append(...order.map((at) => element("li", `${named(tokens[at], at)} ${moved[at].toFixed(4)}`)));
-  const reading = element("p", `Cosine of the embedding ${between}: ${cosine.toFixed(4)}. Tokens that moved most:`, "reading");
-  panel.append(reading, list, legend.element, strip.element);
-  return panel;
-}
-
 function refreshSimilarity() {
-  by("similarity").hidden = false;
-  const asked = [["similarity", { ...question(texts()[0]), other: texts()[1] }]];
-  askAll("similarity", by("similarity"), asked, (frames) => {
-    by("cosine").textContent = `Cosine of the two sentences: ${frames[0].cosine.toFixed(4)}, the sum of what these pairs of tokens add to it.`;
-    const words = { title: "Similarity", label: "Similarity of token pairs", joined: "with", quantity: "added to the cosine", caption: `Rows: ${asked[0][1].text}`, pairs: true };
-    showPanels("similarity", frames, () => words);
+  newest.similarity();
+  const two = texts().length > 1 && !paired();
+  by("similarity").hidden = !two;
+  if (!two) return;
+  const [text, other] = texts();
+  const every = [family(), against()].filter(Boolean);
+  const split = every.filter((one) => one.splits);
+  const unsplit = every.filter((one) => !one.splits).map(({ name }) => `${name} does not pool by the mean, so that the similarity is not split over tokens.`);
+  by("cosine").textContent = unsplit.join(" ");
+  by("similarity").querySelector(".panels").hidden = !split.length;
+  if (!split.length) return;
+  askAll("similarity", by("similarity"), split.map((one) => ["similarity", { ...question({ family: one, text, pair: "" }), other }]), (frames) => {
+    const cosines = frames.map(({ cosine }, at) => `${against() ? `${split[at].name} ` : ""}${cosine.toFixed(4)}`);
+    by("cosine").textContent = [`Cosine of the two sentences: ${cosines.join(", ")}, the sum of what these pairs of tokens add to it.`, ...unsplit].join(" ");
+    const words = { title: "Similarity", label: "Similarity of token pairs", joined: "with", quantity: "added to the cosine", pairs: true };
+    showPanels("similarity", frames, (at) => ({ ...words, caption: `${against() ? `${split[at].name}. ` : ""}Rows: ${text}` }));
   });
 }
 
 // ---- What makes two sentences differ ---------------------------------------------------------------------------
 
-const traceable = () => Boolean(family()?.stream) && texts().length > 1;
+const traceable = () => Boolean(family()?.stream) && texts().length > 1 && !paired();
+const traced = () => ({ ...question({ family: family(), text: texts()[0], pair: "" }), other: texts()[1] });
 
 function refreshTrace() {
   remember();
@@ -437,7 +470,7 @@ function refreshTrace() {
   }
   if (!chosen.trace || !traceable()) return;
   by("trace").hidden = false;
-  const asked = { ...question(texts()[0]), other: texts()[1] };
+  const asked = traced();
   askAll("trace", by("trace"), [["trace", asked]], (frames) => {
     const [{ clean, corrupted }] = frames;
     by("traced").textContent = `The cosine with the first sentence, or a reranker's score: ${clean.toFixed(4)} for the first sentence, ${corrupted.toFixed(4)} for the second`;
@@ -451,7 +484,7 @@ function refreshTrace() {
 function patch(panel) {
   chosen.trace = `${panel.row}.${panel.column}`;
   remember();
-  refreshPatch({ ...question(texts()[0]), other: texts()[1] });
+  refreshPatch(traced());
 }
 
 /** Show which tokens of the second sentence's run the patch moves; the share is in the map. */
@@ -478,12 +511,12 @@ function closeTrace() {
 async function poll() {
   try {
     const server = await askServer();
-    const news = JSON.stringify(server.families) !== JSON.stringify([...families.values()]);
+    const news = setFamilies(server);
     by("connection").textContent = saved ? SAVED_FROM : `connected to ${server.address}`;
     file = server.input ?? "";
     by("made-up").textContent = file ? `those of ${file}` : "made up; polyhead explore --input FILE.npy shows your own";
     by("length").hidden = Boolean(file);
-    if (news) showFamilies(server);
+    if (news && family()) offerAgainst();
     if (!connected || news) {
       connected = true;
       report("server", server.families.length ? null : { kind: "NotFound", message: `${server.address} serves no models.` });
@@ -497,16 +530,6 @@ async function poll() {
   if (!saved) setTimeout(poll, POLL_MS);
 }
 
-function showFamilies(server) {
-  const select = by("family");
-  const before = select.value || wanted || server.model;
-  families.clear();
-  for (const one of server.families) families.set(one.name, one);
-  select.replaceChildren(...server.families.map(({ name }) => element("option", name)));
-  const first = server.families.find((one) => one.text) ?? server.families.find((one) => !one.refused) ?? server.families[0];
-  select.value = families.has(before) ? before : (first?.name ?? "");
-}
-
 let timer;
 for (const id of ["text", "other", "length"]) {
   by(id).addEventListener("input", () => {
@@ -516,12 +539,19 @@ for (const id of ["text", "other", "length"]) {
 }
 by("question").addEventListener("submit", (event) => event.preventDefault());
 by("family").addEventListener("change", () => {
+  if (by("against").value === by("family").value) by("against").value = "";
   chosen.silenced.clear();
   chosen.trace = "";  // of another family it would take long, unasked
   if (chosen.open) closeDetail();
   refresh();
 });
-for (const id of ["truncate", "cross"]) by(id).addEventListener("change", refresh);
+for (const id of ["truncate", "cross", "against"]) by(id).addEventListener("change", refresh);
+for (const radio of by("question").elements.together) {
+  radio.addEventListener("change", () => {
+    chosen.together = radio.value;
+    refresh();
+  });
+}
 by("score").addEventListener("change", () => {
   by("score").dataset.wanted = by("score").value;
   showFrames();
@@ -551,14 +581,14 @@ by("restore").addEventListener("click", () => {
   chosen.silenced.clear();
   refresh();
 });
-by("code").addEventListener("toggle", showCode);
+by("code").addEventListener("toggle", () => showCode(drawn[0]));
 by("define").addEventListener("click", () => {
   by("definitions").open = true;
   by("definitions").querySelector("summary").focus();
 });
 by("save-scores").addEventListener("click", saveScores);
 by("save-page").addEventListener("click", () => {
-  const asked = { ...question(texts()[0]), weighted: weighted(), ...(chosen.open?.layer === undefined ? {} : chosen.open) };
+  const asked = { ...question(shown()[0]), weighted: weighted(), ...(chosen.open?.layer === undefined ? {} : chosen.open) };
   fetchFile("page", asked, `${family().name}.html`, "text/html");
 });
 document.addEventListener("keydown", (event) => {
@@ -573,6 +603,6 @@ window.addEventListener("hashchange", () => {
 setColours(await fetchColours());
 by("legend").append(frameLegend.element);
 document.body.classList.toggle("saved", Boolean(saved));
-by("text").readOnly = Boolean(saved);
+for (const id of ["text", "other"]) by(id).readOnly = Boolean(saved);
 restore();
 poll();

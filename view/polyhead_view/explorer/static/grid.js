@@ -6,7 +6,7 @@ export const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0],
 
 export class HeadGrid {
   /** `on.open`, `on.silence` and `on.look` are called with layer and head. */
-  constructor(name, on) {
+  constructor(on) {
     this.on = on;
     this.cells = [];
     this.element = document.createElement("figure");
@@ -15,17 +15,17 @@ export class HeadGrid {
     this.grid = this.element.appendChild(document.createElement("div"));
     this.grid.className = "grid";
     this.grid.setAttribute("role", "grid");
-    this.grid.setAttribute("aria-label", name);
     this.grid.addEventListener("keydown", (event) => this.#press(event));
   }
 
   /** Show the thumbnails of an overview; cells stay, and so does the focus, if there are as many as before. */
-  show(overview, caption) {
+  show(overview, caption, name) {
     const side = overview.thumbnails.shape[2];
     const key = `${overview.layers}×${overview.heads}`;
     if (this.key !== key) this.#build(overview.layers, overview.heads);
     this.key = key;
-    this.caption.textContent = caption;
+    this.caption.textContent = this.caption.title = caption;
+    this.grid.setAttribute("aria-label", `Heads${name && `: ${name}`}`);
     const [rows, columns] = overview.shape.map((count) => Math.min(count, side));
     this.cells.forEach((cell, at) => {
       const from = at * side * side;
@@ -59,6 +59,7 @@ export class HeadGrid {
     this.heads = heads.length;
     this.grid.replaceChildren();
     this.grid.style.setProperty("--heads", heads.length);
+    this.grid.style.setProperty("--layers", layers.length);
     const titles = this.#row();
     this.#header(titles, "columnheader", "");
     for (const head of heads) this.#header(titles, "columnheader", head);

@@ -22,9 +22,10 @@ export class Strip {
     });
   }
 
-  show(tokens) {
+  /** Show tokens; before the second text of a pair there is a line. */
+  show(tokens, second) {
     this.element.replaceChildren(
-      ...tokens.map((token, at) => Object.assign(element("button", token), { type: "button", tabIndex: -1, title: named(token, at) })),
+      ...tokens.map((token, at) => Object.assign(element("button", token, at === second ? "second" : ""), { type: "button", tabIndex: -1, title: named(token, at) })),
     );
   }
 
@@ -79,7 +80,7 @@ export class Panel {
     const [rows, columns] = frame.map.shape;
     const resized = this.frame?.rows !== rows || this.frame?.columnCount !== columns;
     const same = !words.pairs && frame.tokens.join() === frame.columns.join();
-    this.frame = { ...frame, rows, columnCount: columns, same };
+    this.frame = { ...frame, rows, columnCount: columns, same, second: same ? frame.second : null };
     this.words = words;
     this.signed = frame.map instanceof Int16Array;
     this.most = frame.map.reduce((most, code) => Math.max(most, Math.abs(code)), 1);
@@ -90,17 +91,17 @@ export class Panel {
     this.caption.title = words.caption;
     this.tools.firstChild.hidden = rows <= FEWEST && columns <= FEWEST;
     this.legend.show(...this.#limits(), words.quantity, { signed: this.signed, keys: columns });
-    this.strip.show(frame.columns);
+    this.strip.show(frame.columns, this.frame.second);
     this.#move(Math.min(this.row, rows - 1), Math.min(this.column, columns - 1), false);
   }
 
   /** Return the map as SVG. */
   svg() {
-    const { tokens, columns } = this.frame;
+    const { tokens, columns, second } = this.frame;
     const title = `${this.frame.model}, ${this.words.title}`;
     const [low, high] = this.#limits();
     const limits = [low, `${high} ${this.words.quantity}`];
-    return svgOf({ title, tokens, columns, share: (at) => this.#share(at), signed: this.signed, limits });
+    return svgOf({ title, tokens, columns, share: (at) => this.#share(at), signed: this.signed, limits, second });
   }
 
   /** Return a cell and its value in words. */
@@ -205,10 +206,20 @@ export class Panel {
     context.beginPath();
     context.rect(this.left, this.top, this.cell * count, this.cell * rows);
     context.clip();
+    if (this.frame.second) this.#border(context, this.frame.second);
     context.strokeStyle = style.getPropertyValue("--focus");
     context.lineWidth = 2;
     context.strokeRect(this.left + 1, y, this.cell * count - 2, side);
     context.strokeRect(x, y, side, side);
+  }
+
+  /** Draw a line before the second text of a pair, through rows and columns. */
+  #border(context, second) {
+    const [top, left] = this.from;
+    const [x, y] = [this.left + (second - left) * this.cell, this.top + (second - top) * this.cell];
+    context.fillStyle = "#fff";
+    context.fillRect(x - 0.75, 0, 1.5, this.canvas.height);
+    context.fillRect(0, y - 0.75, this.canvas.width, 1.5);
   }
 
   /** Write every label there is room for, and that of the chosen token in place of its neighbours. */
