@@ -182,12 +182,19 @@ class ModelInfo(Picklable):
         is_causal = self.properties.get(Property.CAUSAL) == "true"
         if not is_causal and self.local_window is None:
             return None
-        return Visibility(causal=is_causal, local_window=self.local_window, global_every=self.global_every)
+        return Visibility(
+            causal=is_causal,
+            local_window=self.local_window,
+            global_every=self.global_every,
+            first_global=self.first_global or 0,
+        )
 
     local_window = _number(Property.LOCAL_WINDOW)
     """In local layers, a token sees only those at most half of it away."""
     global_every = _number(Property.GLOBAL_EVERY)
-    """n: layers 0, n, 2n, … are not local; None, with a window: all are."""
+    """n: every n-th layer is not local; None, with a window: all are."""
+    first_global = _number(Property.FIRST_GLOBAL)
+    """The first of those layers."""
     d_model = _number(Property.D_MODEL)
     """D."""
     parameters = _number(Property.PARAMETERS)

@@ -23,7 +23,9 @@ class Visibility:
     local_window: int | None = None
     """In local layers, a token sees only those at most local_window // 2 away; None: no layer is local."""
     global_every: int | None = None
-    """n: layers 0, n, 2n, … see all tokens, the others are local; None: all are local."""
+    """n: every n-th layer sees all tokens, the others are local; None: all are local."""
+    first_global: int = 0
+    """The first of those layers."""
 
     def of_layers(self, attention: Mapping[int, Arrays], queries: Sequence[int] | None) -> Mapping[int, Any]:
         """Return layer → which weights are not masked, Boolean, in the form of the weights.
@@ -46,6 +48,8 @@ class Visibility:
         keys = np.arange(tokens)
         ahead = keys - (keys if queries is None else np.asarray(queries) % max(tokens, 1))[:, None]
         visible = ahead <= 0 if self.causal else np.ones_like(ahead, bool)
-        if self.local_window is not None and (self.global_every is None or layer % self.global_every):
+        if self.local_window is not None and (
+            self.global_every is None or layer % self.global_every != self.first_global
+        ):
             visible &= np.abs(ahead) <= self.local_window // 2
         return np.broadcast_to(visible, weights.shape)

@@ -27,10 +27,12 @@ def info(**properties: str) -> ModelInfo:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize(("every", "first"), [(None, 0), (3, 0), (3, 2)])
 @pytest.mark.parametrize("queries", [None, (4, 0, -1)])
-def test_layers_are_masked_as_the_encoder_masks_them(causal: bool, every: int | None, queries: Any) -> None:
-    visibility = Visibility(causal=causal, local_window=3, global_every=every)
+def test_layers_are_masked_as_the_encoder_masks_them(
+    causal: bool, every: int | None, first: int, queries: Any
+) -> None:
+    visibility = Visibility(causal=causal, local_window=3, global_every=every, first_global=first)
     tokens, rows = 6, 6 if queries is None else 3
     weights = {layer: np.zeros((2, rows, tokens)) for layer in range(4)}
 
@@ -39,7 +41,7 @@ def test_layers_are_masked_as_the_encoder_masks_them(causal: bool, every: int | 
     window, ahead = masks.window(tokens, 3)[0], masks.causal(tokens)[0]
     for layer, visible in found.items():
         expected = torch.ones(tokens, tokens, dtype=torch.bool)
-        if every is None or layer % every:
+        if every is None or layer % every != first:
             expected &= window
         if causal:
             expected &= ahead
@@ -61,6 +63,9 @@ def test_metadata_says_what_is_hidden() -> None:
     assert info(causal="true").visibility == Visibility(causal=True)
     assert info(causal="false", local_window="128", global_every="3").visibility == Visibility(
         local_window=128, global_every=3
+    )
+    assert info(local_window="128", global_every="3", first_global="2").visibility == Visibility(
+        local_window=128, global_every=3, first_global=2
     )
 
 

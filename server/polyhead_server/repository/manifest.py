@@ -159,7 +159,9 @@ class ManifestEncoder(_Model):
     local_window: Size | None = None
     """In local layers, a token sees only those at most half of it away; None: no layer is local."""
     global_every: Size | None = None
-    """n: layers 0, n, 2n, … are not local; None: all are, where there is a window."""
+    """n: every n-th layer is not local; None: all are, where there is a window."""
+    first_global: IndexNumber = 0
+    """The first of those layers."""
     vocabulary: Size | None = None
     pooling: str | None = None
     normalise: bool = False

@@ -242,6 +242,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.CAUSAL: str(encoder.causal).lower(),
         Property.LOCAL_WINDOW: encoder.local_window,
         Property.GLOBAL_EVERY: encoder.global_every,
+        Property.FIRST_GLOBAL: encoder.first_global,
         Property.POOLING: f"{encoder.pooling} + dense" if encoder.dense else encoder.pooling,
         Property.PRECISION: manifest.precision,
         Property.DRIFT: None if drift is None else json.dumps(drift.of(signature.graph)),
