@@ -19,7 +19,7 @@ from polyhead_client.batch import Arrays
 from polyhead_client.bertviz import neuron_view_arguments, view_arguments
 from polyhead_client.edges import second_text_start
 from polyhead_client.frozen import Picklable
-from polyhead_client.layers import NO_ATTENTION, NO_CROSS_ATTENTION, Layers
+from polyhead_client.layers import NO_ATTENTION, NO_CROSS_ATTENTION, FetchedLayers
 from polyhead_client.notebook import html_of, strip
 from polyhead_client.tables import MAPS, dataset_of, frame_of
 from polyhead_proto.labelled import numbers, shape_of
@@ -228,7 +228,7 @@ class Encoding(Picklable):
             if (parts := values.get(name)) is not None:  # releases before it did not write it
                 values[name] = kind(**parts)
         for name in ("attention", "cross_attention"):  # None in files of releases before
-            values[name] = Layers(values.get(name) or {}, name)
+            values[name] = FetchedLayers(values.get(name) or {}, name)
         found = _scores_of(scores, layers, values["heads"], _scores_of(weighted, layers, values["heads"]))
         return cls(**values | {"timings": Timings(**values["timings"]), "scores": found})
 
@@ -304,7 +304,7 @@ class Encoding(Picklable):
         parts = [
             f"{name} {shape_of(value)}"
             for name, value in held.items()
-            if value is not None and not (isinstance(value, Layers) and not value)
+            if value is not None and not (isinstance(value, FetchedLayers) and not value)
         ]
         return f"{self.source}: {size}; {', '.join(parts)}"
 
@@ -347,7 +347,7 @@ class Encoding(Picklable):
 
 def _item(value: Any, index: int) -> Any:
     """Return what a field of a batch has of one sequence."""
-    if isinstance(value, Layers):
+    if isinstance(value, FetchedLayers):
         return value.converted(lambda arrays: arrays[index])
     if isinstance(value, Mapping):
         return MappingProxyType({layer: _item(part, index) for layer, part in value.items()})

@@ -12,7 +12,7 @@ class LayerNotFetchedError(KeyError):
         return str(self.args[0])  # a KeyError shows it quoted
 
 
-class Layers(Mapping[int, Arrays]):
+class FetchedLayers(Mapping[int, Arrays]):
     """Layer → its arrays, read-only; empty where none was asked for.
 
     Args:
@@ -46,10 +46,10 @@ class Layers(Mapping[int, Arrays]):
     def __repr__(self) -> str:
         return repr(dict(self._arrays))
 
-    def converted(self, convert: Callable[[Arrays], Arrays]) -> "Layers":
+    def converted(self, convert: Callable[[Arrays], Arrays]) -> "FetchedLayers":
         """Return the same layers with other arrays."""
-        return Layers({layer: convert(array) for layer, array in self._arrays.items()}, self._argument)
+        return FetchedLayers({layer: convert(array) for layer, array in self._arrays.items()}, self._argument)
 
 
-NO_ATTENTION = Layers({})
-NO_CROSS_ATTENTION = Layers({}, "cross_attention")
+NO_ATTENTION = FetchedLayers({})
+NO_CROSS_ATTENTION = FetchedLayers({}, "cross_attention")

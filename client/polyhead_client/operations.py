@@ -53,10 +53,10 @@ _INFER = RPCS["ModelInfer"]
 # Replies from this size on come faster in parts.
 _LARGE_REPLY_BYTES = 4 * 2**20
 _MOST_ATTEMPTS = 4
+"""The attempts to fetch a reply in parts that breaks off; as many as gRPC makes of a call."""
 _TRUNCATE = "set the parameter truncate to true"
 """A server's advice on a text that is too long."""
 _TRUNCATE_HERE = "give truncate=True (polyhead infer: --truncate)"
-"""The attempts to fetch a reply in parts that breaks off; as many as gRPC makes of a call."""
 
 
 def refuse_copy(_client: object) -> NoReturn:

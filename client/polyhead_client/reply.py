@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyhead_client.batch import Arrays, Batch, InputForm
 from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
 from polyhead_client.errors import ServerError
-from polyhead_client.layers import Layers
+from polyhead_client.layers import FetchedLayers
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import restored, to_array, unpack_strings
@@ -95,13 +95,13 @@ class Results:
             **{**_NONE, **found},
         )
 
-    def _by_layer(self, outputs: Sequence[SelectedOutput], field: str, single: bool) -> Layers:
+    def _by_layer(self, outputs: Sequence[SelectedOutput], field: str, single: bool) -> FetchedLayers:
         arrays = {
             layer: _of_layer(self.arrays[output.name], output.tensor.layer_axis, index, single)
             for output in outputs
             for index, layer in enumerate(output.layers)
         }
-        return Layers(arrays, field)
+        return FetchedLayers(arrays, field)
 
     def _scores(self, output: SelectedOutput, heads: tuple[int, ...]) -> HeadScores:
         return HeadScores(

@@ -74,9 +74,9 @@ def _facts(encoding: Encoding, index: int) -> Table:
         else:
             shown = "  ".join(f"{label} {value:.4f}" for label, value in zip(labels, logits, strict=True))
         table.add_row("logits", str(list(logits.shape)), Text(printable(shown)))
-    for layer, weights in (encoding.attention or {}).items():
+    for layer, weights in encoding.attention.items():
         table.add_row(f"attention.{layer}", str(list(weights[index].shape)), "")
-    for layer, weights in (encoding.cross_attention or {}).items():
+    for layer, weights in encoding.cross_attention.items():
         table.add_row(f"cross_attention.{layer}", str(list(weights[index].shape)), "")
     return table
 

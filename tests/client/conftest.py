@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.metadata import AXES, SCORES, described
 from tests.servers import quick_settings, serving_many
 
-from polyhead_client import AsyncClient, Client
+from polyhead_client import AsyncClient, Client, Encoding
 from polyhead_client.calls import Sleep
 from polyhead_proto import RPCS, SERVICE
 from polyhead_proto import messages as pb
@@ -486,3 +486,25 @@ def vectors(*shape: int) -> NDArray[np.float32]:
 @pytest.fixture
 def client(connect: Connect, fake: FakeServer) -> Client:
     return connect(fake.target)
+
+
+TEXTS = ["the <b>cat</b> sat", "dog"]
+ALL_INSIGHT: dict[str, Any] = {
+    "scores": True,
+    "rollout": True,
+    "top": TOP,
+    "thumbnails": True,
+    "value_norms": True,
+    "head_mix": np.ones((L, H), np.float32),
+}
+
+
+@pytest.fixture
+def all_graphs(fake: FakeServer) -> None:
+    fake.graphs = ["", "attention", "insight"]
+
+
+@pytest.fixture
+def sentence(client: Client, all_graphs: None) -> Encoding:
+    """Tokens [CLS] the <b>cat</b> sat [SEP], all heads of layer 1."""
+    return client.encode(TEXTS[0], model="words", attention=[1])

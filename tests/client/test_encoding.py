@@ -7,40 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.client.conftest import SIDE, TOP, D, FakeServer, H, L
+from tests.client.conftest import ALL_INSIGHT, SIDE, TEXTS, D
 from tests.client.encodings import assert_same
 from tests.metadata import SCORES
 
 from polyhead_client import Client, Encoding
-from polyhead_client.layers import Layers
+from polyhead_client.layers import FetchedLayers
 
-TEXTS = ["the <b>cat</b> sat", "dog"]
-INSIGHT: dict[str, Any] = {
-    "scores": True,
-    "rollout": True,
-    "top": TOP,
-    "thumbnails": True,
-    "value_norms": True,
-    "head_mix": np.ones((L, H), np.float32),
-}
-
-
-@pytest.fixture(autouse=True)
-def all_graphs(fake: FakeServer) -> None:
-    fake.graphs = ["", "attention", "insight"]
-
-
-@pytest.fixture
-def sentence(client: Client) -> Encoding:
-    """Tokens [CLS] the <b>cat</b> sat [SEP], all heads of layer 1."""
-    return client.encode(TEXTS[0], model="words", attention=[1])
+pytestmark = pytest.mark.usefixtures("all_graphs")
 
 
 @pytest.mark.parametrize(
     "inputs", [TEXTS[0], TEXTS, np.ones((2, 3, D), np.float32)], ids=["one", "list", "array"]
 )
 @pytest.mark.parametrize(
-    "wanted", [{"attention": True, "queries": [0, 2]}, INSIGHT], ids=["attention", "insight"]
+    "wanted", [{"attention": True, "queries": [0, 2]}, ALL_INSIGHT], ids=["attention", "insight"]
 )
 def test_what_is_saved_is_loaded(client: Client, tmp_path: Path, inputs: Any, wanted: dict[str, Any]) -> None:
     model = "vectors" if isinstance(inputs, np.ndarray) else "words"
@@ -71,7 +52,7 @@ def test_a_result_is_one_short_line(client: Client, sentence: Encoding) -> None:
         "<Encoding of words.attention, version 1: 5 tokens; "
         "output [5, 4], pooled [4], attention [3, 5, 5] of layer 1>"
     )
-    batch = client.encode(TEXTS, model="words", **INSIGHT)
+    batch = client.encode(TEXTS, model="words", **ALL_INSIGHT)
     assert repr(batch) == (
         "<Encoding of words.insight, version 1: 2 sequences of 5, 3 tokens; "
         "output 2 × [3–5, 4], pooled [2, 4], value_norms 2 × [3, 3–5] of layers 0, 1, "
@@ -94,7 +75,7 @@ def test_a_notebook_shows_the_tokens_and_the_first_head(client: Client, sentence
     chosen = client.encode(TEXTS[0], model="words", attention=[0], heads=[2], queries=[1, 3])
     assert "Layer 0, head 2: attention." in chosen._repr_html_()
     assert chosen._repr_html_().count("<tr>") == 3
-    assert "Rollout." in client.encode(TEXTS[0], model="words", **INSIGHT)._repr_html_()
+    assert "Rollout." in client.encode(TEXTS[0], model="words", **ALL_INSIGHT)._repr_html_()
 
 
 def test_html_is_well_formed_and_small_whatever_was_asked_for(client: Client) -> None:
@@ -110,7 +91,7 @@ def test_html_is_well_formed_and_small_whatever_was_asked_for(client: Client) ->
 
 
 def test_a_sequence_of_a_batch_is_a_result_of_its_own(client: Client) -> None:
-    for wanted in ({"attention": True}, INSIGHT):
+    for wanted in ({"attention": True}, ALL_INSIGHT):
         batch = client.encode(TEXTS, model="words", **wanted)
         alone = client.encode(TEXTS[1], model="words", **wanted)
 
@@ -149,7 +130,7 @@ def test_memories_have_positions(client: Client, sentence: Encoding) -> None:
     dataset = replace(batch, cross_attention=of_memory).to_xarray()
     assert dataset.cross_attention.sizes == {"layer": 1, "head": 3, "memory_edge": 5 * 2 + 3 * 2}
     assert dataset.memory_key_token.values[-2:].tolist() == ["0", "1"]
-    assert "→ 1: 0.500" in replace(both, attention=Layers({}))._repr_html_()
+    assert "→ 1: 0.500" in replace(both, attention=FetchedLayers({}))._repr_html_()
 
 
 @pytest.mark.parametrize(

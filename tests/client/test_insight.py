@@ -311,8 +311,8 @@ def test_layers_that_a_family_has_are_named(client: Client, fake: FakeServer) ->
     ):
         client.encode(vectors(5, D), model="vectors", attention=[1, 0])
     encoding = client.encode(vectors(5, D), model="vectors", attention=True)
-    assert list(encoding.attention or ()) == [1]
-    assert list(client.encode(vectors(5, D), model="vectors", attention=-1).attention or ()) == [1]
+    assert list(encoding.attention) == [1]
+    assert list(client.encode(vectors(5, D), model="vectors", attention=-1).attention) == [1]
 
 
 @pytest.mark.parametrize(

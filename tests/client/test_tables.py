@@ -2,21 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.client.conftest import FakeServer
-from tests.client.test_encoding import INSIGHT, TEXTS
+from tests.client.conftest import ALL_INSIGHT, TEXTS
 
 from polyhead_client import Client, Encoding
 
-
-@pytest.fixture(autouse=True)
-def all_graphs(fake: FakeServer) -> None:
-    fake.graphs = ["", "attention", "insight"]
-
-
-@pytest.fixture
-def sentence(client: Client) -> Encoding:
-    """Tokens [CLS] the <b>cat</b> sat [SEP], all heads of layer 1."""
-    return client.encode(TEXTS[0], model="words", attention=[1])
+pytestmark = pytest.mark.usefixtures("all_graphs")
 
 
 def test_weights_go_into_a_frame_with_their_tokens(client: Client, sentence: Encoding) -> None:
@@ -38,7 +28,7 @@ def test_weights_and_scores_go_into_labelled_arrays(client: Client, sentence: En
     by_token = dataset.attention.sel(layer=1, head=2).swap_dims(query="query_token", key="key_token")
     assert by_token.sel(query_token="sat", key_token="the") == sentence.attention[1][2, 3, 1]
     assert dataset.attrs == {"model": "words.attention", "version": "1"}
-    insight = client.encode(TEXTS[0], model="words", **INSIGHT)
+    insight = client.encode(TEXTS[0], model="words", **ALL_INSIGHT)
     dataset = insight.to_xarray()
     assert set(dataset) == {"scores", "weighted_scores", "rollout", "mixed"}
     assert dataset.scores.sel(layer=1, head=0, score="entropy") == insight.scores["entropy"][1, 0]  # type: ignore[index]
@@ -86,7 +76,7 @@ def test_a_batch_goes_into_labelled_arrays_without_padding(client: Client, queri
 
 
 def test_maps_and_scores_of_a_batch_stand_beside_each_other(client: Client) -> None:
-    batch = client.encode(TEXTS, model="words", **INSIGHT)
+    batch = client.encode(TEXTS, model="words", **ALL_INSIGHT)
 
     dataset = batch.to_xarray()
 

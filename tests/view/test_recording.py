@@ -144,7 +144,7 @@ def test_other_widths_of_keys_and_added_keys_of_pytorch_s_attention() -> None:
     record = attention_of(module, (query, memory, memory))
 
     check(record, module.eval()(query, memory, memory, average_attn_weights=False)[1].detach())
-    assert np.asarray((record.attention or {})[0]).shape == (H, 5, 4)
+    assert np.asarray(record.attention[0]).shape == (H, 5, 4)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -171,7 +171,7 @@ def test_an_encoder_of_pytorch_within_a_module_of_one_s_own(masked: bool) -> Non
         one = record.sequence(number)
         assert one.lengths == length
         np.testing.assert_allclose(
-            (one.attention or {})[0], expected[number, :, :length, :length].detach(), atol=2e-6
+            one.attention[0], expected[number, :, :length, :length].detach(), atol=2e-6
         )
 
 
@@ -222,7 +222,7 @@ def test_layers_of_several_sequences_are_chosen_by_name() -> None:
         attention_of(decoder, (x(), x(tokens=3)))
 
     record = attention_of(decoder, (x(), x(tokens=3)), modules="*.multihead_attn")
-    assert np.asarray((record.attention or {})[1]).shape == (H, 5, 3)
+    assert np.asarray(record.attention[1]).shape == (H, 5, 3)
 
 
 def test_what_computes_no_attention_is_refused() -> None:
@@ -298,7 +298,7 @@ def test_models_of_transformers(name: str, attention: str) -> None:
         one = record.sequence(number)
         for layer, weights in enumerate(expected):
             of_one = weights[number].detach().numpy()[:, kept][:, :, kept]
-            np.testing.assert_allclose((one.attention or {})[layer], of_one, atol=2e-6)
+            np.testing.assert_allclose(one.attention[layer], of_one, atol=2e-6)
             if name not in {"MPNet", "T5"}:  # their relative positions are added to scores
                 np.testing.assert_allclose(softmax_of(one, layer), of_one, atol=2e-6)
 

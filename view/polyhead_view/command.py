@@ -111,7 +111,7 @@ def view(
     if contacts:
         figure = draw_contacts(encoding, **picture.style)
     else:
-        drawn = next(iter(encoding.attention or encoding.cross_attention or ()))  # --layer may be negative
+        drawn = next(iter(encoding.attention or encoding.cross_attention))  # --layer may be negative
         figure = draw_heads(encoding, layer=drawn, columns=columns, cross=cross, **picture.style)
     if encoding.second_text_start is not None:
         _draw_border(figure, encoding.second_text_start - 0.5)

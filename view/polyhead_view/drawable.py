@@ -19,6 +19,7 @@ BATCH = "encoding must be of one sequence, was of a batch: choose one, encoding.
 class LayerMaps:
     """The maps of one layer's heads."""
 
+    layer: int
     weights: NDArray[Any]
     """[H, T, S]."""
     visible: NDArray[np.bool_] | None
@@ -142,7 +143,7 @@ def maps_of(
         ValueError: There is no such layer, it is of a batch, or labels or mask do not fit.
     """
     encoding = encoding_of(attention, tokens)
-    layers = (encoding.cross_attention if cross else encoding.attention) or {}
+    layers = encoding.cross_attention if cross else encoding.attention
     if layer is None and len(layers) == 1:
         layer = next(iter(layers))
     if layer is None or layer not in layers:
@@ -159,6 +160,7 @@ def maps_of(
     is_array = not encoding.model and len(layers) == 1
     queries, keys = _labels(encoding, weights.shape, tokens, key_tokens)
     return LayerMaps(
+        layer=layer,
         weights=weights,
         visible=_without_padding(encoding, weights.shape, known),
         heads=heads,

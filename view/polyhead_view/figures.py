@@ -24,6 +24,7 @@ Colours = Colormap | str
 FONT_SIZE = 7.5
 PITCH = 0.125
 """The least distance of two tick labels, in inches."""
+BAR_COLOUR = "#4c6a92"
 KEY, QUERY = "key: the token that is attended to", "query: the token that attends"
 DPI = 150
 """Dots an inch of image files, unless something else is asked for."""
@@ -79,10 +80,7 @@ def draw_map(
     Raises:
         ValueError: There is no such colour map.
     """
-    if isinstance(colours, str) and colours not in mpl.colormaps:
-        raise ValueError(
-            f"colours must be a colour map of matplotlib, such as viridis or Blues, was {colours!r}"
-        )
+    check_colours(colours)
     axes.set_facecolor(_MISSING)
     hidden = None if visible is None or visible.all() else ~visible
     map_ = mpl.colormaps.get_cmap(colours)
@@ -92,6 +90,18 @@ def draw_map(
     if hidden is not None:
         axes.add_patch(_hatching(hidden))
     return image
+
+
+def check_colours(colours: Colours) -> None:
+    """Check a colour map, or its name.
+
+    Raises:
+        ValueError: There is no such colour map.
+    """
+    if isinstance(colours, str) and colours not in mpl.colormaps:
+        raise ValueError(
+            f"colours must be a colour map of matplotlib, such as viridis or Blues, was {colours!r}"
+        )
 
 
 def _hatching(hidden: NDArray[np.bool_]) -> PathPatch:

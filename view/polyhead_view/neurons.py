@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 
 from polyhead_client import Encoding
 from polyhead_view.drawable import maps_of
-from polyhead_view.figures import FONT_SIZE, PITCH, Colours, add_bar, draw_map, label, margin, set_title
+from polyhead_view.figures import (
+    BAR_COLOUR,
+    FONT_SIZE,
+    PITCH,
+    Colours,
+    add_bar,
+    draw_map,
+    label,
+    margin,
+    set_title,
+)
 
-_BAR_COLOUR = "#4c6a92"
 _NEURON, _NARROWEST, _WIDEST = 0.1, 1.6, 4.8
 """The width of a neuron, and the limits of that of a panel, in inches."""
 _TALLEST = 20.0
@@ -55,17 +64,13 @@ def draw_neurons(
             "record must have the vectors of queries and keys: a server does not send them, attention_of "
             "records them"
         )
-    if layer is None and len(record.query_vectors) == 1:
-        layer = next(iter(record.query_vectors))
     maps = maps_of(record, layer).of_head(head)
-    if layer is None:
-        raise ValueError("layer must be a number, was None")
     number, keys, tokens = maps.heads[0], maps.keys, len(maps.queries)
     if not -tokens <= query < tokens:
         raise ValueError(f"query must be between {-tokens} and {tokens - 1}, was {query}")
     at = query % tokens
     query_vectors, k = (
-        np.asarray(each[layer])[number] for each in (record.query_vectors, record.key_vectors)
+        np.asarray(each[maps.layer])[number] for each in (record.query_vectors, record.key_vectors)
     )
     scale = np.sqrt(k.shape[1])  # by which the vectors of queries are divided already
     q = query_vectors[at : at + 1] * scale
@@ -92,7 +97,7 @@ def draw_neurons(
         (axes[1, 2], products.sum(1) / scale, "score: sum / √K"),
         (axes[1, 3], maps.weights[0, at], "weight: softmax"),
     ):
-        axis.barh(np.flatnonzero(visible), values[visible], color=_BAR_COLOUR)
+        axis.barh(np.flatnonzero(visible), values[visible], color=BAR_COLOUR)
         axis.axvline(0, color="black", linewidth=0.5)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(left=False, labelsize=FONT_SIZE - 1, length=2, pad=1)

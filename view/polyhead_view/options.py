@@ -39,17 +39,15 @@ class PictureOptions:
         Raises:
             InvalidRequest: There is no such format, or no such colour map.
         """
-        import matplotlib as mpl
-
-        from polyhead_view.figures import kinds
+        from polyhead_view.figures import check_colours, kinds
 
         if out.suffix.removeprefix(".").lower() not in kinds():
             raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")
-        if self.colours is not None and self.colours not in mpl.colormaps:
-            raise InvalidRequest(
-                "--colours must be a colour map of matplotlib, such as viridis or Blues, was "
-                f"{self.colours!r}"
-            )
+        if self.colours is not None:
+            try:
+                check_colours(self.colours)
+            except ValueError as error:
+                raise InvalidRequest(f"--{error}") from error
 
     def save(self, figure: "Figure", out: Path) -> None:
         """Write an image file; warnings go to the standard error, a line each.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from polyhead_client import Encoding
 from polyhead_view.drawable import BATCH, named
 from polyhead_view.figures import (
+    BAR_COLOUR,
     FONT_SIZE,
     Colours,
     add_bar,
@@ -26,8 +27,6 @@ from polyhead_view.figures import (
     write_values,
 )
 from polyhead_view.similarity import Similarity
-
-_BAR_COLOUR = "#4c6a92"
 
 
 def draw_scores(
@@ -150,7 +149,7 @@ def draw_rollout(
         what = "attention rollout through all layers"
     else:
         at = query % tokens
-        axis.bar(range(tokens), rollout[at], color=_BAR_COLOUR)
+        axis.bar(range(tokens), rollout[at], color=BAR_COLOUR)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=FONT_SIZE)
         axis.set_xlim(-0.6, tokens - 0.4)
@@ -189,8 +188,8 @@ def draw_similarity(
     )
     most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     image = draw_map(axes[1, 0], values, Normalize(-most, most), colours=colours or "PuOr_r")
-    axes[0, 0].bar(range(len(columns)), values.sum(0), color=_BAR_COLOUR)
-    axes[1, 1].barh(range(len(rows)), values.sum(1), color=_BAR_COLOUR)
+    axes[0, 0].bar(range(len(columns)), values.sum(0), color=BAR_COLOUR)
+    axes[1, 1].barh(range(len(rows)), values.sum(1), color=BAR_COLOUR)
     axes[0, 1].set_visible(False)
     for axis in (axes[0, 0], axes[1, 1]):
         axis.tick_params(labelsize=FONT_SIZE - 1, length=2, pad=1)

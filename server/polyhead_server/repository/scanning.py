@@ -47,12 +47,28 @@ def scan(models: Path | RemoteFolder) -> Scan:
         StartError: There is no such folder, or nothing in it looks like a family.
     """
     found = [one for name in list_families(models) for one in scan_family(models / name)]
-    if not found or (is_checkpoint(models) and not any(isinstance(one, VersionFolder) for one in found)):
-        raise no_models(models)
+    check_found(models, found)
     return found
 
 
-def is_checkpoint(models: Path | RemoteFolder) -> bool:
+def check_found(models: Path | RemoteFolder, found: Scan, *, may_be_empty: bool = False) -> None:
+    """Check that a folder is a model repository.
+
+    Args:
+        models: The folder.
+        found: What is in it.
+        may_be_empty: Whether it may hold nothing yet.
+
+    Raises:
+        StartError: Nothing in it looks like a family; or it is a checkpoint, and no version can be served.
+    """
+    if any(isinstance(one, VersionFolder) for one in found):
+        return
+    if _is_checkpoint(models) or not (found or may_be_empty):
+        raise no_models(models)
+
+
+def _is_checkpoint(models: Path | RemoteFolder) -> bool:
     """Return whether a folder looks like a checkpoint, of which folders inside may look like families."""
     return isinstance(models, Path) and any(
         (models / name).is_file() for name in ("config.json", "modules.json")
@@ -61,7 +77,7 @@ def is_checkpoint(models: Path | RemoteFolder) -> bool:
 
 def no_models(models: Path | RemoteFolder) -> StartError:
     """Return the error about a repository that holds nothing."""
-    if is_checkpoint(models):
+    if _is_checkpoint(models):
         return StartError(
             f"--models must be a model repository, {models} is a checkpoint: "
             f"`polyhead serve --checkpoint {models}` exports and serves it, `polyhead export` with options"

@@ -31,9 +31,8 @@ from polyhead_server.repository.scanning import (
     Broken,
     Scan,
     VersionFolder,
-    is_checkpoint,
+    check_found,
     list_families,
-    no_models,
     scan_family,
 )
 from polyhead_server.serving.loading import Failed, Loaded, in_thread, start
@@ -95,10 +94,8 @@ class Reconciler:
             StartError: There is no such folder, or nothing in it looks like a family.
         """
         found = {name: await self._scan(name) for name in await self._names()}
-        versions_found = [one for versions in found.values() for one in versions]
-        is_right = any(isinstance(one, VersionFolder) for one in versions_found)
-        if not is_right and (is_checkpoint(self.models) or not (may_be_empty or versions_found)):
-            raise no_models(self.models)
+        every = [one for versions in found.values() for one in versions]
+        check_found(self.models, every, may_be_empty=may_be_empty)
         for name, versions in found.items():
             sound = [one for one in versions if isinstance(one, VersionFolder)]
             for one in versions:

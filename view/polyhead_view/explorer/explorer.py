@@ -380,4 +380,4 @@ def all_heads(asked: Question) -> dict[str, Any]:
 
 def maps_of(encoding: Encoding) -> dict[int, NDArray[Any]]:
     """Return layer → weights, [H, T, S], of whichever kind of attention an encoding has."""
-    return dict(encoding.attention or encoding.cross_attention or {})
+    return dict(encoding.attention or encoding.cross_attention)

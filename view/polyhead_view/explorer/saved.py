@@ -157,7 +157,7 @@ def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPag
     Raises:
         ValueError: It has neither attention, rollout nor contacts; or no such head, or too many weights.
     """
-    maps: Layers = encoding.attention or encoding.cross_attention or {}
+    maps: Layers = encoding.attention or encoding.cross_attention
     if not maps and encoding.rollout is None and encoding.contacts is None:
         raise ValueError(
             "show needs attention, rollout or contacts: encode with attention=True, rollout=True or "

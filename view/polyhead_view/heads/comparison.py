@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from polyhead_client import Client, InvalidRequest
 from polyhead_view.heads.formats import role_names
+from polyhead_view.heads.roles import Role, role_counts
 from polyhead_view.heads.statistics import (
     HeadStatistics,
     Redundancy,
@@ -156,6 +157,20 @@ def role_changes(comparison: HeadComparison, kind: ComparedKind) -> list[RoleCha
         if lost or gained:
             changes.append(RoleChange(comparison.a.layers[at], head, lost, gained))
     return changes
+
+
+def count_roles(comparison: HeadComparison) -> dict[Role, list[int | None]]:
+    """Return role → how many heads have it, None where the scores cannot show it.
+
+    The counts are those of the first and the second family for each of `comparison.kinds`.
+    """
+    counts = [
+        role_counts(survey.scores, statistics.scores.mean)
+        for kind in comparison.kinds
+        for survey, statistics in ((comparison.a, kind.a), (comparison.b, kind.b))
+    ]
+    roles = dict.fromkeys(role for each in counts for role in each)
+    return {role: [each.get(role) for each in counts] for role in roles}
 
 
 def largest_differences(comparison: HeadComparison, kind: ComparedKind) -> Iterator[ScoreDifference]:

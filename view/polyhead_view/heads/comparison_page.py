@@ -5,12 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from polyhead_view.heads.comparison import ComparedKind, HeadComparison, role_changes, same_numbers
+from polyhead_view.heads.comparison import (
+    ComparedKind,
+    HeadComparison,
+    count_roles,
+    role_changes,
+    same_numbers,
+)
 from polyhead_view.heads.comparison_pictures import draw_compared_scores, draw_correlation
 from polyhead_view.heads.comparison_table import alike_by_number, not_by_number, title_of
 from polyhead_view.heads.formats import role_names
 from polyhead_view.heads.page import picture, render
-from polyhead_view.heads.roles import role_counts
 
 _TITLES = {"raw": "Attention", "weighted": "Norm-weighted attention"}
 
@@ -23,12 +28,7 @@ def comparison_page(comparison: HeadComparison, corpus: str) -> str:
         corpus: What the texts are, such as the name of their file.
     """
     surveys = comparison.a, comparison.b
-    counts = [
-        role_counts(survey.scores, statistics.scores.mean)
-        for kind in comparison.kinds
-        for survey, statistics in zip(surveys, (kind.a, kind.b), strict=True)
-    ]
-    roles = dict.fromkeys(role for each in counts for role in each)
+    roles = count_roles(comparison).items()
     return render(
         "comparison.html",
         comparison=comparison,
@@ -36,7 +36,7 @@ def comparison_page(comparison: HeadComparison, corpus: str) -> str:
         names=[comparison.name_of(survey) for survey in surveys],
         titles=[title_of(survey) for survey in surveys],
         not_by_number=not_by_number(comparison),
-        roles=[(role, [each.get(role, "–") for each in counts]) for role in roles],
+        roles=[(role, ["–" if each is None else each for each in counts]) for role, counts in roles],
         kinds=[_kind(comparison, kind) for kind in comparison.kinds],
     )
 

@@ -11,13 +11,13 @@ from rich.text import Text
 from polyhead_view.heads.comparison import (
     ComparedKind,
     HeadComparison,
+    count_roles,
     largest_differences,
     most_alike_in_other,
     role_changes,
     same_numbers,
 )
 from polyhead_view.heads.formats import role_names
-from polyhead_view.heads.roles import role_counts
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
 TITLES = {"raw": "attention", "weighted": "norm-weighted"}
@@ -85,13 +85,8 @@ def _print_roles(comparison: HeadComparison, console: Console) -> None:
     for kind in comparison.kinds:
         for survey in (comparison.a, comparison.b):
             table.add_column(f"{TITLES[kind.name]}\n{comparison.name_of(survey)}", justify="right")
-    counts = [
-        role_counts(survey.scores, statistics.scores.mean)
-        for kind in comparison.kinds
-        for survey, statistics in ((comparison.a, kind.a), (comparison.b, kind.b))
-    ]
-    for role in dict.fromkeys(role for each in counts for role in each):
-        table.add_row(role.name, *(str(each[role]) if role in each else "–" for each in counts))
+    for role, counts in count_roles(comparison).items():
+        table.add_row(role.name, *("–" if each is None else str(each) for each in counts))
     console.print(table)
 
 

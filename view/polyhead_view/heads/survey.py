@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyhead_client import Client, Encoding, HeadScores, InvalidRequest, ModelInfo, norm_weighted
-from polyhead_proto.names import Property
 from polyhead_view.heads.corpus import check_texts
 from polyhead_view.heads.statistics import HeadStatistics, RunningStatistics
 
@@ -83,7 +82,7 @@ class SurveyedBatch:
             raise InvalidRequest(
                 f"{encoding.model} must return scores, weighted scores, thumbnails and norms"
             )
-        causal = info.properties.get(Property.CAUSAL) == "true"
+        causal = info.visibility is not None and info.visibility.causal
         return cls(encoding=encoding, scores=scores, weighted_scores=scores.weighted, causal=causal)
 
     def maps(self, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
