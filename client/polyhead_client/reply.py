@@ -62,12 +62,16 @@ class Results:
         """
         single = form is InputForm.SINGLE
         heads = requested.heads or tuple(range(self.heads)) or None
+        visibility = requested.visibility
         found: dict[str, Any] = {}
         parts: dict[str, dict[str, Any]] = {}
         for role, outputs in requested.by_role.items():
             declared, array = outputs[0].declared, self.arrays.get(outputs[0].name)
             if declared.by_layer:
-                found[declared.field] = self._by_layer(outputs, declared.field, single)
+                layers = self._by_layer(outputs, declared.field, single)
+                found[declared.field] = layers
+                if declared.field == ATTENTION and visibility is not None and not outputs[0].memory_axes:
+                    found["visible"] = visibility.of_layers(layers, requested.queries)
             elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
                 parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads or ())
             elif declared.part:
@@ -78,9 +82,6 @@ class Results:
             found[HEAD_SCORES.field] = replace(scores["values"], weighted=scores["weighted"])
         for field, values in parts.items():
             found[field] = OF_SEVERAL_OUTPUTS[field](**values)
-        attention, visibility = found.get(ATTENTION), requested.visibility
-        if attention and visibility is not None and not requested.with_role(ATTENTION)[0].memory_axes:
-            found["visible"] = visibility.of_layers(attention, requested.queries)
         return Encoding(
             model=self.model,
             version=self.version,

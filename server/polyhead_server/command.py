@@ -11,7 +11,7 @@ from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Env, Toml
 
 from polyhead_server.gpus import gpus_for
-from polyhead_server.settings import Settings
+from polyhead_server.settings import DEFAULT_SETTINGS, Settings
 
 _PREFIX = "POLYHEAD_SERVE_"
 _RAY_ENVIRONMENT = {
@@ -23,9 +23,6 @@ _RAY_ENVIRONMENT = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1),
 }
 """Settings of a Ray on one machine, which it reads when it is imported."""
-
-
-_DEFAULTS = Settings()
 
 
 def _forget_empty(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -75,7 +72,7 @@ app = App(
 def serve(
     *,
     checkpoint: str | None = None,
-    settings: Settings = _DEFAULTS,
+    settings: Settings = DEFAULT_SETTINGS,
     engine: Literal["grpc", "ray"] = "grpc",
     config: Path | None = None,
 ) -> int:

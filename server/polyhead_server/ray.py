@@ -32,7 +32,7 @@ from polyhead_server.process import prepare
 from polyhead_server.repository.scanning import list_families, no_models
 from polyhead_server.runtime import Runtime
 from polyhead_server.serving.procedures import server_metadata
-from polyhead_server.settings import Settings
+from polyhead_server.settings import DEFAULT_SETTINGS, Settings
 
 _STREAM = "ModelStreamInfer"
 _NO_EFFECT = ("grpc_option", "http", "management_token_file", "tls_")
@@ -48,7 +48,12 @@ def build(args: Mapping[str, Any]) -> serve.Application:
 
 
 def application(
-    settings: Settings, *, families: tuple[str, ...] = (), replicas: int = 1, cpus: float = 1, gpus: float = 0
+    settings: Settings = DEFAULT_SETTINGS,
+    *,
+    families: tuple[str, ...] = (),
+    replicas: int = 1,
+    cpus: float = 1,
+    gpus: float = 0,
 ) -> serve.Application:
     """Build the application: the ingress, and a deployment for each family. docs/deploy.md has the arguments.
 

@@ -288,3 +288,6 @@ class Settings:
     def max_text_bytes(self) -> int:
         """The most text in one request, all its elements together."""
         return _TEXT_BYTES_PER_TOKEN * self.max_request_tokens
+
+
+DEFAULT_SETTINGS = Settings()

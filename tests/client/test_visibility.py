@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.client.conftest import Connect, FakeServer
 from tests.client.test_reply import BATCH, REQUESTED, reply
 
 from polyhead_client.batch import InputForm
@@ -83,3 +84,15 @@ def test_a_reply_knows_what_its_family_hides(visibility: Visibility | None) -> N
         assert encoding.visible is None
     else:
         np.testing.assert_array_equal((encoding.visible or {})[0], np.broadcast_to(np.tri(3), (1, 2, 3, 3)))
+
+
+def test_rows_of_a_causal_family_know_what_it_hides(connect: Connect, fake: FakeServer) -> None:
+    """They come from a graph of their own, under another role than the weights of all queries."""
+    fake.graphs = ["", "attention", "rows"]
+    fake.properties = {"causal": "true"}
+
+    encoding = connect(fake.target).encode("a b c", model="words", attention=[0], queries=[1])
+
+    assert encoding.model == "words.rows"
+    tokens = encoding.attention[0].shape[-1]
+    np.testing.assert_array_equal((encoding.visible or {})[0][0], [np.arange(tokens) <= 1])
