@@ -42,6 +42,7 @@ from polyhead_proto.names import (
     QUERY_VECTORS,
     ROWS,
     TEXT,
+    TRUNCATE,
     Property,
 )
 from polyhead_proto.wants import check_flag
@@ -54,9 +55,8 @@ _INFER = RPCS["ModelInfer"]
 _LARGE_REPLY_BYTES = 4 * 2**20
 _MOST_ATTEMPTS = 4
 """The attempts to fetch a reply in parts that breaks off; as many as gRPC makes of a call."""
-_TRUNCATE = "set the parameter truncate to true"
-"""A server's advice on a text that is too long."""
-_TRUNCATE_HERE = "give truncate=True (polyhead infer: --truncate)"
+_SHORTEN = "shorten it or give truncate=True (polyhead infer: --truncate)"
+"""What to do about a text that is too long."""
 
 
 def refuse_copy(_client: object) -> NoReturn:
@@ -257,8 +257,8 @@ def _rephrase(error: PolyheadError, asked_of: AskedPlaces | None) -> None:
         error.rephrase(replace(fault, field="queries"))
     elif asked_of is not None:
         error.rephrase(asked_of.renamed(fault))
-    elif _TRUNCATE in fault.problem:
-        error.rephrase(replace(fault, problem=fault.problem.replace(_TRUNCATE, _TRUNCATE_HERE)))
+    elif fault.parameter == TRUNCATE:
+        error.rephrase(replace(fault, remedy=_SHORTEN))
 
 
 def _with_reads(encoding: Encoding, asked_of: AskedPlaces, lengths: NDArray[Any]) -> Encoding:

@@ -3,7 +3,7 @@
 # ruff: noqa: N818 - the names say what happened; "Error" after each would add nothing.
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 _MOST_BYTES = 2048
@@ -23,11 +23,16 @@ class Fault:
     """A second field whose elements have part in it, such as `text_pair`."""
     aspect: str = ""
     """What of the field: words that precede its name."""
+    remedy: str = ""
+    """What to do: words that follow a colon."""
+    parameter: str = ""
+    """The parameter of the request that would have it accepted, such as `truncate`."""
 
     def __str__(self) -> str:
         place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         names = " and ".join(f"{name}{place}" for name in (self.field, self.also) if name)
-        return f"{self.aspect}{names} {self.problem}"
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return f"{self.aspect}{names} {self.problem}{remedy}"
 
     def to_json(self) -> bytes:
         """Write the fields; nothing, where they are too long for metadata."""
@@ -40,7 +45,7 @@ class Fault:
         try:
             given: dict[str, Any] = json.loads(written)
             index = tuple(map(int, given.get("index", ())))
-            words = {name: str(given.get(name, "")) for name in ("field", "problem", "also", "aspect")}
+            words = {each.name: str(given.get(each.name, "")) for each in fields(cls) if each.name != "index"}
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
         return cls(index=index, **words)

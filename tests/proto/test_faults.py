@@ -18,6 +18,10 @@ from polyhead_proto.faults import Fault
             Fault(aspect="dimension 1 (T) of ", field="x", problem="must be 4"),
             "dimension 1 (T) of x must be 4",
         ),
+        (
+            Fault(field="text", problem="was 9 tokens", remedy="shorten it", parameter="truncate"),
+            "text was 9 tokens: shorten it",
+        ),
     ],
 )
 def test_a_fault_is_said_in_words_and_comes_back_from_json(fault: Fault, words: str) -> None:

@@ -17,7 +17,7 @@ from tokenizers import Encoding, Tokenizer
 from tokenizers.models import BPE
 
 from polyhead_proto.faults import Fault
-from polyhead_proto.names import TEXT, TEXT_PAIR
+from polyhead_proto.names import TEXT, TEXT_PAIR, TRUNCATE
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.repository.manifest import Manifest, ManifestForm
 from polyhead_server.serving.expansion import (
@@ -36,8 +36,6 @@ _MIN_CHARACTERS_PER_TOKEN = 16
 """The same where a tokeniser makes several characters of one; real text has four or five."""
 
 _CHARACTERS_AT_ONCE = 2**17
-
-_SHORTEN = "shorten it or set the parameter truncate to true"
 
 PLAIN = ManifestForm()
 """Of texts to which nothing is done."""
@@ -243,8 +241,8 @@ class Tokeniser:
         for index, text in enumerate(texts):
             if (size := self._size(text)) > longest:
                 must = f"must be at most {most} tokens and {longest} characters"
-                problem = f"{must}, was {size} characters: {_SHORTEN}"
-                raise InvalidRequestError(Fault(field=name, index=(index,), problem=problem))
+                problem = f"{must}, was {size} characters"
+                raise _too_long(name, index, problem)
 
     def _size(self, text: str) -> int:
         """Count a text's characters, in compatibility forms where the tokeniser makes such."""
@@ -275,9 +273,8 @@ class Tokeniser:
                 problem = "must have at least 1 token, had none"
                 raise InvalidRequestError(Fault(field=TEXT, index=(index,), problem=problem))
             if most is not None and length + added > most:
-                problem = f"must be at most {most} tokens, was {length + added}: {_SHORTEN}"
-                pair = TEXT_PAIR if is_pair else ""
-                raise InvalidRequestError(Fault(field=TEXT, also=pair, index=(index,), problem=problem))
+                problem = f"must be at most {most} tokens, was {length + added}"
+                raise _too_long(TEXT, index, problem, also=TEXT_PAIR if is_pair else "")
 
     def divide(self, name: str, texts: Sequence[str], *, special: bool, most: int) -> Iterator[Encoding]:
         """Yield what the library makes of texts, however long each is for the family.
@@ -331,6 +328,13 @@ def padded(rows: Iterable[Any], whole: NDArray[Any]) -> NDArray[Any]:
     for place, row in zip(whole, rows, strict=True):
         place[: len(row)] = row
     return whole
+
+
+def _too_long(field: str, index: int, problem: str, *, also: str = "") -> InvalidRequestError:
+    remedy = f"shorten it or set the parameter {TRUNCATE} to true"
+    return InvalidRequestError(
+        Fault(field=field, also=also, index=(index,), problem=problem, remedy=remedy, parameter=TRUNCATE)
+    )
 
 
 def check_total(batch: int, tokens: int, max_total: int, letter: str = "T") -> None:
