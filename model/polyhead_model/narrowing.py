@@ -40,7 +40,13 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
         tuple(widths.get((layer, head), width) for head, width in enumerate(of_layer))
         for layer, of_layer in enumerate(before)
     )
-    narrow = dataclasses.replace(config, head_width=max(map(max, after)), head_widths=after, fused=False)
+    widest = max(after[layer][head] for layer in range(config.layers) for head in config.heads_of(layer))
+    # Heads that are gone make no other wider.
+    after = tuple(tuple(min(width, widest) for width in of_layer) for of_layer in after)
+    differ = any(min(of_layer) < widest for of_layer in after)
+    narrow = dataclasses.replace(
+        config, head_width=widest, head_widths=after if differ else None, fused=False
+    )
     state = encoder.split().state_dict()
     for layer in range(1 if config.shared_layers else config.layers):
         prefix = f"layers.{layer}." if config.feed_forward is None else f"layers.{layer}.attention."
