@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 TEXTS = ["the cat sat", "a dog ran and ran over the mat", "no"]
 SIZES: dict[str, Any] = {
-    "hidden_size": 16,
+    "hidden_size": 24,
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
