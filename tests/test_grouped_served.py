@@ -33,6 +33,8 @@ SIZES: dict[str, Any] = {
     "head_dim": 4,
     "intermediate_size": 24,
     "max_position_embeddings": 60,
+    "pad_token_id": 0,
+    **{f"{name}_token_id": None for name in ("bos", "eos", "mask")},
 }
 LAYERS, HEADS, GROUPS = 2, 6, 2
 
