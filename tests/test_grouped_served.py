@@ -34,7 +34,8 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 24,
     "max_position_embeddings": 60,
     "pad_token_id": 0,
-    **{f"{name}_token_id": None for name in ("bos", "eos", "mask")},
+    "mask_token_id": 4,
+    **{f"{name}_token_id": None for name in ("bos", "eos")},
 }
 LAYERS, HEADS, GROUPS = 2, 6, 2
 

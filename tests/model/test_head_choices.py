@@ -46,6 +46,7 @@ def test_anything_else_is_refused(text: str) -> None:
     [
         (BASE, "8/3", "kv_heads must divide heads (8), as equally many queries share each, was 3"),
         (BASE, "4/8", "kv_heads must divide heads (4), as equally many queries share each, was 8"),
+        (PRESETS["llama-7b"], "999999999/1", "heads must be at most 10,000, was 999,999,999"),
         (BASE, "5", "d_model (96) must be a multiple of heads (5)"),
         (
             EncoderConfig(d_model=96, heads=4, layers=1, rotary_base=9.0),
