@@ -17,6 +17,7 @@ from torch import Tensor
 from polyhead_export.errors import ExportError
 from polyhead_export.parity import Cosine
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, narrow_heads, prune_heads
+from polyhead_model.narrowing import check_narrowing
 from polyhead_model.pruning import (
     Head,
     check_heads,
@@ -89,13 +90,7 @@ def prune_encoder(
         OSError: The file cannot be read.
     """
     config = encoder.config
-    if config.cross_attention == "after_self":
-        raise ExportError("heads of decoder blocks cannot be pruned: a layer has two attentions")
-    if groups and config.groups == config.heads:
-        raise ExportError(
-            "--groups needs an encoder whose heads share keys and values (kv_heads below heads), this one's "
-            "do not"
-        )
+    _check_heads_can_change(config, groups=groups, narrower=width is not None)
     importance = None
     count, by = len(heads), "name"
     if config.shared_layers:  # a head of one layer is one of all
@@ -114,7 +109,10 @@ def prune_encoder(
         if width is not None:
             ranking = _wider(config, ranking, width, named=fraction is None)
         choice = choose_heads(config, ranking, count, groups=groups, least=1 if width is None else 0)
-        pruned = _changed(encoder, choice.removed, width)
+        if width is None:
+            pruned = prune_heads(encoder, choice.removed)
+        else:
+            pruned = narrow_heads(encoder, dict.fromkeys(choice.removed, width))
     except ValueError as error:
         raise ExportError(str(error)) from error
     if not choice.removed:
@@ -131,14 +129,19 @@ def prune_encoder(
     return pruned, pruning, choice.spared
 
 
-def _changed(encoder: Encoder, heads: Sequence[Head], width: int | None) -> Encoder:
-    """Remove heads, or narrow them."""
-    if width is None:
-        return prune_heads(encoder, heads)
-    try:
-        return narrow_heads(encoder, dict.fromkeys(heads, width))
-    except ValueError as error:
-        raise ExportError(f"--width cannot be {width} here: {error}") from error
+def _check_heads_can_change(config: EncoderConfig, *, groups: bool, narrower: bool) -> None:
+    if config.cross_attention == "after_self":
+        raise ExportError("heads of decoder blocks cannot be pruned: a layer has two attentions")
+    if groups and config.groups == config.heads:
+        raise ExportError(
+            "--groups needs an encoder whose heads share keys and values (kv_heads below heads), this one's "
+            "do not"
+        )
+    if narrower:
+        try:
+            check_narrowing(config)
+        except ValueError as error:
+            raise ExportError(f"--width cannot be given here: {error}") from error
 
 
 def _wider(config: EncoderConfig, heads: Sequence[Head], width: int, *, named: bool) -> list[Head]:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyhead_model.config import EncoderConfig
 from polyhead_model.encoder import Encoder
 from polyhead_model.pruning import Head, check_heads
 
@@ -27,8 +28,7 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
     """
     config = encoder.config
     check_heads(config, widths)
-    if config.cross_attention == "after_self":
-        raise ValueError("heads of decoder blocks cannot be narrowed: a layer has two attentions")
+    check_narrowing(config)
     before = config.head_widths or ((config.head_size,) * config.heads,) * config.layers
     for (layer, head), width in widths.items():
         if not 1 <= width <= before[layer][head]:
@@ -56,6 +56,20 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
     copy.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
     copy = copy.train(encoder.training)
     return copy.fuse() if config.fused else copy
+
+
+def check_narrowing(config: EncoderConfig) -> None:
+    """Check that heads of an encoder can be narrowed.
+
+    Raises:
+        ValueError: Its heads have one width: they share keys, or are rotated or normalised; or it has decoder
+            blocks.
+    """
+    if config.cross_attention == "after_self":
+        raise ValueError("heads of decoder blocks cannot be narrowed: a layer has two attentions")
+    if config.head_widths is None:
+        as_they_are = ((config.head_size,) * config.heads,) * config.layers
+        dataclasses.replace(config, head_width=config.head_size, head_widths=as_they_are)
 
 
 def _narrow(state: dict[str, Tensor], prefix: str, before: Sequence[int], after: Sequence[int]) -> None:

@@ -85,7 +85,7 @@ def test_heads_are_narrowed_by_name_and_by_importance() -> None:
         (GROUPED, {"fraction": 0.1, "groups": True}, "of 4 heads of keys and values is less than one"),
         (replace(GROUPED, kv_heads=8), {"fraction": 0.5, "groups": True}, "--groups needs an encoder whose"),
         (UNEVEN, {"fraction": 0.5, "groups": True}, "--groups needs an encoder whose"),
-        (GROUPED, {"heads": [(0, 1)], "width": 1}, "--width cannot be 1 here: kv_heads must be left out"),
+        (GROUPED, {"heads": [(0, 1)], "width": 1}, "--width cannot be given here: kv_heads must be left"),
         (SHARED, {"fraction": 0.5, "width": 2}, "below that of the widest of the heads, 2, was 2"),
         (UNEVEN, {"heads": [(0, 1), (0, 2)], "width": 6}, "the widest of the heads, 6, was 6"),
         (UNEVEN, {"heads": [(0, 1), (0, 0)], "width": 6}, "head 1 of layer 0 must be from 1 to 4, .* was 6"),
