@@ -121,7 +121,7 @@ def test_what_the_survey_says_prunes_a_group(
     mask[layer, sorted(of_group)] = 0
     with serving(quick_settings(tmp_path / "models")) as server, Client(server.address) as pruned:
         assert pruned.model("fewer").kv_heads == GROUPS
-        encoding = pruned.encode(TEXTS, attention=True, scores=True)
+        encoding = pruned.encode(TEXTS, attention=True)
         surveyed = survey_heads(pruned, TEXTS)
     expected = client.encode(TEXTS, head_mask=mask)
     np.testing.assert_allclose(encoding.pooled, expected.pooled, atol=1e-5)
