@@ -108,7 +108,7 @@ NEEDED_BY_peers = $(PEER_TRITON_VENV)/ready
 NEEDED_BY_natural = $(PEER_SENTENCES_VENV)/ready
 NEEDED_BY_engines = $(PEER_SENTENCES_VENV)/ready
 NEEDED_BY_int8 = $(RATED)/ready
-compare: $(VENV)/dev  ## Measure beside Triton and other engines; PARTS="peers natural engines int8 heads" picks some
+compare: $(VENV)/dev  ## Measure beside Triton and other engines; PARTS="peers natural engines int8 heads groups" picks some
 	$(if $(strip $(PARTS_NEED)),$(MAKE) $(sort $(PARTS_NEED)))
 	$(BIN)/python -m benchmarks.compare $(if $(PARTS),--parts $(PARTS)) --rated-documents $(RATED) \
 		--triton-venv $(PEER_TRITON_VENV) --sentences-venv $(PEER_SENTENCES_VENV)

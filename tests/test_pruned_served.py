@@ -16,10 +16,12 @@ from polyhead_client import Client, InvalidRequest
 from polyhead_client.formats import as_json
 from polyhead_client.report import print_report
 from polyhead_export import ExportError
+from polyhead_export.batches import batches_of_sentences
 from polyhead_export.prune_command import app
 from polyhead_export.pruning import read_scores
 from polyhead_export.sources import from_checkpoint
-from polyhead_model import Encoder
+from polyhead_model import Encoder, narrow_heads
+from polyhead_model.pruning import run_encoder
 from polyhead_view import draw_heads
 from polyhead_view.heads.ablation import ablate_heads
 from polyhead_view.heads.formats import as_csv
@@ -71,6 +73,14 @@ def client(models: Path, device: str) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def encoder(checkpoint: Path) -> Encoder:
     return from_checkpoint(checkpoint / "sentence", "any").build().encoder
+
+
+def inputs_of(checkpoint: Path, encoder: Encoder) -> dict[str, Any]:
+    """The texts as PyTorch takes them, the shortest first."""
+    tokenizer = from_checkpoint(checkpoint / "sentence", "any").build().tokenizer
+    assert tokenizer is not None
+    (inputs,) = batches_of_sentences(tokenizer, encoder.config, TEXTS)
+    return dict(inputs)
 
 
 def test_the_manifest_says_what_was_pruned(models: Path) -> None:
@@ -223,6 +233,34 @@ def test_fractions_go_by_gradient_and_by_scores(
     assert manifest["precision"] == "fp16"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "form", [["--graphs", "rows,insight,stream", "--head-mask"], ["--precision", "int8"]]
+)
+def test_narrower_heads_are_served_as_others(
+    checkpoint: Path, encoder: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    models = tmp_path / "models"
+    source = source_of(checkpoint, models)
+    prune(*source, "--name", "narrower", "--heads", "0:1,1:0,1:3", "--width", "2", *form)
+
+    manifest = manifest_of(models / "narrower" / "1")
+    assert manifest["encoder"]["head_widths"] == [[4, 2, 4, 4], [2, 4, 4, 2]]
+    assert manifest["pruning"].keys() == {"by", "narrowed", "width", "importance", "inputs", "drift"}
+    assert (manifest["pruning"]["narrowed"], manifest["pruning"]["width"]) == ([[0, 1], [1, 0], [1, 3]], 2)
+    drift = manifest["pruning"]["drift"]["cosine"]["least"]
+    assert 0.5 < drift < 0.9999
+    assert "narrows 3 of 8 heads to 2 columns: 0:1,1:0,1:3" in capsys.readouterr().err
+    with serving(quick_settings(models)) as server, Client(server.address) as client:
+        encoding = client.encode(sorted(TEXTS, key=len), attention=True)
+    narrow = run_encoder(narrow_heads(encoder, dict.fromkeys(REMOVED, 2)), inputs_of(checkpoint, encoder))
+    assert narrow.pooled is not None
+    cosines = (np.asarray(encoding.pooled) * narrow.pooled.detach().numpy()).sum(-1)
+    assert cosines.min() > (0.98 if "int8" in form else 1 - 1e-5)
+    attention: Any = encoding.sequence(1).attention
+    assert [layer.shape[0] for layer in attention.values()] == [HEADS] * LAYERS
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -237,6 +275,11 @@ def test_fractions_go_by_gradient_and_by_scores(
         (["--fraction", "1"], "--fraction must be above 0 and below 1, such as 0.25, was 1.0"),
         (["--fraction", "nan"], "--fraction must be above 0 and below 1, such as 0.25, was nan"),
         (["--fraction", "0.01"], "--fraction 0.01 of 8 heads is less than one head"),
+        (
+            ["--heads", "0:1", "--width", "4"],
+            "--width must be below that of the widest of the heads, 4, was 4",
+        ),
+        (["--heads", "0:1", "--groups"], "--groups needs an encoder whose heads share keys and values"),
         (
             ["--fraction", "0.5", "--scores", "texts.txt"],
             "must be what polyhead heads --ablate --json writes",

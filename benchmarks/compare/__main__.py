@@ -17,6 +17,7 @@ _PARTS = {
     "engines": ("texts", 0.5, 3),
     "int8": ("int8", 0.0, 1),
     "heads": ("heads", 12.0, 1),
+    "groups": ("heads", 12.0, 1),
 }
 """Of each part its module, and the seconds and the number of samples."""
 

@@ -119,6 +119,8 @@ class ModelInfo(Picklable):
     """L."""
     heads = _number(Property.HEADS)
     """H; where heads were pruned, the number before."""
+    kv_heads = _number(Property.KV_HEADS)
+    """G, the heads of keys and values, which H / G heads in a row share; None: each has its own."""
 
     @property
     def precision(self) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Numbers
+from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Heads
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from polyhead_export.parity import Drift
     from polyhead_export.progress import Steps
     from polyhead_export.sources import Built, Source
+    from polyhead_model.head_choices import HeadChoice
 
 app = App(name="export")
 
@@ -24,7 +25,7 @@ app = App(name="export")
 def export(
     options: ExportOptions = DEFAULT_OPTIONS,
     *,
-    heads: Numbers = (),
+    heads: Heads = (),
     layers: AtLeastOne | None = None,
     mask: bool = False,
 ) -> None:
@@ -37,7 +38,7 @@ def export(
     polyhead export --checkpoint BAAI/bge-small-en-v1.5 --name bge
     polyhead export --checkpoint ./bge --precision int8 --name bge-int8
     polyhead export --checkpoint ./bge --name bge --graphs insight --if-exists add
-    polyhead export --preset teaching --heads 1,2,4,8
+    polyhead export --preset teaching --heads 1,2,4,8,8/2
     ```
 
     Parameters
@@ -45,7 +46,8 @@ def export(
     options
         What to export, and where to.
     heads
-        Head counts, such as 1,2,4,8: one family each, called NAME-h1, NAME-h2, ... (presets only).
+        The heads of each layer, such as 1,2,4,8: one family each, called NAME-h1, NAME-h2, ... (presets
+        only). 8/2 are 8 heads with 2 heads of keys and values, 64+32+32 three heads of those widths.
     layers
         The number of layers. Default: the preset's.
     mask
@@ -95,11 +97,11 @@ def build(source: "Source", steps: "Steps", console: "Console") -> "Built":
     return built
 
 
-def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:
+def _names(base: str | None, heads: "tuple[HeadChoice, ...]") -> list[str]:
     """Return the names of the families; none if nothing names them."""
     if base is None:
         return []
-    return [f"{base}-h{count}" for count in heads] or [base]
+    return [f"{base}-{choice.suffix}" for choice in heads] or [base]
 
 
 def print_kept(names: list[str], version: int) -> None:

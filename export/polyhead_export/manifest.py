@@ -169,7 +169,11 @@ def _describe_pruning(pruning: Pruning) -> dict[str, Any]:
     importance = pruning.importance
     return {
         "by": pruning.by,
-        "removed": sorted(pruning.removed),
+        **(
+            {"removed": sorted(pruning.heads)}
+            if pruning.width is None
+            else {"narrowed": sorted(pruning.heads), "width": pruning.width}
+        ),
         # Heads that had been pruned before have none.
         "importance": None
         if importance is None

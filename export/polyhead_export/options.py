@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
+from polyhead_model.head_choices import HeadChoice, parse_head_choices
 from polyhead_model.task_heads import Pooling
 
 if TYPE_CHECKING:
@@ -36,7 +37,16 @@ def _items(_: object, tokens: tuple[Token, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for token in tokens for name in token.value.split(","))
 
 
+def _head_choices(_: object, tokens: tuple[Token, ...]) -> tuple[HeadChoice, ...]:
+    """Parse `8,8/2,64+32+32`."""
+    return parse_head_choices(",".join(token.value for token in tokens))
+
+
 Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, accepts_keys=False)]
+Heads = Annotated[
+    tuple[HeadChoice, ...],
+    Parameter(converter=_head_choices, n_tokens=1, accepts_keys=False, metavar="STR"),
+]
 Names = Annotated[tuple[str, ...], Parameter(converter=_items, n_tokens=1, accepts_keys=False)]
 
 
@@ -99,12 +109,12 @@ class ExportOptions:
         return self.name or self.preset or (None if self.checkpoint is None else name_of(self.checkpoint))
 
     def sources(
-        self, *, heads: tuple[int, ...] = (), layers: int | None = None, mask: bool = False
+        self, *, heads: Sequence[HeadChoice] = (), layers: int | None = None, mask: bool = False
     ) -> "list[Source]":
         """Return the encoders to export.
 
         Args:
-            heads: Head counts, each a family of its own; for presets.
+            heads: The heads, each choice a family of its own; for presets.
             layers: The number of layers; None means the preset's.
             mask: Whether the graphs take an arbitrary mask; for presets.
 

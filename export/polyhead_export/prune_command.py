@@ -2,15 +2,16 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from polyhead_export.command import build, print_exported, print_kept, print_next
-from polyhead_export.options import DEFAULT_OPTIONS, ExportOptions
+from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions
 
 if TYPE_CHECKING:
     from polyhead_export.pruning import Pruning
+    from polyhead_model import EncoderConfig
     from polyhead_model.pruning import Head
 
 app = App(name="prune")
@@ -23,18 +24,22 @@ def prune(
     fraction: float | None = None,
     heads: str | None = None,
     scores: Path | None = None,
+    groups: Annotated[bool, Parameter(negative=())] = False,
+    width: AtLeastOne | None = None,
 ) -> None:
-    """Export an encoder without some of its attention heads: its projections become smaller.
+    """Export an encoder without some of its attention heads, or with some of them narrower.
 
-    Heads go by name, or the least important fraction of them: by gradient over sentences, or by scores from a
-    server (polyhead heads --ablate). One head of each layer always stays. The manifest records what was
-    removed, and how far the vectors of the sentences drift, or without a tokenizer those of random inputs.
+    Its projections become smaller. Heads go by name, or the least important fraction of them: by gradient
+    over sentences, or by scores from a server (polyhead heads --ablate). One head of each layer always stays.
+    The manifest records which heads they were, and how far the vectors of the sentences drift, or without a
+    tokenizer those of random inputs.
 
     ```sh
     polyhead prune --checkpoint ./minilm --name minilm-54 --fraction 0.25
     polyhead prune --checkpoint ./minilm --name fewer --heads 0:3,0:7,2:1
     polyhead heads texts.txt --ablate --json > scores.json
     polyhead prune --checkpoint ./minilm --fraction 0.25 --scores scores.json
+    polyhead prune --checkpoint ./minilm --name narrower --fraction 0.25 --width 8
     ```
 
     Parameters
@@ -47,6 +52,11 @@ def prune(
         The heads to remove instead, as layer:head, such as 0:3,0:7,2:1.
     scores
         How important each head is: a file that `polyhead heads --ablate --json` wrote. Default: by gradient.
+    groups
+        Choose heads of keys and values, each with all heads of queries that share it. --fraction is of them,
+        and --heads are their layers and numbers.
+    width
+        Make the chosen heads so wide instead of removing them.
     """
     from rich.console import Console
 
@@ -88,12 +98,19 @@ def prune(
         else:
             batches, inputs = random_batches(config, seed=options.seed), RANDOM_INPUTS
         by_gradient = fraction is not None and scores is None
-        steps(f"{source.name}: " + (f"measuring heads on {inputs}" if by_gradient else "removing heads"))
+        steps(f"{source.name}: " + (f"measuring heads on {inputs}" if by_gradient else "changing heads"))
         pruned, pruning, spared = prune_encoder(
-            built.encoder, batches, inputs, fraction=fraction, heads=named, scores=scores, seed=options.seed
+            built.encoder,
+            batches,
+            inputs,
+            fraction=fraction,
+            heads=named,
+            scores=scores,
+            groups=groups,
+            width=width,
+            seed=options.seed,
         )
-        count = sum(len(config.heads_of(layer)) for layer in range(config.layers))
-        for sentence in _sentences(pruning, spared, count):
+        for sentence in _sentences(config, pruning, spared, groups=groups):
             console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
         built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
         try:
@@ -111,12 +128,17 @@ def prune(
     print_next(options.models)
 
 
-def _sentences(pruning: "Pruning", spared: "tuple[Head, ...]", heads: int) -> list[str]:
+def _sentences(
+    config: "EncoderConfig", pruning: "Pruning", spared: "tuple[Head, ...]", *, groups: bool
+) -> list[str]:
     """Say what was pruned, what was not, and what it changed."""
-    removed, drift = pruning.removed, pruning.drift
-    sentences = [f"removes {len(removed)} of {heads} heads: {_spelled(sorted(removed))}"]
+    heads, drift = pruning.heads, pruning.drift
+    count = sum(len(config.heads_of(layer)) for layer in range(config.layers))
+    changed, to = ("removes", "") if pruning.width is None else ("narrows", f" to {pruning.width} columns")
+    sentences = [f"{changed} {len(heads)} of {count} heads{to}: {_spelled(sorted(heads))}"]
     if spared:
-        sentences.append(f"keeps {_spelled(spared)}, though to be removed: each layer keeps one head")
+        kind = "group of heads that share keys and values" if groups else "head"
+        sentences.append(f"keeps {_spelled(spared)}, though to be removed: each layer keeps one {kind}")
     vectors = {"logits": "logits", "pooled": "pooled vectors", "output": "vectors of tokens"}[drift.output]
     sentences.append(
         f"on {pruning.inputs}, the {vectors} have a cosine with those before of at least "

@@ -1,6 +1,6 @@
 """Sources of encoders to export: presets and descriptions with random weights, and checkpoints.
 
-Encoders are built lazily, one at a time, so that a sweep of head counts need not fit into memory.
+Encoders are built lazily, one at a time, so that a sweep of heads need not fit into memory.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ from polyhead_model import (
     read_description,
 )
 from polyhead_model.description import near
+from polyhead_model.head_choices import HeadChoice
 from polyhead_model.task_heads import Pooling
 
 
@@ -56,31 +57,31 @@ def from_preset(
     preset: str,
     *,
     name: str | None = None,
-    heads: Sequence[int] = (),
+    heads: Sequence[HeadChoice] = (),
     layers: int | None = None,
     mask: bool = False,
     head_mask: bool = False,
     seed: int = 0,
 ) -> list[Source]:
-    """Return the source for a preset, or one source for each head count.
+    """Return the source for a preset, or one source for each choice of heads.
 
     Args:
         preset: A key of `polyhead_model.PRESETS`.
-        name: The family's name; None means the preset's. With head counts, `-h1` … is appended.
-        heads: Head counts to build instead of the preset's own. D stays, so that a head is D / H wide.
+        name: The family's name; None means the preset's. With heads, `-h1`, `-h8-g2` … is appended.
+        heads: The heads to build instead of the preset's own. D stays.
         layers: The number of layers; None means the preset's.
         mask: Whether the graphs take an arbitrary mask.
         head_mask: Whether the graphs take a factor for each head.
         seed: The seed of the random weights.
 
     Raises:
-        ExportError: There is no such preset, or it cannot have that many heads or layers, or that name.
+        ExportError: There is no such preset, or it cannot have these heads or layers, or that name.
     """
     if preset not in PRESETS:
         known = ", ".join(sorted(PRESETS))
         raise ExportError(f"the preset must be one of {known}, was {preset!r}{near(preset, PRESETS)}")
     if len(set(heads)) != len(heads):
-        raise ExportError(f"head counts must differ from each other, were {', '.join(map(str, heads))}")
+        raise ExportError(f"--heads must differ from each other, were {', '.join(map(str, heads))}")
     base = PRESETS[preset]
     if layers is not None:
         base = _changed(base, layers=layers)
@@ -91,9 +92,10 @@ def from_preset(
     name = name or preset
     if not heads:
         return [_random(name, base, seed)]
-    return [
-        _random(f"{name}-h{count}", _changed(base, heads=count, head_width=None), seed) for count in heads
-    ]
+    try:
+        return [_random(f"{name}-{choice.suffix}", choice.of(base), seed) for choice in heads]
+    except ValueError as error:
+        raise ExportError(str(error)) from error
 
 
 def from_description(file: Path, name: str, *, head_mask: bool = False, seed: int = 0) -> Source:
@@ -171,7 +173,7 @@ def from_checkpoint(
     return Source(name=name, build=build)
 
 
-def _changed(config: EncoderConfig, **changes: int | bool | tuple[int, ...] | None) -> EncoderConfig:
+def _changed(config: EncoderConfig, **changes: int | bool | tuple[int, ...]) -> EncoderConfig:
     try:
         return dataclasses.replace(config, **changes)  # type: ignore[arg-type]  # fields of several types
     except ValueError as error:

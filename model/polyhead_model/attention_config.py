@@ -11,6 +11,9 @@ CrossAttention = Literal["alone", "after_self"]
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
 
+MOST_HEADS = 10_000
+"""A hundred times GPT-3's. Heads are listed, so that more by mistake would take all memory."""
+
 FARTHEST_DISTANCE = 2**20
 """More than any sequence is long. Each distance up to `relative_distance` takes memory."""
 
@@ -94,8 +97,9 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.layers > MOST_LAYERS:
-            raise ValueError(f"layers must be at most {MOST_LAYERS:,}, was {self.layers:,}")
+        for name, count, most in (("layers", self.layers, MOST_LAYERS), ("heads", self.heads, MOST_HEADS)):
+            if count > most:
+                raise ValueError(f"{name} must be at most {most:,}, was {count:,}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, was {self.dropout}")
         if self.head_width is None and self.d_model % self.heads:

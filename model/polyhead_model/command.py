@@ -1,8 +1,6 @@
 """`polyhead describe`: show an encoder's structure and cost."""
 
-import dataclasses
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +11,7 @@ from cyclopts.validators import Number
 from polyhead_model.config import EncoderConfig
 from polyhead_model.describe import REPLY_LIMIT, summary
 from polyhead_model.description import near, read_description
+from polyhead_model.head_choices import parse_head_choices
 from polyhead_model.hub import local_checkpoint
 from polyhead_model.huggingface import read_checkpoint_info
 from polyhead_model.presets import PRESETS
@@ -69,8 +68,9 @@ def describe(
     encoder
         A JSON file that describes an encoder, such as {"d_model": 768, "heads": 12, "layers": 1}.
     heads
-        Other numbers of heads of that encoder, to be shown side by side: 1,2,4,8. K follows as D / H, unless
-        the encoder says what it is. 8/2 are 8 heads with 2 heads of keys and values.
+        Other heads of that encoder, to be shown side by side: 1,2,4,8. K follows as D / H, unless the encoder
+        says what it is. 8/2 are 8 heads with 2 heads of keys and values, 64+32+32 three heads of those
+        widths.
     tokens
         T, the length of the sequences.
     batch
@@ -95,7 +95,7 @@ def describe(
         if not is_one:
             raise DescribeError("--heads must come with --preset, --checkpoint or --encoder: it changes one")
         (name, config), is_one = chosen[0], False
-        chosen = [(name, _with_heads(config, *counts)) for counts in _counts(heads)]
+        chosen = [(name, changed) for changed in _with_heads(config, heads)]
     save_drawing = None if draw is None else _drawing(draw, is_one=is_one)
     try:
         numbers = [
@@ -127,23 +127,16 @@ def _drawing(path: Path, *, is_one: bool) -> Callable[[Mapping[str, Any]], None]
     return lambda numbers: save(draw_flow(numbers), path)
 
 
-def _counts(heads: str) -> list[tuple[int, int | None]]:
-    """Return H and G of each, G None where it is not given."""
-    found = [re.fullmatch(r"\s*([1-9]\d{0,8})(?:/([1-9]\d{0,8}))?\s*", each) for each in heads.split(",")]
-    if not all(found):
-        raise DescribeError(
-            "--heads must be numbers of heads such as 1,2,4,8, or of heads and of key and value heads such "
-            f"as 8/4,8/1, was {heads!r}"
-        )
-    return [(int(each[1]), int(each[2]) if each[2] else None) for each in found if each]
-
-
-def _with_heads(config: EncoderConfig, heads: int, kv_heads: int | None) -> EncoderConfig:
+def _with_heads(config: EncoderConfig, heads: str) -> list[EncoderConfig]:
+    """Return the encoder with each choice of heads."""
     try:
-        return dataclasses.replace(config, heads=heads, kv_heads=kv_heads)
+        choices = parse_head_choices(heads)
     except ValueError as error:
-        given = heads if kv_heads is None else f"{heads}/{kv_heads}"
-        raise DescribeError(f"--heads cannot be {given} here: {error}") from error
+        raise DescribeError(f"--heads {error}") from error
+    try:
+        return [choice.of(config) for choice in choices]
+    except ValueError as error:
+        raise DescribeError(str(error)) from error
 
 
 def _choose(preset: str | None, checkpoint: Path | None, encoder: Path | None) -> tuple[str, EncoderConfig]:
@@ -180,7 +173,7 @@ def _heads_table(numbers: Sequence[Mapping[str, Any]]) -> "Table":
     letters = "HGK" if any("G" in one["sizes"] for one in numbers) else "HK"
     rows = [
         (
-            *(f"{one['sizes'].get(letter, one['sizes']['H']):,}" for letter in letters),
+            *(_heads_cell(one, letter) for letter in letters),
             f"{one['parameters']['total']:,}",
             _scaled(one["flops"]["total"]),
             f"{one['flops']['flops_per_byte']:.1f}",
@@ -199,6 +192,14 @@ def _heads_table(numbers: Sequence[Mapping[str, Any]]) -> "Table":
     )
     note = _embeddings_note(numbers[0]["parameters"], same["D"])
     return _table(f"{numbers[0]['name']} by heads: {sizes}", columns, rows, left=0, note=note)
+
+
+def _heads_cell(one: Mapping[str, Any], letter: str) -> str:
+    """Return H, G or K; of heads of different widths the smallest and the largest K."""
+    widths = [width for of_layer in one["encoder"]["head_widths"] or () for width in of_layer]
+    if letter == "K" and widths and min(widths) < max(widths):
+        return f"{min(widths):,}–{max(widths):,}"
+    return f"{one['sizes'].get(letter, one['sizes']['H']):,}"
 
 
 def _embeddings_note(parameters: Mapping[str, Any], width: int) -> str:

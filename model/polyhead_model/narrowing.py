@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyhead_model.config import EncoderConfig
 from polyhead_model.encoder import Encoder
 from polyhead_model.pruning import Head, check_heads
 
@@ -27,8 +28,7 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
     """
     config = encoder.config
     check_heads(config, widths)
-    if config.cross_attention == "after_self":
-        raise ValueError("heads of decoder blocks cannot be narrowed: a layer has two attentions")
+    check_narrowing(config)
     before = config.head_widths or ((config.head_size,) * config.heads,) * config.layers
     for (layer, head), width in widths.items():
         if not 1 <= width <= before[layer][head]:
@@ -40,7 +40,13 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
         tuple(widths.get((layer, head), width) for head, width in enumerate(of_layer))
         for layer, of_layer in enumerate(before)
     )
-    narrow = dataclasses.replace(config, head_width=max(map(max, after)), head_widths=after, fused=False)
+    widest = max(after[layer][head] for layer in range(config.layers) for head in config.heads_of(layer))
+    # Heads that are gone make no other wider.
+    after = tuple(tuple(min(width, widest) for width in of_layer) for of_layer in after)
+    differ = any(min(of_layer) < widest for of_layer in after)
+    narrow = dataclasses.replace(
+        config, head_width=widest, head_widths=after if differ else None, fused=False
+    )
     state = encoder.split().state_dict()
     for layer in range(1 if config.shared_layers else config.layers):
         prefix = f"layers.{layer}." if config.feed_forward is None else f"layers.{layer}.attention."
@@ -50,6 +56,20 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
     copy.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
     copy = copy.train(encoder.training)
     return copy.fuse() if config.fused else copy
+
+
+def check_narrowing(config: EncoderConfig) -> None:
+    """Check that heads of an encoder can be narrowed.
+
+    Raises:
+        ValueError: Its heads have one width: they share keys, or are rotated or normalised; or it has decoder
+            blocks.
+    """
+    if config.cross_attention == "after_self":
+        raise ValueError("heads of decoder blocks cannot be narrowed: a layer has two attentions")
+    if config.head_widths is None:
+        as_they_are = ((config.head_size,) * config.heads,) * config.layers
+        dataclasses.replace(config, head_width=config.head_size, head_widths=as_they_are)
 
 
 def _narrow(state: dict[str, Tensor], prefix: str, before: Sequence[int], after: Sequence[int]) -> None:

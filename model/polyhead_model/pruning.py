@@ -81,7 +81,9 @@ class Choice(NamedTuple):
     """Heads that would have been removed, if each did not leave its layer without any."""
 
 
-def choose_heads(config: EncoderConfig, ranking: Sequence[Head], count: int) -> Choice:
+def choose_heads(
+    config: EncoderConfig, ranking: Sequence[Head], count: int, *, groups: bool = False, least: int = 1
+) -> Choice:
     """Choose the first heads of a ranking, but leave one in each layer.
 
     Where layers are shared, a head is removed from all of them.
@@ -90,6 +92,8 @@ def choose_heads(config: EncoderConfig, ranking: Sequence[Head], count: int) -> 
         config: The encoder's configuration.
         ranking: Heads, that to be removed first in front.
         count: How many to remove; fewer are if no more can be.
+        groups: Whether a head takes along those that share its keys and values; `count` is of groups then.
+        least: How many heads each layer keeps; 0 where they are not to be removed.
 
     Raises:
         ValueError: There is no such head, or one is given twice.
@@ -100,29 +104,38 @@ def choose_heads(config: EncoderConfig, ranking: Sequence[Head], count: int) -> 
     left = [len(config.heads_of(layer)) for layer in range(config.layers)]
     removed: list[Head] = []
     spared: list[Head] = []
+    taken = 0
     for layer, head in ranking:
-        together = [(layer, head)]
-        if config.shared_layers:
-            together = [(each, head) for each in range(config.layers)]
+        numbers = group_of(config, layer, head) if groups else [head]
+        layers = range(config.layers) if config.shared_layers else [layer]
+        together = [(each, number) for each in layers for number in numbers]
         if {*together} & {*removed, *spared}:
             continue
-        if len(removed) + len(together) > count:
+        if taken + len(layers) > count:
             break
-        if left[layer] > 1:
-            for each, _ in together:
-                left[each] -= 1
+        if left[layer] - len(numbers) >= least:
+            for each in layers:
+                left[each] -= len(numbers)
             removed += together
+            taken += len(layers)
         else:
             spared += together
     return Choice(tuple(removed), tuple(spared))
 
 
-def rank_heads(config: EncoderConfig, importance: Tensor) -> list[Head]:
+def group_of(config: EncoderConfig, layer: int, head: int) -> list[int]:
+    """Return the heads of a layer that share the keys and values of one, and that head itself."""
+    shared = dict(zip(config.heads_of(layer), config.kv_heads_of(layer), strict=True))
+    return [each for each, its_own in shared.items() if its_own == shared[head]]
+
+
+def rank_heads(config: EncoderConfig, importance: Tensor, *, groups: bool = False) -> list[Head]:
     """Return an encoder's heads, the least important first.
 
     Args:
         config: The encoder's configuration.
         importance: [L, H]; those of heads that are gone are not read.
+        groups: Whether those of heads that share keys and values are added up.
 
     Raises:
         ValueError: The shape is another, or the importance of a head is not finite.
@@ -139,7 +152,12 @@ def rank_heads(config: EncoderConfig, importance: Tensor) -> list[Head]:
             )
     if config.shared_layers:
         importance = importance.sum(0).expand_as(importance)
-    return sorted(heads, key=lambda head: float(importance[head]))
+
+    def rank(head: Head) -> float:
+        layer, number = head
+        return float(importance[layer, group_of(config, layer, number) if groups else number].sum())
+
+    return sorted(heads, key=rank)
 
 
 def gradient_importance(

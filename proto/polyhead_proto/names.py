@@ -149,6 +149,8 @@ class Property(StrEnum):
     """JSON: the axes of each tensor, and where it matters its role and layer."""
     LAYERS = "layers"
     HEADS = "heads"
+    KV_HEADS = "kv_heads"
+    """G, the heads of keys and values, which equally many heads in a row share; empty if each has its own."""
     KEPT_HEADS = "kept_heads"
     """JSON: the numbers of each layer's heads that pruning left; empty if no head was pruned."""
     D_MODEL = "d_model"

@@ -66,6 +66,9 @@ def test_numbers_of_key_and_value_heads_side_by_side(describe: Describe) -> None
     lines = describe("--preset", "mistral-7b", "--heads", "32,32/8").splitlines()
     rows = [line.split()[:4] for line in lines if line.split()[:1] == ["32"]]
     assert rows == [["32", "32", "128", "67,108,864"], ["32", "8", "128", "41,943,040"]]
+    lines = describe("--preset", "teaching", "--heads", "4,128+64+32+32").splitlines()
+    rows = [line.split()[:3] for line in lines if line.split()[:1] == ["4"]]
+    assert rows == [["4", "64", "526,336"], ["4", "32–128", "526,336"]]
 
 
 def test_numbers_of_heads_side_by_side(describe: Describe) -> None:
@@ -171,7 +174,7 @@ def test_description(describe: Describe, tmp_path: Path) -> None:
         (
             ["--preset", "gpt2", "--heads", "2,x"],
             DescribeError,
-            "numbers of heads such as 1,2,4,8, or .*, was '2,x'",
+            "--heads must be numbers of heads such as 1,2,4,8, .*, was '2,x'",
         ),
         (
             ["--preset", "gpt2", "--heads", "12/5"],

@@ -100,6 +100,21 @@ def test_heads_wider_than_the_model_can_be_narrowed_and_pruned() -> None:
     torch.testing.assert_close(pruned, expected, atol=EXACT, rtol=0)
 
 
+def test_heads_that_are_all_as_narrow_have_one_width() -> None:
+    pruned = prune_heads(build(replace(BASE, head_width=6)), [(0, 0)])
+    every = {(layer, head): 4 for layer in range(2) for head in pruned.config.heads_of(layer)}
+    inputs = inputs_of(pruned.config)
+
+    narrowed = narrow_heads(pruned, every)
+
+    assert narrowed.config == replace(pruned.config, head_width=4)  # the head that is gone was wider
+    one_by_one = pruned
+    for head, width in every.items():
+        one_by_one = narrow_heads(one_by_one, {head: width})
+    expected = run_encoder(one_by_one, inputs).output
+    torch.testing.assert_close(run_encoder(narrowed, inputs).output, expected, atol=EXACT, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("fields", "widths", "message"),
     [

@@ -169,6 +169,34 @@ def test_each_layer_keeps_a_head() -> None:
         prune_heads(build(config), [(1, 0), (1, 1), (1, 2)])
 
 
+def test_a_group_goes_as_one() -> None:
+    kept = ((0, 1, 2, 3, 4, 5), (0, 2, 3, 5))
+    config = EncoderConfig(d_model=12, heads=6, layers=2, kv_heads=3, kept_heads=kept)
+    importance = torch.tensor([[9.0, 0.0, 2.0, 1.0, 5.0, 5.0], [2.5, math.nan, 1.0, 1.0, math.nan, 9.0]])
+
+    ranking = rank_heads(config, importance, groups=True)
+
+    assert ranking == [(1, 2), (1, 3), (1, 0), (0, 2), (0, 3), (0, 0), (0, 1), (1, 5), (0, 4), (0, 5)]
+    assert choose_heads(config, ranking, 2, groups=True) == (((1, 2), (1, 3), (1, 0)), ())
+    removed, spared = choose_heads(config, ranking, 6, groups=True)
+    assert ({*removed}, spared) == (
+        {(1, 2), (1, 3), (1, 0), (0, 2), (0, 3), (0, 0), (0, 1)},
+        ((1, 5), (0, 4), (0, 5)),
+    )
+    encoder = prune_heads(build(replace(config, kept_heads=None)), [(1, 1), (1, 4)])
+    pruned = prune_heads(encoder, removed)
+    assert [pruned.get_parameter(f"layers.{layer}.w_k.weight").shape[0] for layer in range(2)] == [2, 2]
+
+
+def test_a_group_of_shared_layers_goes_from_all() -> None:
+    config = EncoderConfig(d_model=12, heads=4, layers=3, kv_heads=2, feed_forward=16, shared_layers=True)
+
+    assert choose_heads(config, [(1, 2)], 3, groups=True).removed == tuple(
+        (layer, head) for layer in range(3) for head in (2, 3)
+    )
+    assert choose_heads(config, [(1, 2)], 2, groups=True).removed == ()
+
+
 @pytest.mark.parametrize(
     ("heads", "message"),
     [

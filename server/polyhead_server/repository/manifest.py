@@ -153,6 +153,8 @@ class ManifestEncoder(_Model):
     heads: Size
     layers: Size
     head_width: Size | None = None
+    kv_heads: Size | None = None
+    """The heads of keys and values; None: as many as heads."""
     kept_heads: tuple[tuple[IndexNumber, ...], ...] | None = None
     """The heads of each layer that pruning left; None: all."""
     causal: bool = False

@@ -236,6 +236,7 @@ def _properties(model: Model, settings: Settings) -> dict[str, str]:
         Property.TENSORS: json.dumps(tensors, separators=(",", ":")),
         Property.LAYERS: encoder.layers,
         Property.HEADS: encoder.heads,
+        Property.KV_HEADS: encoder.kv_heads,
         Property.KEPT_HEADS: None if encoder.kept_heads is None else json.dumps(encoder.kept_heads),
         Property.D_MODEL: encoder.d_model,
         Property.HEAD_WIDTH: encoder.head_size,

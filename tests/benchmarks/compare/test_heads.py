@@ -6,11 +6,13 @@ import torch
 
 from benchmarks.compare.heads import FAST, INT8, LOOP, HeadLayer, checked, compare, table
 from polyhead_model import Encoder, EncoderConfig, MultiHeadAttention
+from polyhead_model.head_choices import parse_head_choices
 
 
-@pytest.mark.parametrize(("heads", "width"), [(12, 64), (3, 64)])
-def test_implementations_agree(heads: int, width: int) -> None:
-    encoder = Encoder(EncoderConfig(d_model=768, heads=heads, head_width=width, layers=1)).eval()
+@pytest.mark.parametrize("heads", ["12", "3", "12/4", "12/1", "64+32+16+64"])
+def test_implementations_agree(heads: str) -> None:
+    (choice,) = parse_head_choices(heads)
+    encoder = Encoder(choice.of(EncoderConfig(d_model=768, heads=1, head_width=64, layers=1))).eval()
     (attention,) = encoder.layers
     assert isinstance(attention, MultiHeadAttention)
     with torch.inference_mode():

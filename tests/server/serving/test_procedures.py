@@ -75,6 +75,7 @@ def test_a_model_s_properties_say_all_that_a_client_needs(server: Any, graph: st
         "models": "tiny-tokens,tiny-tokens.attention",
         "layers": "2",
         "heads": "2",
+        "kv_heads": "",
         "d_model": "16",
         "head_width": "8",
         "causal": "false",

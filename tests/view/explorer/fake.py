@@ -31,6 +31,7 @@ class FakeClient:
 
     def __init__(self, *, layers: int = 2, heads: int = 3, max_tokens: int = 512) -> None:
         self.layers, self.heads, self.max_tokens = layers, heads, max_tokens
+        self.kv_heads: int | None = None
         self.graphs = {"words": ["attention", "insight"], "vectors": ["attention"]}
         self.memory = False  # whether `vectors` attend to one as well
         self.ranks = False  # whether families of texts are rerankers
@@ -102,6 +103,7 @@ class FakeClient:
             properties={
                 "layers": str(self.layers),
                 "heads": str(self.heads),
+                "kv_heads": str(self.kv_heads or ""),
                 "pooling": "" if self.ranks else "mean",
                 "d_model": str(D),
                 "models": ",".join([family, *(f"{family}.{graph}" for graph in self.graphs[family])]),

@@ -142,6 +142,21 @@ def test_all_heads_are_shown_with_their_scores(window: Window) -> None:
     assert len(colours) == 5, "one of each score, and one of what is not defined"
 
 
+def test_heads_that_share_keys_say_so(driver: webdriver.Chrome) -> None:
+    shared = FakeClient(heads=4)
+    shared.kv_heads = 2
+    with serving_page(shared) as address:
+        window = Window(driver)
+        driver.get(address)
+        window.until_idle()
+
+        titles = [cell.get_attribute("title") for cell in window.all("[role=gridcell]")]
+
+        first, second = "keys and values 0, of heads 0 to 1", "keys and values 1, of heads 2 to 3"
+        assert titles == [first, first, second, second] * 2
+        driver.get("about:blank")
+
+
 def test_the_keyboard_reaches_everything(window: Window) -> None:
     window.run("document.querySelector('[role=gridcell]').focus()")
     window.press(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)

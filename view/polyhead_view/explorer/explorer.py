@@ -335,6 +335,7 @@ def describe(info: ModelInfo, *, cross: bool) -> dict[str, Any]:
         "text": info.takes_text,
         "layers": info.layers,
         "heads": info.heads,
+        "kv_heads": info.kv_heads,
         "cross": cross,
         "whole": [name for name, graph in WHOLE.items() if has(info, graph)],
         "stream": has(info, "stream"),

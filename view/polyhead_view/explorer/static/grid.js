@@ -4,6 +4,14 @@ import { colourOf, css, paint, shade } from "./colours.js";
 
 export const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
+/** Say which other heads have the same keys and values as a head, where heads share them. */
+function sharing({ heads, kv_heads: groups }, head) {
+  if (!groups || groups === heads) return "";
+  const each = heads / groups;
+  const first = head - (head % each);
+  return `keys and values ${first / each}, of heads ${first} to ${first + each - 1}`;
+}
+
 export class HeadGrid {
   /** `on.open`, `on.silence` and `on.look` are called with layer and head. */
   constructor(on) {
@@ -33,7 +41,7 @@ export class HeadGrid {
       paint(cell.firstChild, columns, rows, (pixel) => shade(value(pixel) / 255, overview.shape[1]));
       const pruned = overview.pruned.includes(`${cell.dataset.layer}.${cell.dataset.head}`);
       cell.classList.toggle("pruned", pruned);
-      cell.title = pruned ? "pruned" : "";
+      cell.title = pruned ? "pruned" : sharing(overview.family, Number(cell.dataset.head));
     });
   }
 
