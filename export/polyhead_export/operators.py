@@ -58,7 +58,8 @@ def required_operators(
             # Those that follow no residual are not fused: the first, or with edits that of each layer.
             norms += -config.layers if kind.intervenes else config.final_norm - 1
         required["SkipLayerNormalization"] = norms
-    if config.feed_forward is not None and config.bias and config.activation in ("gelu", "gelu_tanh"):
+    adds = config.feed_forward is not None and config.bias and config.up_bias
+    if adds and config.activation in ("gelu", "gelu_tanh"):
         required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers
     return required
 

@@ -27,11 +27,18 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, width: int, *, activation: Activation, bias: bool, gated: bool = False
+        self,
+        d_model: int,
+        width: int,
+        *,
+        activation: Activation,
+        bias: bool,
+        up_bias: bool = True,
+        gated: bool = False,
     ) -> None:
         super().__init__()
-        self.gate = nn.Linear(d_model, width, bias=bias) if gated else None
-        self.up = nn.Linear(d_model, width, bias=bias)
+        self.gate = nn.Linear(d_model, width, bias=bias and up_bias) if gated else None
+        self.up = nn.Linear(d_model, width, bias=bias and up_bias)
         self.activation = activation_of(activation)
         self.down = nn.Linear(width, d_model, bias=bias)
 
@@ -66,6 +73,7 @@ class ResidualLayer(nn.Module):
             config.feed_forward,
             activation=config.activation,
             bias=config.bias,
+            up_bias=config.up_bias,
             gated=config.gated,
         )
         self.feed_forward_norm = norm_of(config, config.d_model)

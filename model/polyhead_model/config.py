@@ -56,6 +56,8 @@ class EncoderConfig(AttentionConfig):
     """The activation of the feed-forward network: exact GELU, its tanh approximation, ReLU, or SiLU."""
     gated: bool = False
     """Whether the feed-forward network is gated: act(x W_gate) · (x W_up) in place of act(x W_up) (GeGLU)."""
+    up_bias: bool = True
+    """Whether W_up and W_gate have biases where `bias` gives the others one (GTE's have none)."""
     shared_layers: bool = False
     """Whether all L layers are one layer, applied L times (ALBERT)."""
     layer_norm_epsilon: Epsilon = 1e-12
@@ -124,7 +126,7 @@ class EncoderConfig(AttentionConfig):
                     "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
                     f"was {self.norm!r}"
                 )
-            for name, value in self.given("gated", "first_attention_norm"):
+            for name, value in self.given("gated", "up_bias", "first_attention_norm"):
                 raise ValueError(
                     f"{name} needs feed_forward: attention-only layers have neither norms nor a "
                     f"feed-forward network ({name} was {value!r})"
@@ -135,6 +137,8 @@ class EncoderConfig(AttentionConfig):
             raise ValueError(
                 "first_attention_norm must be true unless norm is 'pre' and layers are not shared, was false"
             )
+        if not (self.bias or self.up_bias):
+            raise ValueError("up_bias must be true where bias is false, which leaves no biases, was false")
         if self.norm_type == "rms" and self.norm_bias:
             raise ValueError("norm_bias must be false where norm_type is 'rms', which has none, was true")
         if self.shared_layers and self.layers == 1:

@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyhead_model import hf_fields, hf_grouped
-from polyhead_model.hf_layout import BERT_EMBEDDINGS, ClassifierDialect, Dialect, MaskedLMDialect, Rows
+from polyhead_model.hf_gte import GTE, NEW
+from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, ClassifierDialect, Dialect, MaskedLMDialect, fused
 
-
-def _fused(module: str, *ours: str) -> dict[str, Rows]:
-    return {name: Rows(module=module, part=part, of=len(ours)) for part, name in enumerate(ours)}
-
-
-_Q, _K, _V = "attention.w_q", "attention.w_k", "attention.w_v"
+_Q, _K, _V = QKV
 
 _BERT_FEED_FORWARD = {
     "feed_forward.up": "intermediate.dense",
@@ -181,7 +177,7 @@ DIALECTS: Mapping[str, Dialect] = {
         modules={"embeddings.tokens": "wte", "embeddings.positions": "wpe", "final_norm": "ln_f"},
         layer_prefix="h.",
         layer_modules={
-            **_fused("attn.c_attn", _Q, _K, _V),
+            **fused("attn.c_attn", *QKV),
             "attention.w_o": "attn.c_proj",
             "attention_norm": "ln_1",
             "feed_forward.up": "mlp.c_fc",
@@ -192,6 +188,7 @@ DIALECTS: Mapping[str, Dialect] = {
         transposed=True,
         unused=(r"h\.\d+\.attn\.(masked_)?bias",),
     ),
+    "gte": GTE,
     "modernbert": Dialect(
         prefix="model.",
         activation="hidden_activation",
@@ -206,10 +203,10 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         layer_prefix="layers.",
         layer_modules={
-            **_fused("attn.Wqkv", _Q, _K, _V),
+            **fused("attn.Wqkv", *QKV),
             "attention.w_o": "attn.Wo",
             "attention_norm": "attn_norm",
-            **_fused("mlp.Wi", "feed_forward.gate", "feed_forward.up"),
+            **fused("mlp.Wi", "feed_forward.gate", "feed_forward.up"),
             "feed_forward.down": "mlp.Wo",
             "feed_forward_norm": "mlp_norm",
         },
@@ -239,6 +236,7 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         classifier=_DENSE_AND_OUT,
     ),
+    "new": NEW,
     "nomic_bert": Dialect(
         prefix="nomic_bert.",
         activation=None,
@@ -246,7 +244,7 @@ DIALECTS: Mapping[str, Dialect] = {
         modules={**BERT_EMBEDDINGS, "embeddings.norm": "emb_ln"},
         layer_prefix="encoder.layers.",
         layer_modules={
-            **_fused("attn.Wqkv", _Q, _K, _V),
+            **fused("attn.Wqkv", *QKV),
             "attention.w_o": "attn.out_proj",
             "attention_norm": "norm1",
             "feed_forward.up": "mlp.fc11",

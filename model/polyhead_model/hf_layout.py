@@ -22,6 +22,13 @@ class Rows:
 Places = Mapping[str, str | Rows]
 """Our module → where it is in a checkpoint."""
 
+QKV = ("attention.w_q", "attention.w_k", "attention.w_v")
+
+
+def fused(module: str, *ours: str) -> dict[str, Rows]:
+    """Return the places of matrices of ours that a checkpoint holds as one."""
+    return {name: Rows(module=module, part=part, of=len(ours)) for part, name in enumerate(ours)}
+
 
 BERT_EMBEDDINGS: Places = {
     "embeddings.tokens": "embeddings.word_embeddings",

@@ -75,8 +75,9 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
         state[tokens] = state[tokens] * torch.tensor(info.encoder.d_model**0.5)
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
-        if info.folded_types:
-            state[positions] = state[positions] + source[types].float()
+    if info.folded_types:  # of those two sums, the one that every token has
+        summed = positions if positions in places else "embeddings.tokens.weight"
+        state[summed] = state[summed] + source[types].float()
     return state
 
 

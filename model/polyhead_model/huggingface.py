@@ -59,7 +59,7 @@ class CheckpointInfo:
     position_offset: int
     """The number of leading rows of the position table that no token uses."""
     folded_types: bool
-    """Whether the model has a single token type, a constant that is added to the positions."""
+    """Whether the model has a single token type, a constant that is added to the positions, or the tokens."""
     left_out: tuple[str, ...]
     """What cannot be served, in words, as far as it can be seen without the weights."""
 

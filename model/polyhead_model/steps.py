@@ -298,7 +298,7 @@ def _feed_forward(config: EncoderConfig, _layer: int, x: str, result: str) -> It
             part="feed-forward",
             matrix=matrix,
             group="feed-forward",
-            bias=config.bias,
+            bias=config.bias and (config.up_bias or matrix == "down"),
         )
 
     if config.gated:

@@ -153,6 +153,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     # Layers 1, 3: everything; the others: two tokens to each side.
     "gemma3_text": ("Gemma3Text", GEMMA),
     "nomic_bert": ("NomicBert", SIZES | {"max_position_embeddings": LONG, "pad_token_id": 0}),
+    "nomic_bert, one token type": ("NomicBert", SIZES | {"pad_token_id": 0, "type_vocab_size": 1}),
+    "gte": ("Gte", SIZES | {"max_position_embeddings": LONG, "type_vocab_size": 2}),
+    "gte, one token type": ("Gte", SIZES | {"hidden_act": "silu"}),
+    "gte, no token types": ("Gte", SIZES | {"type_vocab_size": 0}),
     "modernbert, no window": ("ModernBert", MODERNBERT | {"global_attn_every_n_layers": 1}),
 }
 

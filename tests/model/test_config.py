@@ -117,6 +117,8 @@ def test_a_configuration_survives_json() -> None:
         ),
         ({"first_attention_norm": False}, "first_attention_norm needs feed_forward"),
         ({**BLOCK, "first_attention_norm": False}, "first_attention_norm must be true unless norm is 'pre'"),
+        ({"up_bias": False}, "up_bias needs feed_forward"),
+        ({**BLOCK, "bias": False, "up_bias": False}, "up_bias must be true where bias is false"),
         ({"layers": 1, "shared_layers": True}, "shared_layers must be false for a single layer"),
         ({"global_every": 2}, "global_every needs local_window"),
         ({"rotary_base": 9.0, "local_rotary_base": 9.0}, "local_rotary_base needs local_window"),

@@ -58,6 +58,7 @@ def layer_fields(draw: st.DrawFn) -> dict[str, Any]:
         "first_attention_norm": norm != "pre" or fields["shared_layers"] or draw(st.booleans()),
         "final_norm": draw(st.booleans()),
         "gated": draw(st.booleans()),
+        "up_bias": not fields["bias"] or draw(st.booleans()),
         "activation": draw(st.sampled_from(get_args(Activation))),
     }
 
