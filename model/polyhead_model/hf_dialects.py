@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from polyhead_model import hf_fields, hf_grouped
 from polyhead_model.hf_gte import GTE, NEW
+from polyhead_model.hf_jina import FLASH, JINA_V3
 from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, ClassifierDialect, Dialect, MaskedLMDialect, fused
 
 _Q, _K, _V = QKV
@@ -189,6 +190,7 @@ DIALECTS: Mapping[str, Dialect] = {
         unused=(r"h\.\d+\.attn\.(masked_)?bias",),
     ),
     "gte": GTE,
+    "jina_embeddings_v3": JINA_V3,
     "modernbert": Dialect(
         prefix="model.",
         activation="hidden_activation",
@@ -274,6 +276,6 @@ DIALECTS: Mapping[str, Dialect] = {
         follows_code=False,
     ),
     "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
+    "xlm-roberta": replace(_ROBERTA, published={"XLMRobertaLoRA": FLASH}),
 }
 """The supported model types. Tests compare each with its implementation in `transformers`."""

@@ -92,6 +92,17 @@ class MaskedLMDialect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What a checkpoint holds to adapt its matrices to tasks: W + B A · scale (LoRA: Hu et al. 2021)."""
+
+    tasks: tuple[str, ...]
+    """Their names, in the order in which the weights have their adapters."""
+    rank: int
+    """The width between A and B."""
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
     """The dialect of one `model_type`."""
 
@@ -137,6 +148,10 @@ class Dialect:
     """Whether embeddings of tokens are multiplied by √D."""
     follows_code: bool = False
     """Whether the equations are those of the code that published folders name (`auto_map`)."""
+    published: Mapping[str, "Dialect"] = field(default_factory=dict)
+    """Dialects of published folders with the same `model_type`, by the class that they name in `auto_map`."""
+    adapters: Callable[[Path, hf_fields.Config], Adapters | None] | None = None
+    """Reads which adapters for tasks there are."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Names in config.json of published folders, and what the same is called by transformers."""
     unused: tuple[str, ...] = ()

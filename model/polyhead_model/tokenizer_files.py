@@ -49,6 +49,7 @@ _CLASSES: Mapping[str, str] = {
     "gemma3_text": "GemmaTokenizer",
     "gpt2": "GPT2Tokenizer",
     "gte": "XLMRobertaTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
     "mpnet": "MPNetTokenizer",
     "new": "TokenizersBackend",
     "nomic_bert": "BertTokenizer",

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def shapes(config: dict[str, Any], prefix: str = "") -> dict[str, list[int]]:
     return {prefix + name: shape for name, shape in named.items()}
 
 
-def formulas(weights: Weights, config: dict[str, Any], ids: list[int]) -> tuple[Tensor, list[Tensor]]:
+def formulas(weights: Weights, config: Mapping[str, Any], ids: list[int]) -> tuple[Tensor, list[Tensor]]:
     """Of Alibaba-NLP/new-impl."""
     weights = {name.removeprefix("new.").removeprefix("gte."): each for name, each in weights.items()}
     x = weights["embeddings.word_embeddings.weight"][ids]
@@ -75,7 +76,7 @@ def formulas(weights: Weights, config: dict[str, Any], ids: list[int]) -> tuple[
     attentions = []
     for layer in range(L):
         at = f"encoder.layer.{layer}."
-        parts = linear(x, weights, f"{at}attention.qkv_proj").split(D, dim=1)
+        parts = linear(x, weights, f"{at}attention.qkv_proj").chunk(3, dim=1)
         heads, rows = [], []
         for head in range(H):
             q, k, v = (part[:, head * width : (head + 1) * width] for part in parts)
@@ -87,7 +88,7 @@ def formulas(weights: Weights, config: dict[str, Any], ids: list[int]) -> tuple[
         attentions.append(torch.stack(rows))
         attended = linear(torch.cat(heads, 1), weights, f"{at}attention.o_proj")
         x = layer_norm(x + attended, weights, f"{at}attn_ln", 1e-12)
-        up, gate = linear(x, weights, f"{at}mlp.up_gate_proj").split(FEED, dim=1)
+        up, gate = linear(x, weights, f"{at}mlp.up_gate_proj").chunk(2, dim=1)
         gated = up * gate * (1 + torch.erf(gate / 2**0.5)) / 2
         x = layer_norm(x + linear(gated, weights, f"{at}mlp.down_proj"), weights, f"{at}mlp_ln", 1e-12)
     return x, attentions
