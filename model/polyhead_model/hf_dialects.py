@@ -7,6 +7,7 @@ from polyhead_model import hf_fields, hf_grouped
 from polyhead_model.hf_gte import GTE, NEW
 from polyhead_model.hf_jina import FLASH, JINA_V3
 from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, ClassifierDialect, Dialect, MaskedLMDialect, fused
+from polyhead_model.hf_neobert import NEOBERT
 
 _Q, _K, _V = QKV
 
@@ -238,6 +239,7 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         classifier=_DENSE_AND_OUT,
     ),
+    "neobert": NEOBERT,
     "new": NEW,
     "nomic_bert": Dialect(
         prefix="nomic_bert.",

@@ -17,6 +17,10 @@ class Rows:
     part: int
     """Which of them, from 0."""
     of: int
+    by_head: bool = False
+    """Whether they are so within each head, which all have rows of their own."""
+    pairs: bool = False
+    """Whether rows 2i and 2i + 1 of a head are rotated together, which are ours i and i + K/2."""
 
 
 Places = Mapping[str, str | Rows]

@@ -51,6 +51,7 @@ _CLASSES: Mapping[str, str] = {
     "gte": "XLMRobertaTokenizer",
     "jina_embeddings_v3": "XLMRobertaTokenizer",
     "mpnet": "MPNetTokenizer",
+    "neobert": "TokenizersBackend",
     "new": "TokenizersBackend",
     "nomic_bert": "BertTokenizer",
     "qwen3": "Qwen2Tokenizer",

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.model import test_hf_gte as gte
 from tests.model import test_hf_jina as jina
+from tests.model import test_hf_neobert as neobert
 from tests.published import Formulas, write
 
 from polyhead_export.command import app
@@ -29,6 +30,7 @@ class Published:
 
 PUBLISHED = {
     "new": Published(gte.CONFIG, gte.shapes(gte.CONFIG), gte.formulas),
+    "neobert": Published(neobert.CONFIG, neobert.shapes(), neobert.formulas),
     "jina": Published(
         jina.CONFIG, jina.shapes(), jina.formulas_of("text-matching"), ("--task", "text-matching")
     ),
