@@ -44,7 +44,7 @@ def required_operators(
     if precision in IN_16_BITS and packs(config, precision):
         # The projection stays an operator of its own where its results are not yet what is attended with.
         alone = projects(longest) and not any(
-            config.given("rotary_base", "kv_heads", "head_widths", "qk_norm")
+            config.given("rotary_base", "kv_heads", "head_widths", "qk_norm", "qk_layer_norm")
         )
         projected = len(fused - side) if alone else 0
         attention = {"PackedAttention": projected, "PackedMultiHeadAttention": len(fused) - projected}

@@ -232,6 +232,7 @@ def attention_of(config: EncoderConfig, number: int) -> MultiHeadAttention:
         kv_heads=[left.index(each) for each in kv_heads],
         head_widths=None if config.head_widths is None else config.widths_of(number),
         qk_norm=config.layer_norm_epsilon if config.qk_norm else None,
+        qk_layer_norm=config.layer_norm_epsilon if config.qk_layer_norm else None,
         bias=config.bias,
         fused=config.fused,
         dropout=config.dropout,

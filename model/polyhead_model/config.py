@@ -87,6 +87,8 @@ class EncoderConfig(AttentionConfig):
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
     final_norm_epsilon: Epsilon | None = None
     """Added to the variance in that one; None means `layer_norm_epsilon`."""
+    final_norm_bias: bool = True
+    """Whether that one has a bias where `norm_bias` gives the others one (ESM-C's has none)."""
     pooling: Pooling | None = None
     """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
     dense: tuple[Dense, ...] = ()
@@ -146,8 +148,16 @@ class EncoderConfig(AttentionConfig):
         for name in ("kept_heads", "head_widths"):
             if self.shared_layers and len(set(getattr(self, name) or ())) > 1:
                 raise ValueError(f"{name} must be the same in each layer where layers are shared")
-        if self.final_norm_epsilon is not None and not self.final_norm:
-            raise ValueError(f"final_norm_epsilon needs final_norm, was {self.final_norm_epsilon}")
+        self._check_final_norm()
+
+    def _check_final_norm(self) -> None:
+        for name, value in self.given("final_norm_epsilon", "final_norm_bias"):
+            if not self.final_norm:
+                raise ValueError(f"{name} needs final_norm, was {value}")
+        if not (self.norm_bias or self.final_norm_bias):
+            raise ValueError(
+                "final_norm_bias must be true where norm_bias is false, which leaves no biases, was false"
+            )
 
     def _check_embeddings(self) -> None:
         if self.vocabulary is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyhead_model import hf_fields, hf_grouped
+from polyhead_model.hf_esmc import ESMC
 from polyhead_model.hf_gte import GTE, NEW
 from polyhead_model.hf_jina import FLASH, JINA_V3
 from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, ClassifierDialect, Dialect, MaskedLMDialect, fused
@@ -147,6 +148,7 @@ DIALECTS: Mapping[str, Dialect] = {
         # Checkpoints with rotations may have a position table nevertheless.
         unused=(r"contact_head\.", r"embeddings\.position_embeddings\.weight", r".*\.inv_freq"),
     ),
+    "esmc": ESMC,
     "eurobert": _EUROBERT,
     "gemma3_text": replace(
         _EUROBERT,

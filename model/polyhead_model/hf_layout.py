@@ -150,6 +150,9 @@ class Dialect:
     """What is added to the weights of norms, which are stored without it."""
     scales_embeddings: bool = False
     """Whether embeddings of tokens are multiplied by √D."""
+    divides_results: Callable[[int], float] | None = None
+    """Returns, from L, what the results of attention and feed-forward network are divided by before they are
+    added. Here W_o, W_down and their biases are."""
     follows_code: bool = False
     """Whether the equations are those of the code that published folders name (`auto_map`)."""
     published: Mapping[str, "Dialect"] = field(default_factory=dict)

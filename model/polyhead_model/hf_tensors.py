@@ -74,6 +74,11 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
     if info.dialect.scales_embeddings:
         tokens = "embeddings.tokens.weight"
         state[tokens] = state[tokens] * torch.tensor(info.encoder.d_model**0.5)
+    if info.dialect.divides_results is not None:
+        divisor = info.dialect.divides_results(info.encoder.layers)
+        for name in state:
+            if name.rpartition(".")[0].endswith(("attention.w_o", "feed_forward.down")):
+                state[name] = (state[name].double() / divisor).float()
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
     if info.folded_types:  # of those two sums, the one that every token has

@@ -45,6 +45,7 @@ _CLASSES: Mapping[str, str] = {
     "distilbert": "DistilBertTokenizer",
     "electra": "ElectraTokenizer",
     "esm": "EsmTokenizer",
+    "esmc": "EsmcTokenizer",
     "eurobert": "TokenizersBackend",
     "gemma3_text": "GemmaTokenizer",
     "gpt2": "GPT2Tokenizer",

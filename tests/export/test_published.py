@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.model import test_hf_esmc as esmc
 from tests.model import test_hf_gte as gte
 from tests.model import test_hf_jina as jina
 from tests.model import test_hf_neobert as neobert
@@ -29,6 +30,7 @@ class Published:
 
 
 PUBLISHED = {
+    "esmc": Published(esmc.CONFIG, esmc.shapes(), esmc.formulas),
     "new": Published(gte.CONFIG, gte.shapes(gte.CONFIG), gte.formulas),
     "neobert": Published(neobert.CONFIG, neobert.shapes(), neobert.formulas),
     "jina": Published(
