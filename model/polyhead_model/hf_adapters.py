@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from polyhead_model.checkpoint_files import CheckpointError
 from polyhead_model.hf_layout import Adapters
-from polyhead_model.hf_tensors import check_tensors
+from polyhead_model.hf_tensors import check_tensors, some
 from polyhead_model.huggingface import CheckpointInfo
 
 _STORED = ".parametrizations.weight."
@@ -24,6 +25,12 @@ def merge_adapter(info: CheckpointInfo, source: Mapping[str, Tensor]) -> Mapping
     """
     if info.adapters is None:
         return source
+    plain = [name for name, each in source.items() if name.endswith(".weight") and each.ndim == 2]
+    if info.task is not None and plain:  # as where one was merged before
+        raise CheckpointError(
+            f"{info.folder}: task must be left out, was {info.task!r}: there are weights without adapters "
+            f"({some(plain)})"
+        )
     merged = {name: tensor for name, tensor in source.items() if _STORED not in name}
     for name, tensor in source.items():
         module, _, part = name.partition(_STORED)

@@ -131,6 +131,14 @@ def test_a_folder_that_has_no_adapters(tmp_path: Path) -> None:
     compare(tmp_path, formulas_of(None))
 
 
+def test_a_folder_whose_adapters_were_merged_before(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG, shapes(adapted=False))
+
+    compare(tmp_path, formulas_of(None))
+    with pytest.raises(CheckpointError, match=r"task must be left out, .* weights without adapters \("):
+        load_checkpoint(tmp_path, task=TASKS[0])
+
+
 def sentence_files(folder: Path) -> None:
     """What published folders have beside."""
     modules = [
