@@ -282,4 +282,4 @@ DIALECTS: Mapping[str, Dialect] = {
     "roberta": _ROBERTA,
     "xlm-roberta": replace(_ROBERTA, published={"XLMRobertaLoRA": FLASH}),
 }
-"""The supported model types. Tests compare each with its implementation in `transformers`, or with formulas."""
+"""The supported model types. Tests compare each with transformers, or formulas of what that does not have."""
