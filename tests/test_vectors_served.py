@@ -54,7 +54,7 @@ def test_the_export_says_what_vectors_were_trained_for(web: OverHttp, tmp_path: 
     assert encoder.config.matryoshka == (4, 8)
     with pytest.raises(ExportError, match="matryoshka must be at most 16"):
         from_checkpoint(tmp_path, "x", pooling="cls", matryoshka=(17,)).build()
-    with pytest.raises(ExportError, match="--matryoshka, --prompt and --no-prompt are for a checkpoint"):
+    with pytest.raises(ExportError, match=r"--matryoshka, .* are for a checkpoint"):
         ExportOptions(preset="teaching", matryoshka=(4,)).sources()
     with pytest.raises(ExportError, match="sentences are for the ranges of pooled vectors"):
         export_family(encoder, "x", tmp_path, sentences=["a"])

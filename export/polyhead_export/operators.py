@@ -44,7 +44,7 @@ def required_operators(
     if precision in IN_16_BITS and packs(config, precision):
         # The projection stays an operator of its own where its results are not yet what is attended with.
         alone = projects(longest) and not any(
-            config.given("rotary_base", "kv_heads", "head_widths", "qk_norm")
+            config.given("rotary_base", "kv_heads", "head_widths", "qk_norm", "qk_layer_norm")
         )
         projected = len(fused - side) if alone else 0
         attention = {"PackedAttention": projected, "PackedMultiHeadAttention": len(fused) - projected}
@@ -58,7 +58,8 @@ def required_operators(
             # Those that follow no residual are not fused: the first, or with edits that of each layer.
             norms += -config.layers if kind.intervenes else config.final_norm - 1
         required["SkipLayerNormalization"] = norms
-    if config.feed_forward is not None and config.bias and config.activation in ("gelu", "gelu_tanh"):
+    adds = config.feed_forward is not None and config.bias and config.up_bias
+    if adds and config.activation in ("gelu", "gelu_tanh"):
         required["BiasGelu" if config.activation == "gelu" else "FastGelu"] = config.layers
     return required
 

@@ -83,6 +83,9 @@ class ExportOptions:
     checkpoint's own choice. Requests may name another one."""
     no_prompt: Annotated[bool, Parameter(negative=())] = False
     """Put no prompt before texts of requests that name none."""
+    task: str | None = None
+    """The task whose adapter is merged into the weights, of a checkpoint that has several, by its name, such
+    as retrieval.query. Its prompt is put before each text, unless --prompt or --no-prompt says otherwise."""
     strict: Annotated[bool, Parameter(negative=())] = False
     """Reject a checkpoint if a part of it cannot be served: a task head, or text without a tokenizer.json."""
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
@@ -129,11 +132,10 @@ class ExportOptions:
         names_of_kinds(self.graphs)
         if sum(given is not None for given in (self.preset, self.checkpoint, self.encoder)) != 1:
             raise ExportError("give either --preset, --checkpoint or --encoder")
-        if self.checkpoint is None and (
-            self.pooling or self.normalise or self.matryoshka or self.prompt is not None or self.no_prompt
-        ):
+        of_checkpoint = (self.pooling, self.normalise, self.matryoshka, self.no_prompt)
+        if self.checkpoint is None and (any(of_checkpoint) or (self.prompt, self.task) != (None, None)):
             raise ExportError(
-                "--pooling, --normalise, --matryoshka, --prompt and --no-prompt are for a checkpoint"
+                "--pooling, --normalise, --matryoshka, --prompt, --no-prompt and --task are for a checkpoint"
             )
         if self.prompt is not None and self.no_prompt:
             raise ExportError("give --prompt or --no-prompt, not both")
@@ -160,6 +162,7 @@ class ExportOptions:
                     local_checkpoint(self.checkpoint),
                     self.family,
                     prompt_name="" if self.no_prompt else self.prompt,
+                    task=self.task,
                     pooling=self.pooling,
                     normalise=self.normalise,
                     matryoshka=self.matryoshka,

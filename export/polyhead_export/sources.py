@@ -121,6 +121,7 @@ def from_checkpoint(
     name: str,
     *,
     prompt_name: str | None = None,
+    task: str | None = None,
     pooling: Pooling | None = None,
     normalise: bool = False,
     matryoshka: tuple[int, ...] | None = None,
@@ -136,7 +137,8 @@ def from_checkpoint(
         folder: The checkpoint.
         name: The family's name.
         prompt_name: The prompt to put before each text, among those of sentence-transformers; None means the
-            checkpoint's own default, and empty no prompt.
+            task's, or the checkpoint's own default, and empty no prompt.
+        task: The task whose adapter is merged into the weights; None means none.
         pooling: The pooling of a checkpoint that does not say how to pool.
         normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
         matryoshka: The numbers of dimensions to which vectors were trained to be cut; None means what the
@@ -146,7 +148,12 @@ def from_checkpoint(
     """
 
     def build() -> Built:
-        options: Any = {"prompt_name": prompt_name, "pooling": pooling, "normalise": normalise}
+        options: Any = {
+            "prompt_name": prompt_name,
+            "task": task,
+            "pooling": pooling,
+            "normalise": normalise,
+        }
         check_memory(read_checkpoint_info(folder, **options).encoder)
         checkpoint = load_checkpoint(folder, **options)
         if strict and checkpoint.left_out:

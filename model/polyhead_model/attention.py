@@ -145,6 +145,8 @@ class MultiHeadAttention(FusibleModule):
             each query head, from 0 on, ascending. None means H.
         head_widths: The width of each head; None means K. They are computed as K wide.
         qk_norm: The epsilon of the RMS norms of each head's queries and keys; None = they are not normalised.
+        qk_layer_norm: That of layer norms of the queries, and of the keys, of all heads together; None =
+            likewise.
         bias: Whether the projections have biases.
         fused: Whether to store W_q, W_k and W_v as one `w_qkv`; `fuse` and `split` convert.
         dropout: Probability of dropping an attention weight, in training only.
@@ -163,6 +165,7 @@ class MultiHeadAttention(FusibleModule):
         kv_heads: int | Sequence[int] | None = None,
         head_widths: Sequence[int] | None = None,
         qk_norm: float | None = None,
+        qk_layer_norm: float | None = None,
         bias: bool = True,
         fused: bool = False,
         dropout: float = 0.0,
@@ -194,8 +197,8 @@ class MultiHeadAttention(FusibleModule):
             self.w_k = nn.Linear(d_model, inner_kv, bias=bias)
             self.w_v = nn.Linear(d_model, inner_kv, bias=bias)
         self.qk_norm = qk_norm
-        self.q_norm = None if qk_norm is None else RMSNorm(self.head_width, qk_norm)
-        self.k_norm = None if qk_norm is None else RMSNorm(self.head_width, qk_norm)
+        self.qk_layer_norm = qk_layer_norm
+        self.q_norm, self.k_norm = (self._norm(width) for width in (inner, inner_kv))
         self.w_o = nn.Linear(inner, d_model, bias=bias)
         self.reset_parameters()
 
@@ -256,7 +259,7 @@ class MultiHeadAttention(FusibleModule):
             attend = partial(attend_explicitly, dropout=self.dropout)
         q, k, v = self._project(query, key, value)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = _norm_heads(q, self.heads, self.q_norm), _norm_heads(k, self.kv_heads, self.k_norm)
+            q, k = _normalise(q, self.q_norm), _normalise(k, self.k_norm)
         if rotation is not None:
             q, k = rotate(q, self.heads, query_rotation or rotation), rotate(k, self.kv_heads, rotation)
         if self.kv_heads < self.heads:
@@ -271,6 +274,12 @@ class MultiHeadAttention(FusibleModule):
         if self.columns is not None:
             context = self.columns.narrow(context)
         return self.w_o(context), weights if need_weights else None
+
+    def _norm(self, width: int) -> nn.LayerNorm | RMSNorm | None:
+        """Build the norm of queries or keys, which have this width together."""
+        if self.qk_layer_norm is not None:
+            return nn.LayerNorm(width, eps=self.qk_layer_norm, bias=False)
+        return None if self.qk_norm is None else RMSNorm(self.head_width, self.qk_norm)
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries [B, T, H·K], and to keys and values [B, T, G·K]."""
@@ -310,6 +319,7 @@ class MultiHeadAttention(FusibleModule):
             kv_heads=self.kv_of,
             head_widths=self.head_widths,
             qk_norm=self.qk_norm,
+            qk_layer_norm=self.qk_layer_norm,
             bias=self.bias,
             fused=fused,
             dropout=self.dropout,
@@ -326,7 +336,8 @@ def _kv_of(heads: int, kv_heads: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(head * groups // heads for head in range(heads))
 
 
-def _norm_heads(x: Tensor, heads: int, norm: RMSNorm) -> Tensor:
-    """Normalise each head's columns of x [B, T, H·K]."""
-    normed: Tensor = norm(x.reshape(*x.shape[:2], heads, x.shape[2] // heads))
-    return normed.flatten(2)
+def _normalise(x: Tensor, norm: nn.LayerNorm | RMSNorm) -> Tensor:
+    """Normalise the columns of x [B, T, H·K], each head's if the norm is as wide as a head."""
+    width = norm.weight.shape[0]
+    normed: Tensor = norm(x.reshape(*x.shape[:2], x.shape[2] // width, width) if x.shape[2] > width else x)
+    return normed.flatten(2) if x.shape[2] > width else normed

@@ -49,6 +49,9 @@ class AttentionConfig:
     qk_norm: bool = False
     """Whether each head's queries and keys are divided by their root mean square, with learned factors [K]
     of all heads, before they are rotated."""
+    qk_layer_norm: bool = False
+    """Whether queries and keys go through layer norms over the columns of all their heads together, with
+    learned factors [H·K] and [G·K], before they are rotated (ESM-C)."""
     kept_heads: tuple[tuple[int, ...], ...] | None = None
     """The heads that are left of the H in each layer, ascending, at least one; None = no head was pruned.
 
@@ -116,6 +119,11 @@ class AttentionConfig:
             self._check_kept_heads(self.kept_heads)
         if self.head_widths is not None:
             self._check_head_widths(self.head_widths)
+        if self.qk_layer_norm and (self.qk_norm or self.kept_heads is not None):
+            name = "qk_norm" if self.qk_norm else "kept_heads"
+            raise ValueError(
+                f"{name} must be left out where qk_layer_norm is true, which normalises all heads together"
+            )
         self._check_local_layers()
         self._check_rotations()
         self._check_relative_positions()
@@ -189,7 +197,7 @@ class AttentionConfig:
                 f"head_width must be the largest of head_widths, {widest}, was {self.head_size}: each head "
                 "is computed as wide as the widest"
             )
-        for name, value in self.given("kv_heads", "rotary_base", "qk_norm"):
+        for name, value in self.given("kv_heads", "rotary_base", "qk_norm", "qk_layer_norm"):
             raise ValueError(
                 f"{name} must be left out where there are head_widths, was {shown(value)}: only heads of one "
                 "width can share keys, and rotations and norms are of one width"

@@ -27,11 +27,18 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, width: int, *, activation: Activation, bias: bool, gated: bool = False
+        self,
+        d_model: int,
+        width: int,
+        *,
+        activation: Activation,
+        bias: bool,
+        up_bias: bool = True,
+        gated: bool = False,
     ) -> None:
         super().__init__()
-        self.gate = nn.Linear(d_model, width, bias=bias) if gated else None
-        self.up = nn.Linear(d_model, width, bias=bias)
+        self.gate = nn.Linear(d_model, width, bias=bias and up_bias) if gated else None
+        self.up = nn.Linear(d_model, width, bias=bias and up_bias)
         self.activation = activation_of(activation)
         self.down = nn.Linear(width, d_model, bias=bias)
 
@@ -66,6 +73,7 @@ class ResidualLayer(nn.Module):
             config.feed_forward,
             activation=config.activation,
             bias=config.bias,
+            up_bias=config.up_bias,
             gated=config.gated,
         )
         self.feed_forward_norm = norm_of(config, config.d_model)
@@ -224,6 +232,7 @@ def attention_of(config: EncoderConfig, number: int) -> MultiHeadAttention:
         kv_heads=[left.index(each) for each in kv_heads],
         head_widths=None if config.head_widths is None else config.widths_of(number),
         qk_norm=config.layer_norm_epsilon if config.qk_norm else None,
+        qk_layer_norm=config.layer_norm_epsilon if config.qk_layer_norm else None,
         bias=config.bias,
         fused=config.fused,
         dropout=config.dropout,

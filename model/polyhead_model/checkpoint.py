@@ -19,6 +19,7 @@ from polyhead_model import bge_m3
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
+from polyhead_model.hf_adapters import merge_adapter
 from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
 from polyhead_model.sentence_modules import Prompts, check_lower_case
@@ -59,6 +60,7 @@ def load_checkpoint(
     folder: Path | str,
     *,
     prompt_name: str | None = None,
+    task: str | None = None,
     pooling: Pooling | None = None,
     normalise: bool = False,
 ) -> Checkpoint:
@@ -68,19 +70,23 @@ def load_checkpoint(
         folder: A folder with config.json and either model.safetensors, or model.safetensors.index.json and
             its shards. The modules.json of sentence-transformers is read where there is one.
         prompt_name: The name of the prompt to use by default, among those of sentence-transformers; None
-            means the checkpoint's own choice, and empty no prompt.
+            means that of the task, or the checkpoint's own choice, and empty no prompt.
+        task: The task whose adapter is merged into the weights, of a checkpoint that has several; None means
+            none.
         pooling: The pooling of a checkpoint that does not say how to pool.
         normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
 
     Raises:
         CheckpointError: A file is missing, damaged, not supported, or a pickle.
     """
-    info = read_checkpoint_info(Path(folder), prompt_name=prompt_name, pooling=pooling, normalise=normalise)
+    info = read_checkpoint_info(
+        Path(folder), prompt_name=prompt_name, task=task, pooling=pooling, normalise=normalise
+    )
     text = None if info.tokenizer is None else served_tokenizer(info.folder, info.model_type)
     if text is not None:
         check_lower_case(info.folder, json.loads(text.content))
     tensors = _read_tensors(info.folder)
-    source = _encoder_tensors(info, tensors)
+    source = merge_adapter(info, _encoder_tensors(info, tensors))
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(with_contacts(info, with_frequencies(info, source), source))

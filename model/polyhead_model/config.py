@@ -56,6 +56,8 @@ class EncoderConfig(AttentionConfig):
     """The activation of the feed-forward network: exact GELU, its tanh approximation, ReLU, or SiLU."""
     gated: bool = False
     """Whether the feed-forward network is gated: act(x W_gate) · (x W_up) in place of act(x W_up) (GeGLU)."""
+    up_bias: bool = True
+    """Whether W_up and W_gate have biases where `bias` gives the others one (GTE's have none)."""
     shared_layers: bool = False
     """Whether all L layers are one layer, applied L times (ALBERT)."""
     layer_norm_epsilon: Epsilon = 1e-12
@@ -85,6 +87,8 @@ class EncoderConfig(AttentionConfig):
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
     final_norm_epsilon: Epsilon | None = None
     """Added to the variance in that one; None means `layer_norm_epsilon`."""
+    final_norm_bias: bool = True
+    """Whether that one has a bias where `norm_bias` gives the others one (ESM-C's has none)."""
     pooling: Pooling | None = None
     """How token vectors are pooled into one vector per sequence; None gives no pooled output."""
     dense: tuple[Dense, ...] = ()
@@ -124,7 +128,7 @@ class EncoderConfig(AttentionConfig):
                     "norm must be 'post' when feed_forward is None (attention-only layers do not normalise), "
                     f"was {self.norm!r}"
                 )
-            for name, value in self.given("gated", "first_attention_norm"):
+            for name, value in self.given("gated", "up_bias", "first_attention_norm"):
                 raise ValueError(
                     f"{name} needs feed_forward: attention-only layers have neither norms nor a "
                     f"feed-forward network ({name} was {value!r})"
@@ -135,6 +139,8 @@ class EncoderConfig(AttentionConfig):
             raise ValueError(
                 "first_attention_norm must be true unless norm is 'pre' and layers are not shared, was false"
             )
+        if not (self.bias or self.up_bias):
+            raise ValueError("up_bias must be true where bias is false, which leaves no biases, was false")
         if self.norm_type == "rms" and self.norm_bias:
             raise ValueError("norm_bias must be false where norm_type is 'rms', which has none, was true")
         if self.shared_layers and self.layers == 1:
@@ -142,8 +148,16 @@ class EncoderConfig(AttentionConfig):
         for name in ("kept_heads", "head_widths"):
             if self.shared_layers and len(set(getattr(self, name) or ())) > 1:
                 raise ValueError(f"{name} must be the same in each layer where layers are shared")
-        if self.final_norm_epsilon is not None and not self.final_norm:
-            raise ValueError(f"final_norm_epsilon needs final_norm, was {self.final_norm_epsilon}")
+        self._check_final_norm()
+
+    def _check_final_norm(self) -> None:
+        for name, value in self.given("final_norm_epsilon", "final_norm_bias"):
+            if not self.final_norm:
+                raise ValueError(f"{name} needs final_norm, was {value}")
+        if not (self.norm_bias or self.final_norm_bias):
+            raise ValueError(
+                "final_norm_bias must be true where norm_bias is false, which leaves no biases, was false"
+            )
 
     def _check_embeddings(self) -> None:
         if self.vocabulary is None:

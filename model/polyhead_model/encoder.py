@@ -14,7 +14,7 @@ from polyhead_model.config import EncoderConfig
 from polyhead_model.embeddings import Embeddings
 from polyhead_model.input_checks import check_inputs, check_memory
 from polyhead_model.layer_inputs import MemoryInputs, Rotations, SequenceInputs, layout_of, zero_padding
-from polyhead_model.norms import norm_of
+from polyhead_model.norms import final_norm_of
 from polyhead_model.packing import Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead, last_positions
 from polyhead_model.positions import RelativeBias
@@ -69,9 +69,7 @@ class Encoder(FusibleModule):
         self.embeddings = None if config.vocabulary is None else Embeddings(config)
         distinct = 1 if config.shared_layers else config.layers
         self.layers = nn.ModuleList(layer_of(config, number) for number in range(distinct))
-        self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
-        if self.final_norm is not None and config.final_norm_epsilon is not None:
-            self.final_norm.eps = config.final_norm_epsilon
+        self.final_norm = final_norm_of(config) if config.final_norm else None
         self.relative_bias = (
             None
             if config.relative_buckets is None or config.relative_distance is None

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyhead_model import hf_fields, hf_grouped
-from polyhead_model.hf_layout import BERT_EMBEDDINGS, ClassifierDialect, Dialect, MaskedLMDialect, Rows
+from polyhead_model.hf_esmc import ESMC
+from polyhead_model.hf_gte import GTE, NEW
+from polyhead_model.hf_jina import FLASH, JINA_V3
+from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, ClassifierDialect, Dialect, MaskedLMDialect, fused
+from polyhead_model.hf_neobert import NEOBERT
 
-
-def _fused(module: str, *ours: str) -> dict[str, Rows]:
-    return {name: Rows(module=module, part=part, of=len(ours)) for part, name in enumerate(ours)}
-
-
-_Q, _K, _V = "attention.w_q", "attention.w_k", "attention.w_v"
+_Q, _K, _V = QKV
 
 _BERT_FEED_FORWARD = {
     "feed_forward.up": "intermediate.dense",
@@ -149,6 +148,7 @@ DIALECTS: Mapping[str, Dialect] = {
         # Checkpoints with rotations may have a position table nevertheless.
         unused=(r"contact_head\.", r"embeddings\.position_embeddings\.weight", r".*\.inv_freq"),
     ),
+    "esmc": ESMC,
     "eurobert": _EUROBERT,
     "gemma3_text": replace(
         _EUROBERT,
@@ -181,7 +181,7 @@ DIALECTS: Mapping[str, Dialect] = {
         modules={"embeddings.tokens": "wte", "embeddings.positions": "wpe", "final_norm": "ln_f"},
         layer_prefix="h.",
         layer_modules={
-            **_fused("attn.c_attn", _Q, _K, _V),
+            **fused("attn.c_attn", *QKV),
             "attention.w_o": "attn.c_proj",
             "attention_norm": "ln_1",
             "feed_forward.up": "mlp.c_fc",
@@ -192,6 +192,8 @@ DIALECTS: Mapping[str, Dialect] = {
         transposed=True,
         unused=(r"h\.\d+\.attn\.(masked_)?bias",),
     ),
+    "gte": GTE,
+    "jina_embeddings_v3": JINA_V3,
     "modernbert": Dialect(
         prefix="model.",
         activation="hidden_activation",
@@ -206,10 +208,10 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         layer_prefix="layers.",
         layer_modules={
-            **_fused("attn.Wqkv", _Q, _K, _V),
+            **fused("attn.Wqkv", *QKV),
             "attention.w_o": "attn.Wo",
             "attention_norm": "attn_norm",
-            **_fused("mlp.Wi", "feed_forward.gate", "feed_forward.up"),
+            **fused("mlp.Wi", "feed_forward.gate", "feed_forward.up"),
             "feed_forward.down": "mlp.Wo",
             "feed_forward_norm": "mlp_norm",
         },
@@ -239,6 +241,8 @@ DIALECTS: Mapping[str, Dialect] = {
         },
         classifier=_DENSE_AND_OUT,
     ),
+    "neobert": NEOBERT,
+    "new": NEW,
     "nomic_bert": Dialect(
         prefix="nomic_bert.",
         activation=None,
@@ -246,7 +250,7 @@ DIALECTS: Mapping[str, Dialect] = {
         modules={**BERT_EMBEDDINGS, "embeddings.norm": "emb_ln"},
         layer_prefix="encoder.layers.",
         layer_modules={
-            **_fused("attn.Wqkv", _Q, _K, _V),
+            **fused("attn.Wqkv", *QKV),
             "attention.w_o": "attn.out_proj",
             "attention_norm": "norm1",
             "feed_forward.up": "mlp.fc11",
@@ -276,6 +280,6 @@ DIALECTS: Mapping[str, Dialect] = {
         follows_code=False,
     ),
     "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
+    "xlm-roberta": replace(_ROBERTA, published={"XLMRobertaLoRA": FLASH}),
 }
-"""The supported model types. Tests compare each with its implementation in `transformers`."""
+"""The supported model types. Tests compare each with transformers, or formulas of what that does not have."""

@@ -17,10 +17,21 @@ class Rows:
     part: int
     """Which of them, from 0."""
     of: int
+    by_head: bool = False
+    """Whether they are so within each head, which all have rows of their own."""
+    pairs: bool = False
+    """Whether rows 2i and 2i + 1 of a head are rotated together, which are ours i and i + K/2."""
 
 
 Places = Mapping[str, str | Rows]
 """Our module → where it is in a checkpoint."""
+
+QKV = ("attention.w_q", "attention.w_k", "attention.w_v")
+
+
+def fused(module: str, *ours: str) -> dict[str, Rows]:
+    """Return the places of matrices of ours that a checkpoint holds as one."""
+    return {name: Rows(module=module, part=part, of=len(ours)) for part, name in enumerate(ours)}
 
 
 BERT_EMBEDDINGS: Places = {
@@ -85,6 +96,17 @@ class MaskedLMDialect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What a checkpoint holds to adapt its matrices to tasks: W + B A · scale (LoRA: Hu et al. 2021)."""
+
+    tasks: tuple[str, ...]
+    """Their names, in the order in which the weights have their adapters."""
+    rank: int
+    """The width between A and B."""
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
     """The dialect of one `model_type`."""
 
@@ -128,8 +150,15 @@ class Dialect:
     """What is added to the weights of norms, which are stored without it."""
     scales_embeddings: bool = False
     """Whether embeddings of tokens are multiplied by √D."""
+    divides_results: Callable[[int], float] | None = None
+    """Returns, from L, what the results of attention and feed-forward network are divided by before they are
+    added. Here W_o, W_down and their biases are."""
     follows_code: bool = False
     """Whether the equations are those of the code that published folders name (`auto_map`)."""
+    published: Mapping[str, "Dialect"] = field(default_factory=dict)
+    """Dialects of published folders with the same `model_type`, by the class that they name in `auto_map`."""
+    adapters: Callable[[Path, hf_fields.Config], Adapters | None] | None = None
+    """Reads which adapters for tasks there are."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Names in config.json of published folders, and what the same is called by transformers."""
     unused: tuple[str, ...] = ()

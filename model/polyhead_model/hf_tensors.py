@@ -30,6 +30,7 @@ class _Place(NamedTuple):
 
     name: str
     rows: Rows | None
+    heads: int
     transposed: bool
 
     def shape(self, ours: torch.Size) -> torch.Size:
@@ -41,7 +42,7 @@ class _Place(NamedTuple):
         """Return our tensor in fp32."""
         tensor = source[self.name].T if self.transposed else source[self.name]
         if self.rows is not None:
-            tensor = tensor.chunk(self.rows.of)[self.rows.part]
+            tensor = _part(tensor, self.rows, self.heads)
         # Copy: safetensors maps the file, and reading a mapped file after it was truncated kills the process.
         return tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
@@ -73,10 +74,16 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
     if info.dialect.scales_embeddings:
         tokens = "embeddings.tokens.weight"
         state[tokens] = state[tokens] * torch.tensor(info.encoder.d_model**0.5)
+    if info.dialect.divides_results is not None:
+        divisor = info.dialect.divides_results(info.encoder.layers)
+        for name in state:
+            if name.rpartition(".")[0].endswith(("attention.w_o", "feed_forward.down")):
+                state[name] = (state[name].double() / divisor).float()
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
-        if info.folded_types:
-            state[positions] = state[positions] + source[types].float()
+    if info.folded_types:  # of those two sums, the one that every token has
+        summed = positions if positions in places else "embeddings.tokens.weight"
+        state[summed] = state[summed] + source[types].float()
     return state
 
 
@@ -130,7 +137,18 @@ def _place(info: CheckpointInfo, name: str) -> _Place:
     rows = place if isinstance(place, Rows) else None
     theirs = place.module if isinstance(place, Rows) else place
     is_matrix = bool(prefix) and kind == "weight" and "norm" not in module
-    return _Place(f"{prefix}{theirs}.{kind}", rows, transposed=dialect.transposed and is_matrix)
+    heads = info.encoder.heads
+    return _Place(f"{prefix}{theirs}.{kind}", rows, heads, transposed=dialect.transposed and is_matrix)
+
+
+def _part(tensor: Tensor, rows: Rows, heads: int) -> Tensor:
+    """Return one of the matrices, or biases, that a tensor holds below each other."""
+    if not rows.by_head:
+        return tensor.chunk(rows.of)[rows.part]
+    part = tensor.reshape(heads, rows.of, -1, *tensor.shape[1:])[:, rows.part]
+    if rows.pairs:
+        part = torch.cat((part[:, 0::2], part[:, 1::2]), 1)
+    return part.flatten(0, 1)
 
 
 def _check_decoder(info: CheckpointInfo, source: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from polyhead_model.bge_m3 import read_lexical_weights, read_token_vectors
 from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.hf_dialects import DIALECTS
-from polyhead_model.hf_layout import ClassifierDialect, Dialect
+from polyhead_model.hf_layout import Adapters, ClassifierDialect, Dialect
 from polyhead_model.late_interaction import MEANS_LEFT_OUT, LateInteraction
 from polyhead_model.matryoshka import read_matryoshka
 from polyhead_model.sentence_modules import Prompts, SentenceModules
@@ -49,6 +49,10 @@ class CheckpointInfo:
     """Its tokenizer.json, if there is one."""
     prompts: Prompts
     """What sentence-transformers may put before texts."""
+    adapters: Adapters | None
+    """Of the weights, for tasks; None if there are none."""
+    task: str | None
+    """The task whose adapter is to be merged into the weights; None = none."""
     dense: tuple[DenseFile, ...]
     """The dense layers behind pooling, a classifier's that is made of modules, or of vectors of tokens."""
     score: DenseFile | None
@@ -59,20 +63,26 @@ class CheckpointInfo:
     position_offset: int
     """The number of leading rows of the position table that no token uses."""
     folded_types: bool
-    """Whether the model has a single token type, a constant that is added to the positions."""
+    """Whether the model has a single token type, a constant that is added to the positions, or the tokens."""
     left_out: tuple[str, ...]
     """What cannot be served, in words, as far as it can be seen without the weights."""
 
 
 def read_checkpoint_info(
-    folder: Path, *, prompt_name: str | None = None, pooling: Pooling | None = None, normalise: bool = False
+    folder: Path,
+    *,
+    prompt_name: str | None = None,
+    task: str | None = None,
+    pooling: Pooling | None = None,
+    normalise: bool = False,
 ) -> CheckpointInfo:
     """Read a local Hugging Face or sentence-transformers folder, without the weights.
 
     Args:
         folder: A folder with config.json, or with the modules.json of sentence-transformers.
         prompt_name: The name of the prompt to use by default, among those of sentence-transformers; None
-            means the checkpoint's own choice, and empty no prompt.
+            means that of the task, or the checkpoint's own choice, and empty no prompt.
+        task: The task whose adapter is to be merged into the weights; None means none.
         pooling: The pooling of a checkpoint that does not say how to pool.
         normalise: Whether to scale the vectors that are pooled by `pooling` to length 1.
 
@@ -88,13 +98,10 @@ def read_checkpoint_info(
     modules = _pooled(folder, SentenceModules.read(folder, prompt_name=prompt_name), pooling, normalise)
     path = modules.transformer / "config.json"
     config = read_object(path)
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in DIALECTS:
-        raise CheckpointError(f"{path}: model_type must be one of {', '.join(DIALECTS)}, was {model_type!r}")
-    dialect = DIALECTS[model_type]
-    _refuse_variants(path, config, dialect)
+    model_type, dialect = _dialect_of(path, config)
     config = {**config, **{ours: config[name] for name, ours in dialect.renamed.items() if name in config}}
     _refuse_adapters(modules.transformer)
+    adapters = _adapters(path, config, dialect, task)
     if (layers := integer(path, config, dialect.layers)) > MOST_LAYERS:  # before they are listed
         raise CheckpointError(f"{path}: {dialect.layers} must be at most {MOST_LAYERS:,}, was {layers:,}")
     fields = dialect.fields(path, config)
@@ -157,7 +164,9 @@ def read_checkpoint_info(
         head=head,
         folder=modules.transformer,
         tokenizer=tokenizer if tokenizer.is_file() else None,
-        prompts=modules.prompts,
+        prompts=modules.prompts if prompt_name is not None else _prompts_of(modules, task),
+        adapters=adapters,
+        task=task,
         dense=modules.dense,
         score=modules.score,
         max_tokens=min(positions, limit or positions),
@@ -167,6 +176,7 @@ def read_checkpoint_info(
             *modules.left_out,
             *(() if encoder.classifier is None else hf_heads.left_out_of_scores(config, modules)),
             *(() if m3_vectors is None else (MEANS_LEFT_OUT,)),
+            *_unmerged(path.parent, adapters, task),
         ),
     )
 
@@ -241,16 +251,63 @@ def _kept_heads(
     )
 
 
+def _dialect_of(path: Path, config: Mapping[str, object]) -> tuple[str, Dialect]:
+    """Return the model type and its dialect."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in DIALECTS:
+        raise CheckpointError(f"{path}: model_type must be one of {', '.join(DIALECTS)}, was {model_type!r}")
+    dialect = DIALECTS[model_type]
+    dialect = dialect.published.get(_code(config).rpartition(".")[2], dialect)
+    _refuse_variants(path, config, dialect)
+    return model_type, dialect
+
+
 def _refuse_variants(path: Path, config: Mapping[str, object], dialect: Dialect) -> None:
     """Reject variants of any type that share its name, but not its equations."""
-    code = config.get("auto_map")
-    if isinstance(code, dict) and "AutoModel" in code and not dialect.follows_code:
+    if (code := _code(config)) and not dialect.follows_code:
         raise CheckpointError(
-            f"{path}: auto_map must not name an AutoModel, was {code['AutoModel']!r}: the encoder is defined "
+            f"{path}: auto_map must not name an AutoModel, was {code!r}: the encoder is defined "
             "by code of its own, which polyhead does not run"
         )
     if config.get("is_decoder"):
         raise CheckpointError(f"{path}: is_decoder must be false, was true: polyhead serves encoders")
+
+
+def _code(config: Mapping[str, object]) -> str:
+    """Return the class that a folder names as its AutoModel; empty if it names none."""
+    named = config.get("auto_map")
+    return str(named["AutoModel"]) if isinstance(named, dict) and "AutoModel" in named else ""
+
+
+def _adapters(
+    path: Path, config: Mapping[str, object], dialect: Dialect, task: str | None
+) -> Adapters | None:
+    """Return the adapters for tasks, of which the one that is wanted must be one."""
+    adapters = None if dialect.adapters is None else dialect.adapters(path, config)
+    if task is not None and adapters is None:
+        raise CheckpointError(
+            f"{path}: task must be left out, was {task!r}: the checkpoint has no adapters for tasks"
+        )
+    if task is not None and adapters is not None and task not in adapters.tasks:
+        raise CheckpointError(f"{path}: task must be one of {', '.join(adapters.tasks)}, was {task!r}")
+    return adapters
+
+
+def _prompts_of(modules: SentenceModules, task: str | None) -> Prompts:
+    """Return the prompts; that of a task is the default one."""
+    prompts = modules.prompts
+    if task is None or task not in prompts.texts:
+        return prompts
+    return dataclasses.replace(prompts, default=prompts.texts[task])
+
+
+def _unmerged(folder: Path, adapters: Adapters | None, task: str | None) -> tuple[str, ...]:
+    """Name the adapters beside which the weights are served as they are."""
+    named = [path.parent.name for path in sorted(folder.glob("*/adapter_config.json"))]
+    folders = f"the adapters {', '.join(named)} are not served: merge one (peft's merge_and_unload)"
+    if adapters is None or task is not None:
+        return (folders,) if named else ()
+    return (f"the adapters for {', '.join(adapters.tasks)} are not served: choose one with --task",)
 
 
 def _refuse_adapters(folder: Path) -> None:

@@ -35,6 +35,14 @@ def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm | RMSNorm:
     return layer_norm_of(config, width)
 
 
+def final_norm_of(config: EncoderConfig) -> nn.LayerNorm | RMSNorm:
+    """Build the norm after an encoder's last layer."""
+    epsilon = config.final_norm_epsilon or config.layer_norm_epsilon
+    if config.norm_type == "rms":
+        return RMSNorm(config.d_model, epsilon)
+    return nn.LayerNorm(config.d_model, eps=epsilon, bias=config.norm_bias and config.final_norm_bias)
+
+
 def layer_norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
     """Build a layer norm, as heads for tasks have it."""
     return nn.LayerNorm(width, eps=config.layer_norm_epsilon, bias=config.norm_bias)

@@ -210,11 +210,16 @@ def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> I
 
 
 def _norms_of_heads(config: EncoderConfig, keys: str, prefix: str = "") -> Iterator[Step]:
-    """Yield the norms of queries and keys, head by head."""
-    for each, length in (("q", "T"), ("k", keys)) if config.qk_norm else ():
-        factors = ParameterTensor(name=f"γ_{each}", part=f"{prefix}norms of q, k", axes="K")
-        axes = f"B {length} {_inner_widths(config)[each]}"
-        yield Step(name=f"{each} = norm of heads({each})", axes=axes, reads=(each,), parameters=(factors,))
+    """Yield the norms of queries and keys, head by head or of all heads together."""
+    for each, length in (("q", "T"), ("k", keys)) if config.qk_norm or config.qk_layer_norm else ():
+        width = _inner_widths(config)[each]
+        of, factors = ("", width) if config.qk_layer_norm else (" of heads", "K")
+        yield Step(
+            name=f"{each} = norm{of}({each})",
+            axes=f"B {length} {width}",
+            reads=(each,),
+            parameters=(ParameterTensor(name=f"γ_{each}", part=f"{prefix}norms of q, k", axes=factors),),
+        )
 
 
 def _inner_widths(config: EncoderConfig) -> dict[str, str]:
@@ -298,7 +303,7 @@ def _feed_forward(config: EncoderConfig, _layer: int, x: str, result: str) -> It
             part="feed-forward",
             matrix=matrix,
             group="feed-forward",
-            bias=config.bias,
+            bias=config.bias and (config.up_bias or matrix == "down"),
         )
 
     if config.gated:
@@ -313,7 +318,7 @@ def _feed_forward(config: EncoderConfig, _layer: int, x: str, result: str) -> It
 
 def _output_steps(config: EncoderConfig) -> Iterator[Step]:
     if config.final_norm:
-        yield norm_step("x", "x", part="final norm", bias=config.norm_bias)
+        yield norm_step("x", "x", part="final norm", bias=config.norm_bias and config.final_norm_bias)
     yield Step(name="output", axes="B T D", reads=("x",), role="output")
     if config.token_vectors is not None:
         dense = config.token_vectors.dense

@@ -52,6 +52,19 @@ CONFIGS = {
         fused=True,
     ),
     "widths": replace(BASE, head_widths=((8, 4, 2, 6), (3, 8, 1, 8))),
+    "norms of all heads": replace(
+        BASE,
+        qk_layer_norm=True,
+        norm="pre",
+        bias=False,
+        gated=True,
+        activation="silu",
+        rotary_base=1000.0,
+        final_norm=True,
+        final_norm_bias=False,
+        embedding_norm=False,
+    ),
+    "norms of groups": replace(BASE, qk_layer_norm=True, kv_heads=2, fused=True, gated=True, up_bias=False),
 }
 
 FORMS: list[tuple[str, Precision, list[str]]] = [
@@ -59,9 +72,12 @@ FORMS: list[tuple[str, Precision, list[str]]] = [
     ("grouped", "int8", ["rows", "pooled"]),
     ("local", "int8", []),
     ("widths", "int8", []),
+    ("norms of all heads", "int8", []),
     ("grouped", "fp16", ["insight", "rows"]),
     ("causal", "fp16", []),
     ("widths", "fp16", []),
+    ("norms of all heads", "fp16", []),
+    ("norms of groups", "fp16", []),
     ("local", "bf16", []),
 ]
 

@@ -46,6 +46,17 @@ def loop_attention(
     def project(x: Tensor, name: str) -> Tensor:
         return F.linear(x.double(), state[f"{name}.weight"], state.get(f"{name}.bias"))
 
+    def normed_together(x: Tensor, name: str) -> Tensor:
+        if attention.qk_layer_norm is None:
+            return x
+        rows = []
+        for row in x.tolist():
+            mean = sum(row) / len(row)
+            spread = math.sqrt(sum((each - mean) ** 2 for each in row) / len(row) + attention.qk_layer_norm)
+            factors = state[f"{name}.weight"].tolist()
+            rows.append([(one - mean) / spread * factor for one, factor in zip(row, factors, strict=True)])
+        return torch.tensor(rows).double().reshape(x.shape)
+
     def normed(x: Tensor, name: str) -> Tensor:
         if attention.qk_norm is None:
             return x
@@ -67,8 +78,8 @@ def loop_attention(
             own = slice(sum(widths[:h]), sum(widths[: h + 1]))
             group = h // shared  # as many heads in a row share keys and values
             its = own if shared == 1 else slice(group * widths[0], (group + 1) * widths[0])
-            q = normed(project(query[b], "w_q")[:, own], "q_norm")
-            k = normed(project(key[b], "w_k")[:, its], "k_norm")
+            q = normed(normed_together(project(query[b], "w_q"), "q_norm")[:, own], "q_norm")
+            k = normed(normed_together(project(key[b], "w_k"), "k_norm")[:, its], "k_norm")
             v = project(value[b], "w_v")[:, its]
             heads.append(loop_head(q.tolist(), k.tolist(), v.tolist(), mask[b].tolist()))
         concatenated = torch.cat([torch.tensor(output).double() for output, _ in heads], dim=1)
@@ -101,14 +112,15 @@ def cases(draw: st.DrawFn) -> Case:
         {"head_widths": draw(st.lists(st.integers(1, width), min_size=heads, max_size=heads))},
     ]
     kind = draw(st.sampled_from(kinds))
+    norms: list[dict[str, Any]] = [{}, {"qk_norm": 1e-6}, {"qk_layer_norm": 1e-5}]
     attention = MultiHeadAttention(
         d_model,
         heads,
         head_width=width,
         bias=draw(st.booleans()),
         fused=draw(st.booleans()),
-        qk_norm=None if "head_widths" in kind else draw(st.sampled_from([None, 1e-6])),
         **kind,
+        **({} if "head_widths" in kind else draw(st.sampled_from(norms))),
     )
     for name, parameter in attention.named_parameters():
         if "norm" in name:

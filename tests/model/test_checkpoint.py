@@ -153,6 +153,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     # Layers 1, 3: everything; the others: two tokens to each side.
     "gemma3_text": ("Gemma3Text", GEMMA),
     "nomic_bert": ("NomicBert", SIZES | {"max_position_embeddings": LONG, "pad_token_id": 0}),
+    "nomic_bert, one token type": ("NomicBert", SIZES | {"pad_token_id": 0, "type_vocab_size": 1}),
+    "gte": ("Gte", SIZES | {"max_position_embeddings": LONG, "type_vocab_size": 2}),
+    "gte, one token type": ("Gte", SIZES | {"hidden_act": "silu"}),
+    "esmc": ("Esmc", SIZES | {"max_position_embeddings": LONG, "hidden_size": 24}),
+    "esmc, biases": ("Esmc", SIZES | {"num_hidden_layers": 3, "attention_bias": True, "mlp_bias": True}),
+    "jina_embeddings_v3": ("JinaEmbeddingsV3", SIZES | {"max_position_embeddings": LONG}),
+    "jina_embeddings_v3, two token types": ("JinaEmbeddingsV3", SIZES | {"type_vocab_size": 2}),
+    "gte, no token types": ("Gte", SIZES | {"type_vocab_size": 0}),
     "modernbert, no window": ("ModernBert", MODERNBERT | {"global_attn_every_n_layers": 1}),
 }
 

@@ -117,6 +117,18 @@ def test_a_configuration_survives_json() -> None:
         ),
         ({"first_attention_norm": False}, "first_attention_norm needs feed_forward"),
         ({**BLOCK, "first_attention_norm": False}, "first_attention_norm must be true unless norm is 'pre'"),
+        ({"qk_layer_norm": True, "qk_norm": True}, "qk_norm must be left out where qk_layer_norm is true"),
+        (
+            {"qk_layer_norm": True, "kept_heads": [[0], [1]]},
+            "kept_heads must be left out where qk_layer_norm",
+        ),
+        ({"final_norm_bias": False}, "final_norm_bias needs final_norm, was False"),
+        (
+            {"final_norm": True, "norm_bias": False, "final_norm_bias": False},
+            "final_norm_bias must be true where norm_bias is false",
+        ),
+        ({"up_bias": False}, "up_bias needs feed_forward"),
+        ({**BLOCK, "bias": False, "up_bias": False}, "up_bias must be true where bias is false"),
         ({"layers": 1, "shared_layers": True}, "shared_layers must be false for a single layer"),
         ({"global_every": 2}, "global_every needs local_window"),
         ({"rotary_base": 9.0, "local_rotary_base": 9.0}, "local_rotary_base needs local_window"),

@@ -30,7 +30,7 @@ def head_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         "heads": heads,
         "head_width": draw(st.sampled_from([None, 4])),
         "kv_heads": draw(st.sampled_from([None, *(each for each in (1, 2, 3) if heads % each == 0)])),
-        "qk_norm": draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"qk_norm": True}, {"qk_layer_norm": True}])),
     }
 
 
@@ -50,14 +50,18 @@ def layer_fields(draw: st.DrawFn) -> dict[str, Any]:
         return fields
     norm = draw(st.sampled_from(get_args(Norm)))
     norm_type = draw(st.sampled_from(get_args(NormType)))
+    norm_bias = norm_type == "layer" and draw(st.booleans())
+    final_norm = draw(st.booleans())
     return fields | {
         "feed_forward": 8,
         "norm": norm,
         "norm_type": norm_type,
-        "norm_bias": norm_type == "layer" and draw(st.booleans()),
+        "norm_bias": norm_bias,
         "first_attention_norm": norm != "pre" or fields["shared_layers"] or draw(st.booleans()),
-        "final_norm": draw(st.booleans()),
+        "final_norm": final_norm,
+        "final_norm_bias": not (final_norm and norm_bias) or draw(st.booleans()),
         "gated": draw(st.booleans()),
+        "up_bias": not fields["bias"] or draw(st.booleans()),
         "activation": draw(st.sampled_from(get_args(Activation))),
     }
 
@@ -178,7 +182,8 @@ def cases(draw: st.DrawFn, *, of_memory_alone: bool = True, prunable: bool = Tru
     """An encoder and a batch of random lengths, 0 among them, with and without masks."""
     described = draw(configs().filter(lambda one: of_memory_alone or one.cross_attention != "alone"))
     encoder = build(described)
-    if prunable and described.cross_attention != "after_self" and draw(st.booleans()):
+    prunable = prunable and described.cross_attention != "after_self" and not described.qk_layer_norm
+    if prunable and draw(st.booleans()):
         heads = draw(st.sets(st.integers(0, described.heads - 1), max_size=described.heads - 1))
         only = draw(st.integers(0, described.layers - 1))
         layers = range(described.layers) if described.shared_layers else [only]
@@ -281,18 +286,19 @@ def test_a_causal_position_does_not_see_later_tokens(case: Case, position: int) 
 def with_heads_in_order(encoder: Encoder, orders: list[list[int]]) -> Encoder:
     """A copy whose layer l has the encoder's heads in the order `orders[l]`."""
     config, state = encoder.config, dict(encoder.split().state_dict())
+    by_head = {"w_q", "w_k", "w_v", "w_o", *(("q_norm", "k_norm") if config.qk_layer_norm else ())}
     for name, tensor in state.items():
         parts = name.split(".")
         if "relative_bias" in parts:
             state[name] = tensor[:, orders[0]]
-        if parts[-2] not in {"w_q", "w_k", "w_v", "w_o"}:
+        if parts[-2] not in by_head:
             continue
         layer, order = int(parts[1]), orders[int(parts[1])]
         widths = [*config.widths_of(layer)]
         if parts[-2] == "w_o":
             if parts[-1] == "weight":  # what it adds is not split into heads
                 state[name] = torch.cat([tensor.split(widths, dim=1)[head] for head in order], dim=1)
-        elif parts[-2] == "w_q" or config.kv_heads is None:
+        elif parts[-2] in ("w_q", "q_norm") or config.kv_heads is None:
             state[name] = torch.cat([tensor.split(widths)[head] for head in order])
         else:
             groups = dict.fromkeys(config.kv_heads_of(layer)[head] for head in order)
