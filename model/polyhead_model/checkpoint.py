@@ -76,7 +76,11 @@ def load_checkpoint(
         CheckpointError: A file is missing, damaged, not supported, or a pickle.
     """
     info = read_checkpoint_info(Path(folder), prompt_name=prompt_name, pooling=pooling, normalise=normalise)
-    text = None if info.tokenizer is None else served_tokenizer(info.folder, info.model_type)
+    text = (
+        None
+        if info.tokenizer is None
+        else served_tokenizer(info.folder, info.model_type, vocabulary=info.encoder.vocabulary)
+    )
     if text is not None:
         check_lower_case(info.folder, json.loads(text.content))
     tensors = _read_tensors(info.folder)
