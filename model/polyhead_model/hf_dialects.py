@@ -60,6 +60,7 @@ _EUROBERT = Dialect(
         dense="dense", activation="gelu", out="classifier", fields=hf_grouped.eurobert_classifier
     ),
     follows_code=True,
+    renamed={"clf_pooling": "classifier_pooling"},
 )
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -72,7 +72,7 @@ def classifier(
     if head is None:
         return None
     settings = {} if head.fields is None else dict(head.fields(path, config))
-    pooling = settings.pop("pooling", head.pooling)
+    pooling, late = settings.pop("pooling", head.pooling), settings.pop("pools_logits", False)
     dense: tuple[Dense, ...] = ()
     if head.dense is not None:
         width = integer(path, config, dialect.d_model)
@@ -82,7 +82,9 @@ def classifier(
     others: dict[str, Any] = {} if pooling is None else _of_scores(path, config, modules, labels)
     if pooling == "last" and config.get("pad_token_id") is not None:
         others["padding_id"] = integer(path, config, "pad_token_id")
-    return Classifier(labels=labels, pooling=pooling, dense=dense, bias=head.bias, **others)
+    return Classifier(
+        labels=labels, pooling=pooling, pools_logits=late, dense=dense, bias=head.bias, **others
+    )
 
 
 def _of_modules(path: Path, config: Config, modules: SentenceModules, score: DenseFile) -> Classifier:

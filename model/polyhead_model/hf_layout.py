@@ -51,7 +51,7 @@ class ClassifierDialect:
     pooling: Pooling | None = "cls"
     """None = it is one of tokens."""
     fields: Callable[[Path, hf_fields.Config], hf_fields.Fields] | None = None
-    """Reads what config.json says: `pooling`, and `activation` and `bias` of the dense layer."""
+    """Reads what config.json says: `pooling`, `pools_logits`; `activation` and `bias` of the dense layer."""
 
     @property
     def modules(self) -> Mapping[str, str]:
