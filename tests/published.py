@@ -92,10 +92,9 @@ def _write_weights(model: Any, folder: Path, dtype: torch.dtype = torch.float32)
     save_file({name: tensor.to(dtype) for name, tensor in load_file(path).items()}, path, {"format": "pt"})
 
 
-def write_qwen3_embedding(folder: Path) -> None:
-    """Write Qwen3-Embedding: a causal language model's weights in bfloat16, without its head."""
-    tokenizer = qwen_tokenizer()
-    config: dict[str, Any] = {
+def _qwen3(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The settings of Qwen3, which its embedder and its reranker share."""
+    return {
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": 276,
@@ -119,6 +118,33 @@ def write_qwen3_embedding(folder: Path) -> None:
         "use_sliding_window": False,
         "vocab_size": tokenizer.get_vocab_size(),
     }
+
+
+def _qwen3_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Its tokenizer_config.json."""
+    return {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "added_tokens_decoder": _added(tokenizer),
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        "bos_token": None,
+        "chat_template": "{%- for message in messages %}{{ message.content }}{% endfor %}",
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "<|im_end|>",
+        "errors": "replace",
+        "model_max_length": 131072,
+        "pad_token": END_OF_TEXT,
+        "padding_side": "left",
+        "split_special_tokens": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+
+
+def write_qwen3_embedding(folder: Path) -> None:
+    """Write Qwen3-Embedding: a causal language model's weights in bfloat16, without its head."""
+    tokenizer = qwen_tokenizer()
+    config = _qwen3(tokenizer)
     _write_weights(random_of("Qwen3", "Model", **config), folder, torch.bfloat16)
     prompt = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
     files: dict[str, Content] = {
@@ -137,25 +163,80 @@ def write_qwen3_embedding(folder: Path) -> None:
         },
         "generation_config.json": {"bos_token_id": 276, "eos_token_id": 276, "max_new_tokens": 2048},
         "modules.json": _modules("Transformer", "Pooling", "Normalize"),
-        "tokenizer_config.json": {
-            "add_bos_token": False,
-            "add_prefix_space": False,
-            "added_tokens_decoder": _added(tokenizer),
-            "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
-            "bos_token": None,
-            "chat_template": "{%- for message in messages %}{{ message.content }}{% endfor %}",
-            "clean_up_tokenization_spaces": False,
-            "eos_token": "<|im_end|>",
-            "errors": "replace",
-            "model_max_length": 131072,
-            "pad_token": END_OF_TEXT,
-            "padding_side": "left",
-            "split_special_tokens": False,
-            "tokenizer_class": "Qwen2Tokenizer",
-            "unk_token": None,
-        },
+        "tokenizer_config.json": _qwen3_tokenizer(tokenizer),
     }
     _write(folder, files, tokenizer)
+
+
+RERANKER_TEMPLATE = """\
+{%- set task = messages | selectattr("role", "eq", "system") | map(attribute="content") | first \
+| default("Given a web search query, retrieve passages") -%}
+{%- set query = messages | selectattr("role", "eq", "query") | map(attribute="content") | first -%}
+{%- set document = messages | selectattr("role", "eq", "document") | map(attribute="content") | first -%}
+<|im_start|>system
+Judge whether the Document meets the requirements. The answer can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: {{ task }}
+<Query>: {{ query }}
+<Document>: {{ document }}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+"""
+"""The form of Qwen3-Reranker's."""
+
+RERANKERS = ("language model", "untied", "one token", "classifier")
+
+
+def write_qwen3_reranker(
+    folder: Path, kind: str = "language model", *, max_tokens: int | None = None
+) -> None:
+    """Write Qwen3-Reranker, as sentence-transformers stores it.
+
+    A language model, tied or not, whose logits of two tokens or of one are scores, or a classifier made of
+    it: one of `RERANKERS`.
+    """
+    tokenizer = qwen_tokenizer()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    classifies = kind == "classifier"
+    config = _qwen3(tokenizer) | {"tie_word_embeddings": kind != "untied", "pad_token_id": 269}
+    if classifies:
+        config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    head = "ForSequenceClassification" if classifies else "ForCausalLM"
+    _write_weights(random_of("Qwen3", head, **config), folder, torch.bfloat16)
+    output = {"method": "forward", "method_output_name": "logits"}
+    module = "sentence_transformers.base.modules.transformer.Transformer"
+    modules = [{"idx": 0, "name": "0", "path": "", "type": module}]
+    files: dict[str, Content] = {
+        "config.json": {"architectures": [f"Qwen3{head}"], "model_type": "qwen3", **config},
+        "config_sentence_transformers.json": {
+            "model_type": "CrossEncoder",
+            "__version__": _VERSIONS,
+            "prompts": {"web": "Given a question, find answers", "other": "Rank"},
+            "default_prompt_name": None,
+            "activation_fn": "torch.nn.modules.linear.Identity",
+        },
+        "sentence_bert_config.json": {
+            "transformer_task": "sequence-classification" if classifies else "text-generation",
+            "modality_config": {"text": output, "message": output | {"format": "flat"}},
+            "module_output_name": "scores" if classifies else "causal_logits",
+            "processing_kwargs": {"chat_template": {"add_generation_prompt": True}},
+            **({} if max_tokens is None else {"max_seq_length": max_tokens}),
+        },
+        "tokenizer_config.json": _qwen3_tokenizer(tokenizer),
+    }
+    if not classifies:
+        kind_of = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
+        modules.append({"idx": 1, "name": "1", "path": "1_LogitScore", "type": kind_of})
+        no = None if kind == "one token" else tokenizer.token_to_id("no")
+        files["1_LogitScore/config.json"] = {
+            "true_token_id": tokenizer.token_to_id("yes"),
+            "false_token_id": no,
+        }
+    _write(folder, files | {"modules.json": modules}, tokenizer)
+    (folder / "chat_template.jinja").write_text(RERANKER_TEMPLATE)
 
 
 def write_embeddinggemma(folder: Path) -> None:

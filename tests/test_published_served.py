@@ -54,5 +54,6 @@ def test_what_is_published(name: str, references: Mapping[str, Any], client: Cli
         expected = model.encode(TEXTS, prompt_name=prompt)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
         one: Any = client.encode(TEXTS[0], model=name, prompt_name=prompt, dimensions=8).pooled
-        cut = expected[0, :8] / np.linalg.norm(expected[0, :8])
+        of_length_1 = name in ("qwen3-embedding", "embeddinggemma")  # which end with Normalize
+        cut = expected[0, :8] / (np.linalg.norm(expected[0, :8]) if of_length_1 else 1)
         np.testing.assert_allclose(one, cut, rtol=1e-5, atol=1e-5)

@@ -19,9 +19,18 @@ from polyhead_model import bge_m3
 from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
-from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
+from polyhead_model.hf_tensors import (
+    check_tensors,
+    convert,
+    some,
+    with_contacts,
+    with_frequencies,
+    with_score,
+)
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
-from polyhead_model.sentence_modules import Prompts, check_lower_case
+from polyhead_model.pair_template import with_suffix
+from polyhead_model.prompts import Prompts
+from polyhead_model.sentence_modules import check_lower_case
 from polyhead_model.task_heads import Pooling
 from polyhead_model.tokenizer_classes import served_tokenizer
 from polyhead_model.tokenizer_files import gives_token_types
@@ -83,8 +92,11 @@ def load_checkpoint(
     )
     if text is not None:
         check_lower_case(info.folder, json.loads(text.content))
+    content = None if text is None else text.content
+    if content is not None and info.prompts.pair is not None:
+        content = with_suffix(info.folder, content, info.prompts.pair.after)
     tensors = _read_tensors(info.folder)
-    source = _encoder_tensors(info, tensors)
+    source = with_score(info, _encoder_tensors(info, tensors))
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(with_contacts(info, with_frequencies(info, source), source))
@@ -94,7 +106,7 @@ def load_checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
         tokenizer=info.tokenizer,
-        tokenizer_content=None if text is None else text.content,
+        tokenizer_content=content,
         gives_token_types=gives_token_types(info.folder, info.model_type),
         max_tokens=info.max_tokens,
         prompts=info.prompts,

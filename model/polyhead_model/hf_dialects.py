@@ -274,6 +274,7 @@ DIALECTS: Mapping[str, Dialect] = {
         fields=hf_grouped.qwen3,
         classifier=_LAST_TOKEN,
         token_classifier=ClassifierDialect(dense=None, out="score", pooling=None),
+        language_model="lm_head",
         follows_code=False,
     ),
     "roberta": _ROBERTA,

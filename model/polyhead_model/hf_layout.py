@@ -118,6 +118,8 @@ class Dialect:
     """Of `…ForTokenClassification`."""
     masked_lm: MaskedLMDialect | None = None
     """None if sparse vectors of it are not supported."""
+    language_model: str | None = None
+    """The layer of `…ForCausalLM` that gives logits of words; None if rerankers with it are not supported."""
     transposed: bool = False
     """Whether the matrices of layers are stored as [inputs, outputs], not as [outputs, inputs]."""
     frequencies: str | None = None
