@@ -48,6 +48,13 @@ def sentence_transformer(folder: Path) -> Any:
     )
 
 
+def cross_encoder(folder: Path) -> Any:
+    """Likewise, of a reranker; scores are logits."""
+    return sentence_transformers().CrossEncoder(
+        str(folder), device="cpu", model_kwargs={"dtype": torch.float32}, activation_fn=torch.nn.Identity()
+    )
+
+
 def _modules(*kinds: str) -> list[Any]:
     """A modules.json of the releases that published it."""
     return [

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checkpoints import sentence_transformers
-from tests.published import RERANKER_TEMPLATE, RERANKERS, TEXTS, write_qwen3_reranker
+from tests.published import RERANKER_TEMPLATE, RERANKERS, TEXTS, cross_encoder, write_qwen3_reranker
 from tokenizers import Tokenizer
 
 from polyhead_model import CheckpointError, load_checkpoint
@@ -35,12 +34,6 @@ def scores(checkpoint: Checkpoint, rows: list[list[int]]) -> torch.Tensor:
         logits = checkpoint.encoder(ids, torch.tensor([len(row) for row in rows])).logits
     assert logits is not None
     return logits
-
-
-def cross_encoder(folder: Path) -> Any:
-    return sentence_transformers().CrossEncoder(
-        str(folder), device="cpu", model_kwargs={"dtype": torch.float32}, activation_fn=torch.nn.Identity()
-    )
 
 
 @pytest.mark.parametrize("max_tokens", [None, 300])
