@@ -91,7 +91,10 @@ class _Template:
         self.path = folder / TEMPLATE
         config = read_object(folder / _TOKENIZER_CONFIG) if (folder / _TOKENIZER_CONFIG).is_file() else {}
         if self.path.is_file():
-            source: object = self.path.read_text()
+            try:
+                source: object = self.path.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"{self.path}: cannot be read as text ({error})") from error
         else:
             self.path, source = folder / _TOKENIZER_CONFIG, config.get("chat_template")
         if not isinstance(source, str):
@@ -102,7 +105,6 @@ class _Template:
             undefined=jinja2.StrictUndefined,
             extensions=["jinja2.ext.loopcontrols"],
         )
-        self._errors = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
         self._is_flat = is_flat
         self._variables: dict[str, object] = {"add_generation_prompt": False}
         for name, token in config.items():
@@ -111,7 +113,7 @@ class _Template:
         self._variables |= {"tools": None, "documents": None, **variables}
         try:
             self._template = environment.from_string(source)
-        except self._errors as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise CheckpointError(f"{self.path}: cannot be read as a chat template ({error})") from error
 
     def around(self, instruction: str | None) -> PairTemplate:
@@ -140,7 +142,7 @@ class _Template:
         ]
         try:
             return self._template.render(messages=messages, **self._variables)
-        except self._errors as error:
+        except Exception as error:  # whatever its expressions raise
             raise CheckpointError(f"{self.path}: cannot be rendered with a pair ({error})") from error
 
     def _refused(self, query: str, document: str, text: str) -> CheckpointError:

@@ -145,6 +145,7 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
         ("{{ task }}", "{{ unknown }}", "cannot be rendered with a pair ('unknown' is undefined)"),
         ("{{ task }}", "{{ ''.__class__ }}", "cannot be rendered with a pair"),
         ("{{ task }}", "{{ 1 // 0 }}", "cannot be rendered with a pair"),
+        ("{{ task }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot be rendered with a pair"),
         ("{{ task }}", "{% wrong %}", "cannot be read as a chat template"),
         (
             "{{ document }}<|im_end|>",
@@ -159,6 +160,20 @@ def test_templates_that_are_refused(old: str, new: str, message: str, tmp_path: 
     path.write_text(path.read_text().replace(old, new))
 
     with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(tmp_path)
+
+
+def test_a_template_that_cannot_be_read(tmp_path: Path) -> None:
+    write_qwen3_reranker(tmp_path)
+    path = tmp_path / "chat_template.jinja"
+    path.write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja: cannot be read as text"):
+        load_checkpoint(tmp_path)
+
+    path.unlink()
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": [{"name": "default"}]}))
+    with pytest.raises(CheckpointError, match="chat_template must be a text, was"):
         load_checkpoint(tmp_path)
 
 
