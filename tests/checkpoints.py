@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 # One layer: what differs between checkpoint types is in each, and exports take longer with more.
 SIZES = {
@@ -40,6 +40,7 @@ ESM_TOKENS = {"cls": "<cls>", "pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
 PROTEIN = [*ESM_TOKENS.values(), *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
 """The vocabulary of ESM-2."""
 END_OF_TEXT = "<|endoftext|>"
+GEMMA_TOKENS = {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>", "mask": "<mask>"}
 
 
 def tokens_of(dialect: str) -> Mapping[str, str]:
@@ -47,8 +48,10 @@ def tokens_of(dialect: str) -> Mapping[str, str]:
     own: Mapping[str, Mapping[str, str]] = {
         "albert": ALBERT_TOKENS,
         "esm": ESM_TOKENS,
+        "gemma3_text": GEMMA_TOKENS,
         "gpt2": dict.fromkeys(("unk", "bos", "eos"), END_OF_TEXT),
         "mpnet": {**ROBERTA_TOKENS, "unk": "[UNK]"},
+        "qwen3": dict.fromkeys(("eos", "pad"), END_OF_TEXT),
     }
     return own.get(dialect, ROBERTA_TOKENS if dialect in ROBERTA else BERT_TOKENS)
 
@@ -117,6 +120,68 @@ def gpt2_tokenizer(*, add_prefix_space: bool = False) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer
+
+
+def qwen_tokenizer(*, add_prefix_space: bool = False) -> Tokenizer:
+    """A byte-level BPE with pairs across what Qwen takes for words, as Qwen3-Embedding has it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = ["c a", "Ġ c", "Ġ Ġ", "Ċ Ċ", "1 2", "' t", "t Ġ", ". .", ". Ċ", "Ã ©", "n o", "y e", "ye s"]
+    merges = [(first, second) for first, second in (pair.split(" ") for pair in pairs)]
+    vocabulary = [*alphabet, *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={word: index for index, word in enumerate(vocabulary)}, merges=merges)
+    )
+    words = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    )
+    tokenizer.normalizer = normalizers.NFC()
+    byte_level: dict[str, Any] = {"add_prefix_space": add_prefix_space, "use_regex": False}
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(words), "isolated"),
+            pre_tokenizers.ByteLevel(trim_offsets=False, **byte_level),
+        ]
+    )
+    tokenizer.add_special_tokens([END_OF_TEXT, "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in ("<think>", "</think>")])
+    end = f"{END_OF_TEXT}:0"
+    template = processors.TemplateProcessing(
+        single=f"$A:0 {end}",
+        pair=f"$A:0 {end} $B:0 {end}",
+        special_tokens=[(END_OF_TEXT, len(vocabulary))],
+    )
+    tokenizer.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=False, **byte_level), template]
+    )
+    return tokenizer
+
+
+def gemma_tokenizer() -> Tokenizer:
+    """A BPE of letters that falls back to bytes, as EmbeddingGemma has it."""
+    bytes_ = [f"<0x{number:02X}>" for number in range(256)]
+    letters = [*"▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789é日本<>[]/:|.\u0301\n"]
+    merges = [("c", "a"), ("▁", "c"), ("▁", "▁"), ("\n", "\n"), ("1", "2"), ("a", "▁c"), ("t", "▁")]
+    vocabulary = [*GEMMA_TOKENS.values(), *bytes_, *letters, *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={word: index for index, word in enumerate(vocabulary)},
+            merges=merges,
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.add_special_tokens([*GEMMA_TOKENS.values(), "<start_of_turn>"])
+    tokenizer.add_tokens([AddedToken("<table>", normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>",
+        pair="<bos> $A <eos> <bos>:1 $B:1 <eos>:1",
+        special_tokens=[("<bos>", 2), ("<eos>", 1)],
+    )
     return tokenizer
 
 

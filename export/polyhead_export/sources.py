@@ -173,6 +173,7 @@ def from_checkpoint(
                 prompts=checkpoint.prompts.texts,
                 forms=checkpoint.prompts.forms,
                 form=checkpoint.prompts.form,
+                pair=checkpoint.prompts.pair,
                 gives_token_types=checkpoint.gives_token_types,
             )
         return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)

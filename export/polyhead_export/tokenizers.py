@@ -11,6 +11,7 @@ from polyhead_export.errors import ExportError
 from polyhead_model import EncoderConfig
 from polyhead_model.checkpoint_files import read_object
 from polyhead_model.late_interaction import TextForm
+from polyhead_model.pair_template import PairTemplate
 from polyhead_model.tokenizer_files import TOKENIZER, largest_token_id, largest_token_type
 
 
@@ -32,6 +33,8 @@ class TokenizerFile:
     """What else some of these names do."""
     form: TextForm | None = None
     """What else is done to texts of requests that name none."""
+    pair: PairTemplate | None = None
+    """What makes one text of a pair, but for the suffix, which is in `content`; None = the tokenizer does."""
     gives_token_types: bool | None = True
     """Whether the encoder gets the token types of the file's template; None if that is not known, so that
     pairs of texts, which alone have several, are not served."""
@@ -74,11 +77,13 @@ def check_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> None:
 
 
 def takes_pairs(tokenizer: TokenizerFile, config: EncoderConfig) -> bool:
-    """Return whether the tokenizer joins two texts in a way that the encoder can have been trained with.
+    """Return whether two texts are joined in a way that the encoder can have been trained with.
 
     Raises:
         CheckpointError: The file is not JSON.
     """
+    if tokenizer.pair is not None:
+        return True
     largest_type = largest_token_type(tokenizer.parts(), pair=True)
     if not largest_type or not config.types or tokenizer.gives_token_types is False:
         return largest_type is not None
@@ -96,5 +101,9 @@ def describe_tokenizer(tokenizer: TokenizerFile, config: EncoderConfig) -> dict[
         "forms": {name: asdict(form) for name, form in tokenizer.forms.items()},
         "form": None if tokenizer.form is None else asdict(tokenizer.form),
         "types": tokenizer.gives_token_types is not False,
-        "pairs": takes_pairs(tokenizer, config),
+        # A server that does not know of templates must take no pairs.
+        "pairs": tokenizer.pair is None and takes_pairs(tokenizer, config),
+        "pair_template": None
+        if tokenizer.pair is None
+        else {"before": tokenizer.pair.before, "between": tokenizer.pair.between},
     }

@@ -20,9 +20,18 @@ from polyhead_model.checkpoint_files import CheckpointError, inside, read_object
 from polyhead_model.describe import parameters
 from polyhead_model.encoder import Encoder
 from polyhead_model.hf_adapters import merge_adapter
-from polyhead_model.hf_tensors import check_tensors, convert, some, with_contacts, with_frequencies
+from polyhead_model.hf_tensors import (
+    check_tensors,
+    convert,
+    some,
+    with_contacts,
+    with_frequencies,
+    with_score,
+)
 from polyhead_model.huggingface import CheckpointInfo, read_checkpoint_info
-from polyhead_model.sentence_modules import Prompts, check_lower_case
+from polyhead_model.pair_template import with_suffix
+from polyhead_model.prompts import Prompts
+from polyhead_model.sentence_modules import check_lower_case
 from polyhead_model.task_heads import Pooling
 from polyhead_model.tokenizer_classes import served_tokenizer
 from polyhead_model.tokenizer_files import gives_token_types
@@ -82,11 +91,18 @@ def load_checkpoint(
     info = read_checkpoint_info(
         Path(folder), prompt_name=prompt_name, task=task, pooling=pooling, normalise=normalise
     )
-    text = None if info.tokenizer is None else served_tokenizer(info.folder, info.model_type)
+    text = (
+        None
+        if info.tokenizer is None
+        else served_tokenizer(info.folder, info.model_type, vocabulary=info.encoder.vocabulary)
+    )
     if text is not None:
         check_lower_case(info.folder, json.loads(text.content))
+    content = None if text is None else text.content
+    if content is not None and info.prompts.pair is not None:
+        content = with_suffix(info.folder, content, info.prompts.pair.after)
     tensors = _read_tensors(info.folder)
-    source = merge_adapter(info, _encoder_tensors(info, tensors))
+    source = with_score(info, merge_adapter(info, _encoder_tensors(info, tensors)))
     _check_size(info, source)
     with torch.device("meta"):  # do not allocate or initialise: every parameter is assigned
         encoder = Encoder(with_contacts(info, with_frequencies(info, source), source))
@@ -96,7 +112,7 @@ def load_checkpoint(
         encoder=encoder.eval(),
         model_type=info.model_type,
         tokenizer=info.tokenizer,
-        tokenizer_content=None if text is None else text.content,
+        tokenizer_content=content,
         gives_token_types=gives_token_types(info.folder, info.model_type),
         max_tokens=info.max_tokens,
         prompts=info.prompts,

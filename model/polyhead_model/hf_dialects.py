@@ -59,6 +59,7 @@ _EUROBERT = Dialect(
         dense="dense", activation="gelu", out="classifier", fields=hf_grouped.eurobert_classifier
     ),
     follows_code=True,
+    renamed={"clf_pooling": "classifier_pooling"},
 )
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -277,6 +278,7 @@ DIALECTS: Mapping[str, Dialect] = {
         fields=hf_grouped.qwen3,
         classifier=_LAST_TOKEN,
         token_classifier=ClassifierDialect(dense=None, out="score", pooling=None),
+        language_model="lm_head",
         follows_code=False,
     ),
     "roberta": _ROBERTA,

@@ -20,12 +20,9 @@ def eurobert(path: Path, config: Config) -> Fields:
 def eurobert_classifier(path: Path, config: Config) -> Fields:
     """Return how EuroBERT's classifier of sequences pools."""
     pooling = config.get("classifier_pooling", "late")
-    if pooling not in ("bos", "mean"):
-        raise CheckpointError(
-            f"{path}: classifier_pooling must be 'bos' or 'mean', was {pooling!r}: logits of tokens are not "
-            "pooled"
-        )
-    return {"pooling": "cls" if pooling == "bos" else "mean"}
+    if pooling not in ("bos", "mean", "late"):
+        raise CheckpointError(f"{path}: classifier_pooling must be 'bos', 'mean' or 'late', was {pooling!r}")
+    return {"pooling": "cls" if pooling == "bos" else "mean", "pools_logits": pooling == "late"}
 
 
 def qwen3(path: Path, config: Config) -> Fields:

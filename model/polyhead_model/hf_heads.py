@@ -36,6 +36,8 @@ def stored_head(
 ) -> ClassifierDialect | None:
     """Return how a classifier of sequences or tokens is stored; None if the checkpoint is anything else.
 
+    A language model that gives scores gets the classifier of its type, made of rows of its own matrix.
+
     Only config.json tells: the heads of other tasks may have the same tensors.
 
     Raises:
@@ -44,6 +46,9 @@ def stored_head(
     architectures = config.get("architectures")
     listed = architectures if isinstance(architectures, list) else []
     names = [name for name in listed if isinstance(name, str)]
+    if modules.logit_score is not None:
+        _check_language_model(path, config, dialect, names)
+        return dialect.classifier
     classifies = any(name.endswith("ForSequenceClassification") for name in names)
     if modules.task == "sequence-classification" and not classifies:
         raise CheckpointError(
@@ -72,17 +77,42 @@ def classifier(
     if head is None:
         return None
     settings = {} if head.fields is None else dict(head.fields(path, config))
-    pooling = settings.pop("pooling", head.pooling)
+    pooling, late = settings.pop("pooling", head.pooling), settings.pop("pools_logits", False)
     dense: tuple[Dense, ...] = ()
     if head.dense is not None:
         width = integer(path, config, dialect.d_model)
         layer = {"activation": head.activation, "norm": head.norm is not None} | settings
         dense = (Dense(width=width, **layer),)
+    if modules.logit_score is not None:
+        vocabulary = integer(path, config, "vocab_size")
+        if (largest := max(modules.logit_score.ids)) >= vocabulary:
+            raise CheckpointError(
+                f"{path}: vocab_size must be above the token ids of LogitScore, {largest}, was {vocabulary}"
+            )
+        labels = ("LABEL_0",)
+        scores = _of_scores(path, config, modules, labels)
+        return Classifier(labels=labels, pooling=pooling, bias=head.bias, **scores)
     labels = _labels(path, config)
     others: dict[str, Any] = {} if pooling is None else _of_scores(path, config, modules, labels)
     if pooling == "last" and config.get("pad_token_id") is not None:
         others["padding_id"] = integer(path, config, "pad_token_id")
-    return Classifier(labels=labels, pooling=pooling, dense=dense, bias=head.bias, **others)
+    return Classifier(
+        labels=labels, pooling=pooling, pools_logits=late, dense=dense, bias=head.bias, **others
+    )
+
+
+def _check_language_model(path: Path, config: Config, dialect: Dialect, names: Sequence[str]) -> None:
+    """Check that a checkpoint with LogitScore is a language model of a type that is supported."""
+    if dialect.language_model is None:
+        known = ", ".join(name for name, each in DIALECTS.items() if each.language_model is not None)
+        raise CheckpointError(
+            f"{path}: model_type must be one of {known} before LogitScore, was {config.get('model_type')!r}"
+        )
+    if not any(name.endswith("ForCausalLM") for name in names):
+        raise CheckpointError(
+            f"{path}: architectures must name a …ForCausalLM, as LogitScore reads its logits, "
+            f"were {config.get('architectures')!r}"
+        )
 
 
 def _of_modules(path: Path, config: Config, modules: SentenceModules, score: DenseFile) -> Classifier:

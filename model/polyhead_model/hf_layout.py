@@ -62,7 +62,7 @@ class ClassifierDialect:
     pooling: Pooling | None = "cls"
     """None = it is one of tokens."""
     fields: Callable[[Path, hf_fields.Config], hf_fields.Fields] | None = None
-    """Reads what config.json says: `pooling`, and `activation` and `bias` of the dense layer."""
+    """Reads what config.json says: `pooling`, `pools_logits`; `activation` and `bias` of the dense layer."""
 
     @property
     def modules(self) -> Mapping[str, str]:
@@ -140,6 +140,8 @@ class Dialect:
     """Of `…ForTokenClassification`."""
     masked_lm: MaskedLMDialect | None = None
     """None if sparse vectors of it are not supported."""
+    language_model: str | None = None
+    """The layer of `…ForCausalLM` that gives logits of words; None if rerankers with it are not supported."""
     transposed: bool = False
     """Whether the matrices of layers are stored as [inputs, outputs], not as [outputs, inputs]."""
     frequencies: str | None = None

@@ -122,6 +122,30 @@ def with_contacts(info: CheckpointInfo, config: EncoderConfig, source: Mapping[s
     )
 
 
+def with_score(info: CheckpointInfo, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with a classifier's matrix [1, D] in place of that of a language model's logits.
+
+    Raises:
+        CheckpointError: The latter is missing, or is to be that of the embeddings and is not.
+    """
+    tensors = dict(source)
+    if (score := info.logit_score) is None or info.head is None:
+        return tensors
+    layer = f"{info.dialect.language_model}.weight"
+    table = f"{info.dialect.modules['embeddings.tokens']}.weight"
+    words = tensors.pop(layer, tensors.get(table) if score.tied else None)
+    if words is None or len(words) <= max(score.ids):
+        raise CheckpointError(f"{info.folder}: the weights must hold {layer}, for each token id")
+    if score.tied and table in tensors and not torch.equal(words, tensors[table]):
+        raise CheckpointError(
+            f"{info.folder}: {layer} must be the token embeddings, {table} (tie_word_embeddings), is not"
+        )
+    row = words[score.true_id].float()
+    if score.false_id is not None:
+        row = row - words[score.false_id].float()
+    return tensors | {f"{info.head.out}.weight": row[None]}
+
+
 def _place(info: CheckpointInfo, name: str) -> _Place:
     """Find one of our parameters in a checkpoint."""
     dialect, head = info.dialect, info.head

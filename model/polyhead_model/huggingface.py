@@ -11,13 +11,15 @@ from pathlib import Path
 from polyhead_model import hf_fields, hf_heads
 from polyhead_model.attention_config import MOST_LAYERS
 from polyhead_model.bge_m3 import read_lexical_weights, read_token_vectors
-from polyhead_model.checkpoint_files import CheckpointError, integer, read_object
+from polyhead_model.checkpoint_files import CheckpointError, flag, integer, read_object
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.hf_dialects import DIALECTS
 from polyhead_model.hf_layout import Adapters, ClassifierDialect, Dialect
 from polyhead_model.late_interaction import MEANS_LEFT_OUT, LateInteraction
+from polyhead_model.logit_score import LogitScore
 from polyhead_model.matryoshka import read_matryoshka
-from polyhead_model.sentence_modules import Prompts, SentenceModules
+from polyhead_model.prompts import Prompts
+from polyhead_model.sentence_modules import SentenceModules
 from polyhead_model.sentence_vectors import DenseFile
 from polyhead_model.task_heads import Pooling, TokenVectors
 from polyhead_model.tokenizer_files import TOKENIZER, check_tokenizer, tokenizer_limit
@@ -57,6 +59,8 @@ class CheckpointInfo:
     """The dense layers behind pooling, a classifier's that is made of modules, or of vectors of tokens."""
     score: DenseFile | None
     """The layer that gives the logits of such a classifier."""
+    logit_score: LogitScore | None
+    """Which logits of words are the classifier's score; None if it has a layer of its own."""
     max_tokens: int
     """The longest text: sentence-transformers' max_seq_length, otherwise the tokenizer's own limit, and at
     most the model's positions."""
@@ -169,6 +173,10 @@ def read_checkpoint_info(
         task=task,
         dense=modules.dense,
         score=modules.score,
+        logit_score=modules.logit_score
+        and dataclasses.replace(
+            modules.logit_score, tied=flag(path, config, "tie_word_embeddings", default=False)
+        ),
         max_tokens=min(positions, limit or positions),
         position_offset=padding_id or 0,
         folded_types=types == 1,

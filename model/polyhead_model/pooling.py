@@ -181,7 +181,9 @@ class ClassifierHead(nn.Module):
 
     def __init__(self, encoder: EncoderConfig, config: Classifier) -> None:
         super().__init__()
-        self.pooler = Pooler(encoder, config.pooling, config.dense)
+        self.pooling = config.pooling
+        of_tokens = config.pooling is None or config.pools_logits
+        self.pooler = Pooler(encoder, None if of_tokens else config.pooling, config.dense)
         self.out = nn.Linear(self.pooler.width, len(config.labels), bias=config.bias)
 
     def forward(self, output: Tensor, valid: Tensor | None) -> Tensor:
@@ -199,7 +201,8 @@ class ClassifierHead(nn.Module):
         # As rows, like pooled vectors, whose products no quantisation touches.
         rows = apply_linear(self.pooler(output.flatten(0, 1), None), self.out)
         logits = rows.reshape(*output.shape[:2], rows.shape[1])
-        return logits if valid is None else torch.where(valid[..., None], logits, 0.0)
+        logits = logits if valid is None else torch.where(valid[..., None], logits, 0.0)
+        return logits if self.pooling is None else pool(logits, valid, self.pooling, self.pooler.longest)
 
 
 def apply_linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from polyhead_model.checkpoint_files import CheckpointError, flag, inside, integer, read_json, read_object
 from polyhead_model.late_interaction import (
     MEANS_LEFT_OUT,
     LateInteraction,
-    TextForm,
     is_pylate,
     read_multi_vector,
     read_pylate,
 )
+from polyhead_model.logit_score import LogitScore, read_logit_score
+from polyhead_model.prompts import Prompts, in_pairs, read_prompts, without_pooled_prompts
 from polyhead_model.sentence_vectors import (
     AFTER_POOLING,
     BY_PYLATE,
@@ -29,8 +29,18 @@ from polyhead_model.tokenizer_files import lowercases
 
 _CONFIG = "config_sentence_transformers.json"
 
-Task = Literal["feature-extraction", "sequence-classification", "fill-mask"]
-"""What the transformer is loaded for: a CrossEncoder's has a classifier, SPLADE's predicts words."""
+Task = Literal["feature-extraction", "sequence-classification", "fill-mask", "text-generation"]
+"""What the transformer is loaded for: a CrossEncoder's has a classifier, or predicts the next word; SPLADE's
+predicts words.
+"""
+
+_OUTPUTS: Mapping[Task, tuple[str, str]] = {
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "sequence-classification": ("logits", "scores"),
+    "fill-mask": ("logits", "token_embeddings"),
+    "text-generation": ("logits", "causal_logits"),
+}
+"""What counts of a transformer's outputs, and what the modules behind it call that."""
 
 _POOLINGS: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -51,24 +61,8 @@ _POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-_NO_FORMS: Mapping[str, TextForm] = MappingProxyType({})
-
 _CALLS = ("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
 """The keys under which sentence-transformers stores extra arguments for tokenizers and configurations."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompts:
-    """What may be put before texts."""
-
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """By name."""
-    default: str = ""
-    """The text that is put before every text unless a request says otherwise; may be empty."""
-    forms: Mapping[str, TextForm] = field(default_factory=dict)
-    """What else some of their names do, by name."""
-    form: TextForm | None = None
-    """What else is done by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +79,8 @@ class SentenceModules:
     score: DenseFile | None = None
     """The layer that gives a CrossEncoder's logits, of what `dense` makes of pooled vectors."""
     splade: Splade | None = None
+    logit_score: LogitScore | None = None
+    """What makes a language model's logits a score."""
     late: LateInteraction | None = None
     """Where there are vectors of tokens instead of a pooling; `dense` makes them."""
     truncate_dim: int | None = None
@@ -113,7 +109,7 @@ class SentenceModules:
             return cls(
                 transformer=folder,
                 truncate_dim=_truncate_dim(settings, _settings(settings)),
-                prompts=_read_prompts(settings, prompt_name),
+                prompts=read_prompts(settings, prompt_name),
             )
         modules = read_json(path)
         if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
@@ -122,7 +118,10 @@ class SentenceModules:
         kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
         if kinds in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
             folders = [inside(path, module.get("path", "")) for module in modules]
-            return cls._with_splade(path, folders, _read_prompts(settings, prompt_name))
+            return cls._with_splade(path, folders, read_prompts(settings, prompt_name))
+        if kinds == ["Transformer", "LogitScore"]:
+            folders = [inside(path, module.get("path", "")) for module in modules]
+            return cls._with_logit_score(path, folders, read_prompts(settings, prompt_name))
         # Without a mask, only what PyLate writes tells them from modules whose pooling is missing.
         of_tokens = (
             bool(kinds[1:2])
@@ -138,14 +137,15 @@ class SentenceModules:
                 f"{path}: modules must be Transformer, then (if wanted) Pooling, and after it any of "
                 f"{', '.join(AFTER_POOLING)}; or for vectors of tokens any of {', '.join(OF_TOKENS)} "
                 f"(without a mask, PyLate's settings must be in {_CONFIG}); or "
-                "Transformer and SpladePooling; were "
+                "Transformer and SpladePooling, or LogitScore; were "
                 f"{', '.join(kinds) or 'none'}"
             )
         folders = [inside(path, module.get("path", "")) for module in modules]
         task, max_tokens = _read_transformer(folders[0])
-        if task == "fill-mask":
+        if task in ("fill-mask", "text-generation"):
+            one = "SpladePooling" if task == "fill-mask" else "LogitScore"
             raise CheckpointError(
-                f"{path}: a transformer with the task 'fill-mask' must be followed by SpladePooling alone"
+                f"{path}: a transformer with the task {task!r} must be followed by {one} alone"
             )
         if len(kinds) > 1 and task != "feature-extraction":
             raise CheckpointError(
@@ -155,7 +155,7 @@ class SentenceModules:
         after = list(zip(kinds, folders, strict=True))[1:]
         if of_tokens:
             return cls._of_tokens(folder, folders[0], after, task=task, prompt_name=prompt_name)
-        prompts = _read_prompts(settings, prompt_name)
+        prompts = read_prompts(settings, prompt_name)
         said = _settings(settings)
         if len(kinds) == 1:
             return cls(
@@ -164,13 +164,13 @@ class SentenceModules:
                 activation_fn=said.get("activation_fn"),
                 truncate_dim=_truncate_dim(settings, said),
                 max_tokens=max_tokens,
-                prompts=prompts,
+                prompts=in_pairs(prompts, folders[0]) if task == "sequence-classification" else prompts,
             )
         config_path = folders[1] / "config.json"
         config = read_object(config_path)
         left_out: tuple[str, ...] = ()
         if not flag(config_path, config, "include_prompt", default=True):
-            prompts, left_out = _without_pooled_prompts(config_path, prompts)
+            prompts, left_out = without_pooled_prompts(config_path, prompts)
         dense, normalise = read_vector_modules(after[1:], POOLED)
         score = dense[-1] if dense and dense[-1].scores else None
         if score is not None:
@@ -223,7 +223,7 @@ class SentenceModules:
             task=task,
             dense=dense,
             late=late,
-            prompts=_read_prompts(path, prompt_name, late.forms),
+            prompts=read_prompts(path, prompt_name, late.forms),
             left_out=(MEANS_LEFT_OUT,) if means else (),
         )
 
@@ -245,6 +245,23 @@ class SentenceModules:
             left_out=()
             if most is None
             else (f"all words of a text are returned, not the largest {most} alone: ask for so many",),
+        )
+
+    @classmethod
+    def _with_logit_score(cls, path: Path, folders: Sequence[Path], prompts: Prompts) -> Self:
+        """Read the modules of a CrossEncoder that is a language model."""
+        task, max_tokens = _read_transformer(folders[0])
+        if task != "text-generation":
+            raise CheckpointError(
+                f"{path}: the task of a transformer before LogitScore must be 'text-generation', was {task!r}"
+            )
+        return cls(
+            transformer=folders[0],
+            task=task,
+            logit_score=read_logit_score(folders[1]),
+            activation_fn=_settings(path.parent / _CONFIG).get("activation_fn"),
+            max_tokens=max_tokens,
+            prompts=in_pairs(prompts, folders[0]),
         )
 
 
@@ -273,38 +290,6 @@ def _settings(path: Path) -> Mapping[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def _read_prompts(path: Path, name: str | None, forms: Mapping[str, TextForm] = _NO_FORMS) -> Prompts:
-    """Read the prompts, beside those that have forms, and choose the default one."""
-    config = _settings(path)
-    given = config.get("prompts") or {}
-    if not isinstance(given, dict) or not all(isinstance(text, str | None) for text in given.values()):
-        raise CheckpointError(f"{path}: prompts must be texts by name, were {given!r}")
-    prompts = dict.fromkeys(forms, "") | {name: text or "" for name, text in given.items()}
-    if "" in prompts:
-        raise CheckpointError(f"{path}: a prompt's name must not be empty: that stands for no prompt")
-    known = ", ".join(map(repr, prompts)) or "none"
-    wanted = config.get("default_prompt_name") if name is None else name
-    default = prompts.get(wanted) if isinstance(wanted, str) else None
-    if default is None and wanted not in (None, ""):
-        what = "default_prompt_name" if name is None else "the prompt"
-        raise CheckpointError(f"{path}: {what} must be one of prompts ({known}), was {wanted!r}")
-    form = forms.get(wanted) if isinstance(wanted, str) else None
-    return Prompts(texts=prompts, default=default or "", forms=dict(forms), form=form)
-
-
-def _without_pooled_prompts(path: Path, prompts: Prompts) -> tuple[Prompts, tuple[str, ...]]:
-    """Leave out the prompts whose tokens would have to be left out of pooling; say which."""
-    if prompts.default:
-        raise CheckpointError(
-            f"{path}: include_prompt must be true where there is a default prompt ({prompts.default!r}), was "
-            "false: pooling without the prompt's tokens is not supported; leave the prompt out (--no-prompt)"
-        )
-    empty = {name: text for name, text in prompts.texts.items() if not text}
-    others = ", ".join(name for name in prompts.texts if name not in empty)
-    left_out = f"the prompts {others} are not served: pooling would have to leave their tokens out"
-    return Prompts(texts=empty), (left_out,) if others else ()
-
-
 def _read_pooling(path: Path, config: Mapping[str, object]) -> Pooling:
     modes = config.get("pooling_mode")
     if modes is None:  # older releases wrote one flag for each mode
@@ -327,7 +312,9 @@ def _read_transformer(folder: Path) -> tuple[Task, int | None]:
         _check_modalities(path, config, task)
         for name in _CALLS:
             given = config.get(name) or {}
-            if not isinstance(given, dict) or given.keys() - {"trust_remote_code"}:
+            known = {"trust_remote_code"}
+            known |= {"chat_template"} if name == "processing_kwargs" and _has_template(config) else set()
+            if not isinstance(given, dict) or given.keys() - known:
                 raise CheckpointError(f"{path}: {name} must be empty, was {given!r}: it is not supported")
         if config.get("max_seq_length") is not None:
             max_tokens = integer(path, config, "max_seq_length")
@@ -356,17 +343,20 @@ def check_lower_case(folder: Path, tokenizer: Mapping[str, object]) -> None:
 
 def _check_modalities(path: Path, config: Mapping[str, object], task: Task) -> None:
     """Reject a transformer that takes more than texts, or of which another output counts."""
-    output, written = "logits", "token_embeddings"
-    if task == "feature-extraction":
-        output = "last_hidden_state"
-    elif task == "sequence-classification":
-        written = "scores"
-    for name, wanted in (
-        ("modality_config", {"text": {"method": "forward", "method_output_name": output}}),
-        ("module_output_name", written),
-    ):
+    output, written = _OUTPUTS[task]
+    modes: dict[str, Any] = {"text": {"method": "forward", "method_output_name": output}}
+    if _has_template(config) and task in ("sequence-classification", "text-generation"):
+        kind = config["modality_config"]["message"].get("format")  # type: ignore[index]  # checked there
+        modes["message"] = modes["text"] | {"format": "structured" if kind == "structured" else "flat"}
+    for name, wanted in (("modality_config", modes), ("module_output_name", written)):
         if config.get(name, wanted) != wanted:
             raise CheckpointError(f"{path}: {name} must be {wanted!r}, was {config[name]!r}")
+
+
+def _has_template(config: Mapping[str, object]) -> bool:
+    """Return whether pairs of texts are messages that a chat template makes one text of."""
+    modes = config.get("modality_config")
+    return isinstance(modes, dict) and isinstance(modes.get("message"), dict)
 
 
 def _read_task(path: Path, config: Mapping[str, object]) -> Task:

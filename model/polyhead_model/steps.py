@@ -329,11 +329,15 @@ def _output_steps(config: EncoderConfig) -> Iterator[Step]:
     if config.pooling is not None:
         yield from _pooled_steps(config, config.pooling)
     if (head := config.classifier) is not None:
-        of, axes = ("each token", "B T") if head.pooling is None else (head.pooling, "B")
+        of_tokens = head.pooling is None or head.pools_logits
+        of, axes = ("each token", "B T") if of_tokens else (head.pooling, "B")
         yield Step(name=f"c = {of} of output", axes=f"{axes} D", reads=("output",))
         layers = (*head.dense, Dense(width=len(head.labels), bias=head.bias))
         *before, last = _dense_steps(config, layers, "c", "c", part="classifier", axes=axes)
-        yield from (*before, replace(last, name=last.name.replace("c = ", "logits = "), role="logits"))
+        if head.pools_logits:
+            yield from (*before, last)
+            before, last = [], Step(name=f"c = {head.pooling} of c", axes=f"B {len(head.labels)}")
+        yield from (*before, replace(last, name=last.name.replace("c = ", "logits = ", 1), role="logits"))
     if config.splade is not None:
         part = "vocabulary head"
         hidden = f"h = {config.activation}(output W_h)"

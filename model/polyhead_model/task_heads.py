@@ -52,6 +52,8 @@ class Classifier:
     """The names of its C logits, in order."""
     pooling: Pooling | None = "cls"
     """How the token vectors are pooled that it reads; None = each token has logits of its own."""
+    pools_logits: bool = False
+    """Whether each token has logits of its own, which are pooled instead of its vector."""
     dense: tuple[Dense, ...] = ()
     bias: bool = True
     """Whether the last layer, which gives the logits, has a bias."""
@@ -69,6 +71,8 @@ class Classifier:
         if len(set(self.labels)) < len(self.labels):
             twice = next(label for label, count in Counter(self.labels).items() if count > 1)
             raise ValueError(f"labels must differ, {shown(twice)} was there twice")
+        if self.pools_logits and self.pooling != "mean":
+            raise ValueError(f"pools_logits needs the pooling 'mean', was {self.pooling!r}")
         if self.padding_id is not None and self.pooling != "last":
             raise ValueError(f"padding_id needs the pooling 'last', was {self.padding_id}")
         for name in ("scores", "activation"):

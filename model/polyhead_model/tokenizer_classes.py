@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from polyhead_model.checkpoint_files import CheckpointError, read_object
 from polyhead_model.tokenizer_files import (
@@ -34,7 +34,9 @@ _DEFAULTS: Mapping[str, tuple[str | None, ...]] = {
     "CamembertTokenizer": _ROBERTA_TOKENS,
     "DistilBertTokenizer": _BERT_TOKENS,
     "GPT2Tokenizer": (*["<|endoftext|>"] * 3, None, None, None, None),
+    "GemmaTokenizer": ("<bos>", "<eos>", "<unk>", None, "<pad>", None, "<mask>"),
     "MPNetTokenizer": ("<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>"),
+    "Qwen2Tokenizer": (None, "<|endoftext|>", "<|endoftext|>", None, "<|endoftext|>", None, None),
     "RobertaTokenizer": _ROBERTA_TOKENS,
     "XLMRobertaTokenizer": _ROBERTA_TOKENS,
 }
@@ -45,6 +47,12 @@ _UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 
 To a vocabulary that lacks them it would give ids that the encoder has no embeddings for.
 """
+
+_QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""What Qwen2Tokenizer takes for a word, whatever tokenizer.json says; Qwen's files say the same."""
 
 _HARD = (
     "The Cat sat on the mat.",
@@ -68,6 +76,7 @@ _HARD = (
 
 
 _MOST_TOKENS = 100
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class ServedTokenizer:
     """What the checkpoint's own `tokenizer.json` says, and is not followed, in words."""
 
 
-def served_tokenizer(folder: Path, model_type: str) -> ServedTokenizer:
+def served_tokenizer(folder: Path, model_type: str, *, vocabulary: int | None = None) -> ServedTokenizer:
     """Make one `tokenizer.json` that tokenises as transformers does with a folder's files.
 
     The folder's own stays as it is if it does so.
@@ -88,10 +97,33 @@ def served_tokenizer(folder: Path, model_type: str) -> ServedTokenizer:
     Args:
         folder: The checkpoint's folder, which has a tokenizer.json.
         model_type: The checkpoint's.
+        vocabulary: How many token ids the encoder has embeddings for; added tokens beyond are left out,
+            unless each text has them. None = for all.
 
     Raises:
         CheckpointError: A file cannot be read, or the class that is named cannot take this vocabulary.
     """
+    served = _followed(folder, model_type)
+    content = json.loads(served.content)
+    template = json.dumps(content["post_processor"])
+    beyond = [
+        token
+        for token in content["added_tokens"]
+        if vocabulary is not None
+        and token["id"] >= vocabulary
+        and json.dumps(token["content"]) not in template
+    ]
+    if not beyond:
+        return served
+    content["added_tokens"] = [token for token in content["added_tokens"] if token not in beyond]
+    names = ", ".join(token["content"] for token in beyond[:_MOST_NAMED]) + ", …" * (
+        len(beyond) > _MOST_NAMED
+    )
+    said = f"the encoder has no embedding for {names}: in text, that is no token"
+    return ServedTokenizer(json.dumps(content, ensure_ascii=False), (*served.left_out, said))
+
+
+def _followed(folder: Path, model_type: str) -> ServedTokenizer:
     path, name = folder / TOKENIZER, tokenizer_class(folder, model_type)
     content = read_object(path)
     try:
@@ -237,6 +269,9 @@ class _Files:
         for token in added:
             token.special = token.special or token.content in named
         tokenizer.add_tokens(added)
+        if self._name == "Qwen2Tokenizer":  # all special ones once more, whatever their flags were
+            contents = {*named, *(_content(token) for token in others)}
+            tokenizer.add_tokens([AddedToken(content, special=True) for content in sorted(contents)])
 
     def _model(self) -> models.Model:
         model = self._content["model"]
@@ -246,11 +281,15 @@ class _Files:
                 if isinstance(vocabulary, list):
                     vocabulary = {_content(token): number for number, token in enumerate(vocabulary)}
                 return models.WordPiece(vocabulary, unk_token=self._named["unk_token"].content)
-            case "GPT2Tokenizer" | "RobertaTokenizer":
-                merges = [
-                    tuple(each.split(" ") if isinstance(each, str) else each) for each in model["merges"]
-                ]
-                return models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
+            case "GPT2Tokenizer" | "Qwen2Tokenizer" | "RobertaTokenizer":
+                return models.BPE(
+                    vocabulary, self._merges(), continuing_subword_prefix="", end_of_word_suffix=""
+                )
+            case "GemmaTokenizer":
+                word = self._named["unk_token"].content
+                return models.BPE(
+                    vocabulary, self._merges(), unk_token=word, fuse_unk=True, byte_fallback=True
+                )
         scored = [(token, score) for token, score in vocabulary]
         unknown = {"AlbertTokenizer": 1, "XLMRobertaTokenizer": 3}.get(self._name)
         if unknown is None:
@@ -258,6 +297,10 @@ class _Files:
             name = self._named["unk_token"].content
             unknown = words.index(name) if name in words else 0
         return models.Unigram(scored, unknown, byte_fallback=False)
+
+    def _merges(self) -> list[tuple[str, str]]:
+        merges = self._content["model"]["merges"]
+        return [tuple(each.split(" ") if isinstance(each, str) else each) for each in merges]
 
     def _normalizer(self) -> normalizers.Normalizer | None:
         flag = self._config.get
@@ -271,6 +314,10 @@ class _Files:
                 )
             case "GPT2Tokenizer" | "RobertaTokenizer":
                 return None
+            case "GemmaTokenizer":
+                return normalizers.Replace(" ", "\u2581")
+            case "Qwen2Tokenizer":
+                return normalizers.NFC()
         charsmap = self._charsmap()
         precompiled = [] if charsmap is None else [normalizers.Precompiled(charsmap)]
         if self._name != "AlbertTokenizer":
@@ -296,6 +343,13 @@ class _Files:
                 return pre_tokenizers.BertPreTokenizer()
             case "GPT2Tokenizer" | "RobertaTokenizer":
                 return pre_tokenizers.ByteLevel(add_prefix_space=self._config.get("add_prefix_space", False))
+            case "GemmaTokenizer":
+                return pre_tokenizers.Split(" ", "merged_with_previous")
+            case "Qwen2Tokenizer":
+                prefix = bool(self._config.get("add_prefix_space"))
+                words = pre_tokenizers.Split(Regex(_QWEN_WORDS), "isolated")
+                spaced = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
+                return pre_tokenizers.Sequence([words, spaced])
         scheme = "always" if self._config.get("add_prefix_space", True) else "never"
         spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
         return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
@@ -320,7 +374,7 @@ class _Files:
                 first, last = ("[CLS]", named("cls")[1]), ("[SEP]", named("sep")[1])
                 single = ["[CLS]:0", "$A:0", "[SEP]:0"]
                 return template(single, [*single, "$B:1", "[SEP]:1"], first, last)
-            case "AlbertTokenizer" | "GPT2Tokenizer":
+            case "AlbertTokenizer" | "GPT2Tokenizer" | "GemmaTokenizer" | "Qwen2Tokenizer":
                 return own
             case "MPNetTokenizer":
                 return processors.RobertaProcessing(named("sep"), named("cls"), True, False)

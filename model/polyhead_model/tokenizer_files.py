@@ -18,7 +18,9 @@ BUILT = (
     "CamembertTokenizer",
     "DistilBertTokenizer",
     "GPT2Tokenizer",
+    "GemmaTokenizer",
     "MPNetTokenizer",
+    "Qwen2Tokenizer",
     "RobertaTokenizer",
     "XLMRobertaTokenizer",
 )

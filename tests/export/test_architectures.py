@@ -21,6 +21,7 @@ from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.task_heads import Classifier, Dense
 
 MODERN = dataclasses.replace(
     encoders.MODERN,
@@ -41,6 +42,9 @@ SHARED = EncoderConfig(
     local_window=4,
     relative_buckets=6,
     relative_distance=9,
+    classifier=Classifier(
+        labels=("a", "b", "c"), pooling="mean", pools_logits=True, dense=(Dense(width=5, activation="gelu"),)
+    ),
 )
 MASKED = EncoderConfig(d_model=8, heads=2, layers=2, local_window=6, global_every=2, mask_input=True)
 

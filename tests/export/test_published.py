@@ -10,11 +10,11 @@ import onnxruntime as ort
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.formulas import Formulas, write
 from tests.model import test_hf_esmc as esmc
 from tests.model import test_hf_gte as gte
 from tests.model import test_hf_jina as jina
 from tests.model import test_hf_neobert as neobert
-from tests.published import Formulas, write
 
 from polyhead_export.command import app
 

@@ -148,6 +148,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "eurobert": ("EuroBert", GROUPED | {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}),
     "eurobert, biases": ("EuroBert", GROUPED | {"attention_bias": True, "mlp_bias": True}),
+    "eurobert, first token": ("EuroBert", GROUPED),
     "qwen3": ("Qwen3", GROUPED | {"head_dim": 6}),
     "qwen3, multi-query": ("Qwen3", GROUPED | {"num_key_value_heads": 1, "rms_norm_eps": 1e-3}),
     # Layers 1, 3: everything; the others: two tokens to each side.
@@ -198,8 +199,9 @@ def test_every_family_is_transformers_own(name: str, head: str, tmp_path: Path) 
 
 
 CLASSIFIERS: dict[str, dict[str, Any]] = {
-    "eurobert": {"classifier_pooling": "bos"},
+    "eurobert": {},  # pools logits of tokens
     "eurobert, biases": {"classifier_pooling": "mean"},
+    "eurobert, first token": {"classifier_pooling": "bos"},
     "gpt2": {"pad_token_id": 49},
     "modernbert, biases": {"classifier_pooling": "mean", "classifier_bias": True, "num_labels": 1},
 }

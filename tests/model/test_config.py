@@ -112,6 +112,10 @@ def test_a_configuration_survives_json() -> None:
         ({"classifier": {"labels": []}}, "classifier: labels must be at least one, were none"),
         ({"classifier": {"labels": ["a", "a"]}}, "labels must differ, 'a' was there twice"),
         (
+            {"classifier": {"labels": ["a"], "pooling": "cls", "pools_logits": True}},
+            "classifier: pools_logits needs the pooling 'mean', was 'cls'",
+        ),
+        (
             {"padding_id": 8, "vocabulary": 8, "positions": 4},
             "padding_id must be between 0 and vocabulary - 1 (7), was 8",
         ),

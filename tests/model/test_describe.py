@@ -316,6 +316,20 @@ def test_tensors_of_heads_for_tasks() -> None:
     assert (vectors["tensor"], vectors["reads"]) == ("v = output / ‖output‖", ("output",))
 
 
+def test_logits_of_tokens_that_are_pooled() -> None:
+    head = Classifier(
+        labels=("a", "b"), pooling="mean", pools_logits=True, dense=(Dense(width=5, activation="gelu"),)
+    )
+    steps = summary("any", replace(TOKENS, classifier=head), 2, 7)["sections"][-1]["steps"]
+
+    assert [(step["tensor"], step["shape"]) for step in steps[-4:]] == [
+        ("c = each token of output", (2, 7, 12)),
+        ("c = gelu(c W_1)", (2, 7, 5)),
+        ("c = c W_2", (2, 7, 2)),
+        ("logits = mean of c", (2, 2)),
+    ]
+
+
 def test_formulas_add_up() -> None:
     config = replace(TOKENS, head_width=5)
 

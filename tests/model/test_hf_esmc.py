@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.checkpoints import random_of
-from tests.published import Weights, attend, compare, layer_norm, linear, rotated_halves, write
+from tests.formulas import Weights, attend, compare, layer_norm, linear, rotated_halves, write
 from torch import Tensor
 
 from polyhead_model import CheckpointError, load_checkpoint, masks, parameters, read_checkpoint_info

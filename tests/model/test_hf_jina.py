@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.published import Formulas, Weights, attend, compare, layer_norm, linear, rotated_halves, write
+from tests.formulas import Formulas, Weights, attend, compare, layer_norm, linear, rotated_halves, write
 from torch import Tensor
 
 from polyhead_model import CheckpointError, load_checkpoint, read_checkpoint_info

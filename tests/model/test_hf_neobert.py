@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.published import Weights, attend, compare, linear, write
+from tests.formulas import Weights, attend, compare, linear, write
 from torch import Tensor
 
 from polyhead_model import CheckpointError, load_checkpoint, parameters, read_checkpoint_info

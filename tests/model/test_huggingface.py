@@ -359,8 +359,8 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
         (QWEN3 | {"rope_parameters": [1]}, "rope_type must be 'default'"),
         (EUROBERT | {"attention_bias": True}, "attention_bias must be false, was true"),
         (
-            EUROBERT | {"architectures": ["EuroBertForSequenceClassification"]},
-            "classifier_pooling must be 'bos' or 'mean', was 'late'",
+            EUROBERT | {"architectures": ["EuroBertForSequenceClassification"], "classifier_pooling": "max"},
+            "classifier_pooling must be 'bos', 'mean' or 'late', was 'max'",
         ),
         (
             GEMMA3 | {"use_bidirectional_attention": False},

@@ -12,8 +12,10 @@ from tests.checkpoints import (
     PROTEIN,
     albert_tokenizer,
     bert_tokenizer,
+    gemma_tokenizer,
     gpt2_tokenizer,
     mpnet_tokenizer,
+    qwen_tokenizer,
     roberta_tokenizer,
     write_tokenizer_files,
 )
@@ -39,6 +41,10 @@ TEXTS = [
     "x" * 101 + " " + "a" * 30,
     END_OF_TEXT,
     "a <s>NOTUSED b<unk>NOTUSED",
+    "12,123 a..\n\n\n  b \r\n",
+    "e\u0301\u0323 \uac00\u1100\u1161 👩\u200d👩\u200d👧 \u00a0a\u3000",
+    "a<|im_start|>b <|im_end|> <bos>c <eos> <start_of_turn>x",
+    "<think> a</think>b <table> c \u2581\u2581 <0x0A>",
 ]
 
 Part = dict[str, Any]
@@ -136,6 +142,10 @@ PREFIX, LOWER = "add_prefix_space", "do_lower_case"
             for name in (None, "RobertaTokenizer", "RobertaTokenizerFast", "PreTrainedTokenizerFast")
         ),
         ("gpt2", "GPT2Tokenizer", gpt2_tokenizer, PREFIX),
+        *(
+            ("qwen3", name, qwen_tokenizer, PREFIX)
+            for name in (None, "Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast")
+        ),
         ("mpnet", "MPNetTokenizer", mpnet_tokenizer, LOWER),
         ("mpnet", "PreTrainedTokenizerFast", mpnet_tokenizer, LOWER),
     ],
@@ -232,8 +242,10 @@ MAKE = {
     "albert": albert_tokenizer,
     "bert": word_piece_tokenizer,
     "camembert": camembert_tokenizer,
+    "gemma3_text": gemma_tokenizer,
     "gpt2": gpt2_tokenizer,
     "mpnet": mpnet_tokenizer,
+    "qwen3": qwen_tokenizer,
     "roberta": bpe_tokenizer,
     "xlm-roberta": unigram_tokenizer,
 }
@@ -259,7 +271,9 @@ OF_MODELS: dict[str, Part] = {
     "bert": {"model.max_input_chars_per_word": 20, "model.unk_token": "the"},
     "mpnet": {"model.max_input_chars_per_word": 200},
     "roberta": {"model.unk_token": "<unk>", "model.fuse_unk": True, "model.ignore_merges": True},
+    "gemma3_text": {"model.unk_token": "c", "model.fuse_unk": False, "model.byte_fallback": False},
     "gpt2": {"model.unk_token": "c", "model.fuse_unk": True},
+    "qwen3": {"model.unk_token": "c", "model.fuse_unk": True, "model.ignore_merges": True},
     "xlm-roberta": {"model.unk_id": 1, "model.byte_fallback": True},
     "camembert": {"model.unk_id": 0},
     "albert": {"model.unk_id": 0},
@@ -298,6 +312,34 @@ def test_a_token_that_camemberts_class_alone_knows_is_said(tmp_path: Path) -> No
 
         assert hold_to_transformers(tmp_path, "camembert") == agrees
         assert all("<unk>NOTUSED" in said for said in served_tokenizer(tmp_path, "camembert").left_out)
+
+
+def test_added_tokens_without_embeddings_are_left_out_and_said(tmp_path: Path) -> None:
+    tokenizer = gemma_tokenizer()
+    size = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens([f"<new{number}>" for number in range(4)])
+    write(tmp_path, "gemma3_text", tokenizer, {})
+    text = "a <new0> b"
+    assert max(tokenizer.encode(text).ids) == size
+
+    assert served_tokenizer(tmp_path, "gemma3_text", vocabulary=size + 4).left_out == ()
+    served = served_tokenizer(tmp_path, "gemma3_text", vocabulary=size)
+
+    assert served.left_out == (
+        "the encoder has no embedding for <new0>, <new1>, <new2>, …: in text, that is no token",
+    )
+    assert max(Tokenizer.from_str(served.content).encode(text).ids) < size
+
+
+def test_tokens_of_each_text_are_not_left_out(tmp_path: Path) -> None:
+    """The export rejects them, as the encoder has no embeddings for them."""
+    write(tmp_path, "qwen3", qwen_tokenizer(), {})
+    end = qwen_tokenizer().token_to_id(END_OF_TEXT)
+
+    served = served_tokenizer(tmp_path, "qwen3", vocabulary=end)
+
+    assert largest_token_id(json.loads(served.content)) == end
+    assert END_OF_TEXT not in served.left_out[0]
 
 
 def test_dropout_is_off(tmp_path: Path) -> None:
@@ -372,7 +414,7 @@ def test_tokenizer_of_proteins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("model_type", ["bert", "camembert", "mpnet"])
+@pytest.mark.parametrize("model_type", ["bert", "camembert", "gemma3_text", "mpnet", "qwen3"])
 @pytest.mark.parametrize(
     ("name", "content"),
     [

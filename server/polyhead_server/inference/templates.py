@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyhead_proto import messages as pb
-from polyhead_proto.names import PROMPT_NAME, TEXT
+from polyhead_proto.names import PROMPT_NAME, TEXT, TEXT_PAIR
 from polyhead_proto.outputs import declared
 from polyhead_proto.tensors import TensorSpec
 from polyhead_server.errors import InvalidRequestError, TooLargeError, listed, quoted
@@ -115,7 +115,9 @@ def make_template(
     missing = [spec for spec in signature.feeds if spec.name not in given]
     extras = frozenset(output.spec.name for output in outputs if declared(output.spec).made)
     has_texts = any(output.spec.is_text for output in outputs)
-    prompt, form = prompt_of(parameters.prompt_name, signature, is_text=TEXT in given)
+    prompt, form = prompt_of(
+        parameters.prompt_name, signature, is_text=TEXT in given, is_pair=TEXT_PAIR in given
+    )
     if signature.length in sizes and not has_texts:
         work_bytes, work_factor = sum(math.prod(spec.left_out_at(sizes)) for spec in missing), 1
     else:
@@ -137,8 +139,12 @@ def make_template(
     )
 
 
-def prompt_of(name: str | None, signature: Signature, *, is_text: bool) -> tuple[str, ManifestForm]:
+def prompt_of(
+    name: str | None, signature: Signature, *, is_text: bool, is_pair: bool = False
+) -> tuple[str, ManifestForm]:
     """Return what precedes the texts of a request that names this prompt, or none, and what else is done.
+
+    In pairs that a template makes one text of, none is what the template has there.
 
     Raises:
         InvalidRequestError: The family has no such prompt, or there are no texts.
@@ -150,13 +156,15 @@ def prompt_of(name: str | None, signature: Signature, *, is_text: bool) -> tuple
         raise InvalidRequestError(
             f"parameter {PROMPT_NAME} of the request goes with text: put a prompt's tokens before token ids"
         )
+    around = tokenizer.pair_template if is_pair else None
+    nothing = "" if around is None else around.before
     if name is None:
-        return tokenizer.prompt, tokenizer.form or PLAIN
+        return tokenizer.prompt or nothing, tokenizer.form or PLAIN
     if name and name not in tokenizer.prompts:
         names = listed(sorted(tokenizer.prompts))
         must = f"be one of {names}; or empty for no prompt" if names else "be left out: this model has none"
         raise InvalidRequestError(f"parameter {PROMPT_NAME} of the request must {must}, was {quoted(name)}")
-    return tokenizer.prompts.get(name, ""), tokenizer.forms.get(name, PLAIN)
+    return tokenizer.prompts.get(name, nothing), tokenizer.forms.get(name, PLAIN)
 
 
 def layout_at(

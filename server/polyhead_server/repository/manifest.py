@@ -193,6 +193,14 @@ class ManifestForm(_Model):
     """The number of tokens up to which they are."""
 
 
+class ManifestPairTemplate(_Model):
+    """What makes one text of the two of a pair; what follows them is the tokenizer's."""
+
+    before: str
+    """What precedes the first, unless a prompt does."""
+    between: str
+
+
 class ManifestTokenizer(_Model):
     """The tokeniser, the length at which text is rejected or cut, and what may precede each text."""
 
@@ -210,6 +218,13 @@ class ManifestTokenizer(_Model):
     """Whether its token types count; otherwise they are all 0."""
     pairs: bool = False
     """Whether it takes pairs of texts."""
+    pair_template: ManifestPairTemplate | None = None
+    """What makes one text of a pair; None if the tokenizer joins them, where it takes pairs."""
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether pairs of texts are served."""
+        return self.pairs or self.pair_template is not None
 
 
 class FileRecord(_Model):

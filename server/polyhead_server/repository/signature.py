@@ -202,7 +202,7 @@ def signature_of(manifest: Manifest, graph: GraphName) -> Signature:
         made = {each.role: each.made for each in DECLARED.values() if each.made is not None}
         if manifest.tokenizer is not None:
             inputs[ids.name] = replace(ids, optional=True)
-            for name in (names.TEXT, names.TEXT_PAIR) if manifest.tokenizer.pairs else (names.TEXT,):
+            for name in (names.TEXT, names.TEXT_PAIR) if manifest.tokenizer.takes_pairs else (names.TEXT,):
                 inputs[name] = TensorSpec(
                     name=name, datatype="BYTES", axes=("B",), shape=(-1,), optional=True
                 )

@@ -27,7 +27,7 @@ from polyhead_server.serving.expansion import (
     steps_of,
 )
 from polyhead_server.serving.long_texts import LongTexts, Truncated
-from polyhead_server.serving.words import OF_NO_TEXT, Words
+from polyhead_server.serving.words import OF_NO_TEXT, Words, in_pair
 
 _MAX_CHARACTERS_PER_TOKEN = 256
 """A text with longer tokens on average is rejected without being tokenised, unless it is to be truncated."""
@@ -64,7 +64,9 @@ class Tokeniser:
         path: The `tokenizer.json`.
         max_tokens: The most tokens of a text or a pair, special ones and the prompt's included; None for no
             limit.
-        pairs: Whether there will be pairs of texts.
+        pairs: Whether the tokeniser will be given pairs of texts.
+        between: What stands between the texts of a pair, which then are one text to the tokeniser; None if
+            it joins them itself.
         forms: What may be done to texts.
 
     Raises:
@@ -78,9 +80,11 @@ class Tokeniser:
         *,
         max_tokens: int | None,
         pairs: bool = False,
+        between: str | None = None,
         forms: Collection[ManifestForm] = (),
     ) -> None:
         self.max_tokens = max_tokens
+        self._between = between
         self._whole = _load(path)
         self.side: Literal["left", "right"] = (self._whole.truncation or {"direction": "right"})["direction"]
         # Published files often hold the limits of their training.
@@ -147,7 +151,7 @@ class Tokeniser:
         Args:
             texts: B texts.
             pairs: B texts, each the second of a pair.
-            prompt: What precedes each of `texts`.
+            prompt: What precedes each of `texts`; with `between`, what precedes a pair.
             form: What else is done to them.
             truncate: Cut a text that is too long, on the tokeniser's side and keeping its special tokens,
                 instead of rejecting it; of a pair, the longer text first.
@@ -160,6 +164,11 @@ class Tokeniser:
             TooLargeError: The batch has too many.
             EngineError: The tokeniser failed.
         """
+        is_pair, joined = pairs is not None, None
+        if pairs is not None and (between := self._between) is not None:
+            joined = [(len(text), len(between)) for text in texts]
+            texts = [f"{text}{between}{pair}" for text, pair in zip(texts, pairs, strict=True)]
+            pairs = None
         if prompt:
             texts = [prompt + text for text in texts]
         most, added = self._most(form), int(form.prefix_id is not None)
@@ -186,7 +195,7 @@ class Tokeniser:
                     encodings = [self._long.truncate(portion[0], cut, most - added, len(ids))]
                 else:
                     encodings = encode(portion)
-                self._check_lengths(len(ids), encodings, added, most, is_pair=pairs is not None)
+                self._check_lengths(len(ids), encodings, added, most, is_pair=is_pair)
                 for given, encoding in zip(portion, encodings, strict=True):
                     ids.append(encoding.ids)
                     types.append(encoding.type_ids)
@@ -194,6 +203,7 @@ class Tokeniser:
                         tokens.append(encoding.tokens)
                     if with_spans:
                         span = self._words.spans(given, encoding, len(prompt))
+                        span = span if joined is None else in_pair(span, *joined[len(spans)])
                         spans.append(np.insert(span, [1] * added, OF_NO_TEXT, axis=0))
         shape = (len(texts), max(form.fill_to, added + max(map(len, ids))))
         check_total(*shape, max_total)
@@ -362,6 +372,7 @@ def open_tokeniser(folder: Path, manifest: Manifest) -> Tokeniser | None:
         folder / file.file,
         max_tokens=manifest.text_max_tokens,
         pairs=file.pairs,
+        between=None if file.pair_template is None else file.pair_template.between,
         forms=[*file.forms.values(), file.form or PLAIN],
     )
 

@@ -13,6 +13,26 @@ OF_NO_TEXT = -1
 """What `Words.spans` has for tokens that the tokeniser has added, for those of a prompt, and for padding."""
 
 
+def in_pair(spans: NDArray[np.int32], first: int, between: int) -> NDArray[np.int32]:
+    """Return where tokens are in their texts of a pair that is one text.
+
+    Args:
+        spans: (T, 3): where they are in that text, see `Words.spans`.
+        first: The characters of the first text.
+        between: Those between the texts.
+
+    Returns:
+        (T, 3); a token that reaches out of a text is of the text alone.
+    """
+    found, (start, end) = spans.copy(), (spans[:, 0], spans[:, 1])
+    second = end > first + between
+    of_first = (start >= 0) & (start < first) & ~second
+    found[second, :2] = np.stack([(start - first - between).clip(0), end - first - between], axis=1)[second]
+    found[of_first, 1] = end[of_first].clip(max=first)
+    found[~(second | of_first)] = OF_NO_TEXT
+    return found
+
+
 class Words:
     """The words of a tokeniser: which tokens are pieces of one, and where they are in texts.
 

@@ -226,6 +226,42 @@ def test_a_long_pair_is_refused_with_what_to_do(file: Path) -> None:
         Tokeniser(file, max_tokens=3, pairs=True)
 
 
+SUFFIX: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "end", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {"end": {"id": "end", "ids": [3, 2], "tokens": ["[SEP]", "[CLS]"]}},
+}
+BEFORE, BETWEEN = "big red ", " on the "
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_pairs_that_are_one_text(changed: Changed, truncate: bool) -> None:
+    """A template's suffix, of several tokens, is kept, and tokens are where they are in their own texts."""
+    file = changed({"post_processor": SUFFIX})
+    tokeniser = Tokeniser(file, max_tokens=16 if truncate else None, between=BETWEEN)
+    pairs = [*PAIRS, ("a dog", "sat " * 70_000)] if truncate else PAIRS
+    first, second = map(list, zip(*pairs, strict=True))
+
+    ours = tokeniser.encode(first, second, prompt=BEFORE, truncate=truncate, max_total=1000, with_spans=True)
+
+    whole = Tokenizer.from_file(str(file))
+    whole.no_padding()
+    whole.no_truncation()
+    assert ours.spans is not None
+    for row, (one, other) in enumerate(pairs):
+        ids = whole.encode(BEFORE + one + BETWEEN + other).ids
+        expected = [*ids[:14], 3, 2] if truncate and len(ids) > 16 else ids
+        length = int(ours.lengths[row])
+        assert ours.input_ids[row, :length].tolist() == expected
+        alone, behind = (
+            [[*at] for at in whole.encode(text, add_special_tokens=False).offsets] for text in (one, other)
+        )
+        found = ours.spans[row, :length, :2].tolist()
+        nothing = [[-1, -1]]
+        assert found == (nothing * 2 + alone + nothing * 2 + behind)[: length - 2] + nothing * 2
+
+
 def test_many_pairs_are_tokenised_in_portions(file: Path) -> None:
     tokeniser = Tokeniser(file, max_tokens=None, pairs=True)
     first = ["cat ".ljust(3000)] * 100
