@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from tests.browser import needs_browser, open_browser
 from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
+from tests.model_types import with_table
 from tests.pages import PAGES, ROOT, block, blocks
 from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
@@ -272,6 +273,10 @@ def test_messages_are_those_of_the_code(sentence: str) -> None:
     pattern = ".*".join(re.escape(part) for part in sentence.split("…"))
 
     assert any(re.search(pattern, message, re.DOTALL) for message in messages())
+
+
+def test_the_table_of_model_types_is_that_of_the_tables() -> None:
+    assert with_table(ENCODERS) == ENCODERS, "run python -m tests.model_types"
 
 
 # ---- Links ---------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Numbers
 
@@ -27,6 +27,7 @@ def export(
     heads: Numbers = (),
     layers: AtLeastOne | None = None,
     mask: bool = False,
+    list_types: Annotated[bool, Parameter(name="--list", negative=())] = False,
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
 
@@ -38,6 +39,7 @@ def export(
     polyhead export --checkpoint ./bge --precision int8 --name bge-int8
     polyhead export --checkpoint ./bge --name bge --graphs insight --if-exists add
     polyhead export --preset teaching --heads 1,2,4,8
+    polyhead export --list
     ```
 
     Parameters
@@ -50,11 +52,17 @@ def export(
         The number of layers. Default: the preset's.
     mask
         Accept an attention mask in requests (presets only).
+    list_types
+        List the model types of checkpoints that can be exported, and end.
     """
     from rich.console import Console
 
     from polyhead_export.errors import ExportError
+    from polyhead_export.found import type_table
 
+    if list_types:
+        Console().print(type_table())
+        return
     names = _names(options.family, heads)
     if options.skips(names):  # before heavy imports: a container that restarts has nothing to do
         print_kept(names, options.version)
@@ -88,9 +96,11 @@ def export(
 
 def build(source: "Source", steps: "Steps", console: "Console") -> "Built":
     """Build an encoder, and print what its user may not expect."""
+    from polyhead_export.found import describe_found
+
     steps(f"{source.name}: building the encoder")
     built = source.build()
-    for sentence in remarks(built):
+    for sentence in [*([describe_found(built)] if built.model_type else []), *remarks(built)]:
         console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
     return built
 
