@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,6 +83,7 @@ def export(
         with Steps(console) as steps:
             built = build(source, steps, console)
             steps.expect(count_steps(built.encoder.config, options.graphs))
+            say_duration(source.name, built, options.graphs, console)
             try:
                 family = options.export(built, source.name, sentences=texts, on_step=steps)
             except IncompleteExportError as error:  # the other families do not depend on it
@@ -103,6 +105,21 @@ def build(source: "Source", steps: "Steps", console: "Console") -> "Built":
     for sentence in [*([describe_found(built)] if built.model_type else []), *remarks(built)]:
         console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
     return built
+
+
+def say_duration(name: str, built: "Built", graphs: Collection[str], console: "Console") -> None:
+    """Print about how long the export of these graphs takes.
+
+    Raises:
+        ExportError: There is no such kind, or not for this encoder.
+    """
+    from polyhead_export.duration import in_words, seconds_of
+    from polyhead_export.kinds import kinds_of
+
+    kinds = kinds_of(built.encoder.config, graphs)
+    listed = ", ".join(kind.name for kind in kinds)
+    words = f"{name}: exporting {listed} takes {in_words(seconds_of(built.encoder.config, kinds))}"
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _names(base: str | None, heads: tuple[int, ...]) -> list[str]:

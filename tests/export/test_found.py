@@ -65,6 +65,7 @@ def test_it_is_said_first(tmp_path: Path, capsys: Captured, monkeypatch: pytest.
     assert building == "small: building the encoder"
     assert found.startswith("small: found bert: 1 layer × 4 heads, ")
     assert any(line.startswith("small: text is not served") for line in rest)
+    assert rest[-1] == "small: exporting fast, attention takes about 10 s"
 
 
 def test_types_are_listed_within_80_columns(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
