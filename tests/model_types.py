@@ -93,21 +93,26 @@ def build(folder: Path) -> Built:
     return from_checkpoint(folder, "small", pooling=pooling or "cls").build()
 
 
-MARKS = {4: "●", 2: "◐", 0: "·"}
+MARKS = {4: "●", 2: "◐", 1: "○", 0: "·"}
 """What the page shows of a kind that is defined, by the number of precisions in which a test exports it."""
 
 
 def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Sequence[str]]:
     """The kinds of graphs that tests export of a type, by precision.
 
-    Of 16 bits, which are traced anew, those that every family has; and of types whose layers are those of an
-    earlier one nothing else.
+    In fp32 all; in int8, whose graphs are made of those, but the two largest; in 16 bits, which are traced
+    anew, what every family has, as has a type whose layers are those of an earlier one.
     """
     known = model_types()
     (this,) = (each for each in known if each.name == model_type)
     first = next(each for each in known if (each.positions, each.layers) == (this.positions, this.layers))
     every = [kind.name for kind in kinds_of(config, ["all"])] if this == first else ALWAYS
-    return {"fp32": every, "int8": every, "fp16": ALWAYS, "bf16": ALWAYS}
+    return {
+        "fp32": every,
+        "int8": [kind for kind in every if kind not in ("insight", "stream")],
+        "fp16": ALWAYS,
+        "bf16": ALWAYS,
+    }
 
 
 PAGE = ROOT / "docs" / "encoders.md"

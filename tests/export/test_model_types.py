@@ -103,24 +103,22 @@ def test_engines_agree_in_8_bits(exported: Exported) -> None:
                         same(values[spec.name], expected[spec.name], where=f"{graph}: {spec.name}")
 
 
-def test_company_changes_no_bits(exported: Exported) -> None:
-    """Nor does the number of threads; with OpenVINO in bf16, too."""
+def test_company_changes_no_bits_where_heads_share_keys(exported: Exported) -> None:
+    """Nor does the number of threads. On OpenVINO also in bf16, which stays close to fp32."""
+    config = exported.built.encoder.config
     every: list[tuple[Precision, Device]] = [
         (precision, device) for precision in ("fp32", "int8") for device in devices()
     ]
     if HAS_OPENVINO and "bf16" in (openvino := on_openvino("")).computes:
         every.append(("fp32", replace(openvino, compute_precision="bf16")))
-    for precision, device in every:
+    for precision, device in every if config.groups < config.heads else ():
         for graph in ALWAYS:
             engines = [exported.engine(precision, graph, device, threads=threads) for threads in (1, 2)]
-            expected = {spec.name for spec in engines[0].signature.results}
+            signature = engines[0].signature
+            expected = {spec.name for spec in signature.results}
             unsteady = outputs_after(engines[0].path, device.unsteady)
-            assert expected - {*same_bits(engines, engines[0].signature)} <= unsteady, (
-                precision,
-                device.name,
-                graph,
-            )
+            assert expected - {*same_bits(engines, signature)} <= unsteady, f"{graph} on {device}"
             if device.compute_precision == "bf16":
                 wide = exported.engine("fp32", graph, replace(device, compute_precision="fp32"))
-                drift = measure_drift(engines[0], wide, engines[0].signature, None)
-                assert all(each["mean"] > 0.99 for each in drift["cosines"].values()), drift
+                drift = measure_drift(engines[0], wide, signature, None)
+                assert min(each["mean"] for each in drift["cosines"].values()) > 0.99
