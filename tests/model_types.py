@@ -69,7 +69,7 @@ def random_tensors(info: CheckpointInfo) -> dict[str, torch.Tensor]:
 
 def _draw(name: str, shape: Sequence[int], random: torch.Generator) -> torch.Tensor:
     is_norm = len(shape) == 1 and name.endswith("weight")
-    return torch.randn(*shape, generator=random) * 0.3 + float(is_norm)
+    return torch.randn(*shape, generator=random) * 0.2 + float(is_norm)
 
 
 def shapes_of(info: CheckpointInfo) -> Mapping[str, torch.Size]:

@@ -11,7 +11,7 @@ from polyhead_model.hf_dialects import DIALECTS
 _FIELDS: Mapping[str, Any] = {
     "vocab_size": 40,
     "type_vocab_size": 2,
-    "num_key_value_heads": 2,
+    "intermediate_size": 24,
     "head_dim": 4,
     "query_pre_attn_scalar": 4,
     "rope_theta": 100.0,
@@ -32,6 +32,9 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "qwen3": {"head_dim": 6},
 }
 """What only that of one type has to say, or what is another size there."""
+
+_GROUPS = {"num_key_value_heads": 2}
+"""Of types that have heads of keys and values for groups of queries."""
 
 _POSITIONS = ("absolute", "rotary", "rope")
 """The values of `position_embedding_type`, where a type has several."""
@@ -66,7 +69,12 @@ def small_config(model_type: str, *, layers: int = 2) -> dict[str, Any]:
         dialect.activation: "silu" if "feed_forward.gate" in dialect.layer_modules else "gelu",
     }
     named = {name: size for name, size in sizes.items() if name is not None}
-    return {"model_type": model_type, **_FIELDS, **named, **_OWN.get(model_type, {})}
+    config = {"model_type": model_type, **_FIELDS, **named, **_OWN.get(model_type, {})}
+    try:
+        dialect.fields(Path("config.json"), config | _GROUPS)
+    except CheckpointError:
+        return config
+    return config | _GROUPS
 
 
 def model_types() -> tuple[ModelType, ...]:
@@ -105,7 +113,7 @@ def _positions(fields: Mapping[str, Any], *, learned: bool) -> Iterator[str]:
         yield "rotations"
     elif learned:
         yield "learned"
-    if fields.get("relative_buckets") is not None:
+    if any(fields.get(name) is not None for name in ("relative_buckets", "disentangled")):
         yield "relative"
 
 
@@ -115,7 +123,7 @@ def _layers(fields: Mapping[str, Any]) -> tuple[str, ...]:
         "causal": fields.get("causal"),
         "windows": fields.get("local_window"),
         "K/V groups": fields.get("kv_heads"),
-        "Q/K norms": fields.get("qk_norm"),
+        "Q/K norms": fields.get("qk_norm") or fields.get("qk_layer_norm"),
         "norm first": fields.get("norm") == "pre",
         "norms around": fields.get("norm") == "both",
         "RMS norms": fields.get("norm_type") == "rms",
