@@ -25,6 +25,14 @@ _FIELDS: Mapping[str, Any] = {
 
 _OWN: Mapping[str, Mapping[str, Any]] = {
     "albert": {"embedding_size": 6},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 8,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+    },
     "electra": {"embedding_size": 16},
     "esm": {"pad_token_id": 1, "mask_token_id": 32},
     "eurobert": {"classifier_pooling": "bos"},
@@ -111,7 +119,7 @@ def _variants(name: str) -> Iterator[Mapping[str, Any]]:
 def _positions(fields: Mapping[str, Any], *, learned: bool) -> Iterator[str]:
     if fields.get("rotary_base") is not None:
         yield "rotations"
-    elif learned:
+    elif learned and fields.get("position_embeddings", True):
         yield "learned"
     if any(fields.get(name) is not None for name in ("relative_buckets", "disentangled")):
         yield "relative"
