@@ -118,6 +118,7 @@ SLOW = (
     "export/test_insight.py",
     "export/test_kinds.py",
     "export/test_memory.py",
+    "export/test_model_types.py",
     "export/test_neighbours.py",
     "export/test_packed_attention.py",
     "export/test_planted_mistakes.py",

@@ -20,11 +20,13 @@ import numpy as np
 import pytest
 from tests.browser import needs_browser, open_browser
 from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
+from tests.model_types import with_table
 from tests.pages import PAGES, ROOT, block, blocks
 from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
 
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.hf_dialects import DIALECTS
 
 ENCODERS = (ROOT / "docs" / "encoders.md").read_text()
 README = (ROOT / "README.md").read_text()
@@ -272,6 +274,17 @@ def test_messages_are_those_of_the_code(sentence: str) -> None:
     pattern = ".*".join(re.escape(part) for part in sentence.split("…"))
 
     assert any(re.search(pattern, message, re.DOTALL) for message in messages())
+
+
+def test_the_table_of_model_types_is_made_of_the_tables() -> None:
+    assert with_table(ENCODERS) == ENCODERS, "run python -m tests.model_types"
+
+
+def test_the_page_tells_what_is_special_of_every_model_type() -> None:
+    table = ENCODERS.partition("| what is special |")[2].partition("\n\n")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+
+    assert sorted(name for cell in first for name in re.findall(r"`([a-z0-9_-]+)`", cell)) == sorted(DIALECTS)
 
 
 # ---- Links ---------------------------------------------------------------------------------------------

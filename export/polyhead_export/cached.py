@@ -101,7 +101,7 @@ def repository_of(checkpoint: Path) -> Path:
 def _export(options: ExportOptions) -> None:
     from rich.console import Console
 
-    from polyhead_export.command import build
+    from polyhead_export.command import build, say_duration
     from polyhead_export.family import IncompleteExportError, count_steps
     from polyhead_export.kinds import undefined
     from polyhead_export.progress import Steps
@@ -113,6 +113,7 @@ def _export(options: ExportOptions) -> None:
         config = built.encoder.config
         graphs = tuple(kind for kind in SERVED if kind not in undefined(config))
         steps.expect(count_steps(config, graphs))
+        say_duration(source.name, built, graphs, console)
         try:
             replace(options, graphs=graphs).export(built, source.name, sentences=(), on_step=steps)
         except IncompleteExportError as error:  # the others can be served

@@ -2,10 +2,11 @@
 
 import json
 import shlex
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from polyhead_export.options import DEFAULT_OPTIONS, AtLeastOne, ExportOptions, Heads
 
@@ -28,6 +29,7 @@ def export(
     heads: Heads = (),
     layers: AtLeastOne | None = None,
     mask: bool = False,
+    list_types: Annotated[bool, Parameter(name="--list", negative=())] = False,
 ) -> None:
     """Export a preset or a description with random weights, or a trained checkpoint.
 
@@ -39,6 +41,7 @@ def export(
     polyhead export --checkpoint ./bge --precision int8 --name bge-int8
     polyhead export --checkpoint ./bge --name bge --graphs insight --if-exists add
     polyhead export --preset teaching --heads 1,2,4,8,8/2
+    polyhead export --list
     ```
 
     Parameters
@@ -52,11 +55,17 @@ def export(
         The number of layers. Default: the preset's.
     mask
         Accept an attention mask in requests (presets only).
+    list_types
+        List the model types of checkpoints that can be exported, and end.
     """
     from rich.console import Console
 
     from polyhead_export.errors import ExportError
+    from polyhead_export.found import type_table
 
+    if list_types:
+        Console().print(type_table())
+        return
     names = _names(options.family, heads)
     if options.skips(names):  # before heavy imports: a container that restarts has nothing to do
         print_kept(names, options.version)
@@ -76,6 +85,7 @@ def export(
         with Steps(console) as steps:
             built = build(source, steps, console)
             steps.expect(count_steps(built.encoder.config, options.graphs))
+            say_duration(source.name, built, options.graphs, console)
             try:
                 family = options.export(built, source.name, sentences=texts, on_step=steps)
             except IncompleteExportError as error:  # the other families do not depend on it
@@ -90,11 +100,28 @@ def export(
 
 def build(source: "Source", steps: "Steps", console: "Console") -> "Built":
     """Build an encoder, and print what its user may not expect."""
+    from polyhead_export.found import describe_found
+
     steps(f"{source.name}: building the encoder")
     built = source.build()
-    for sentence in remarks(built):
+    for sentence in [*([describe_found(built)] if built.model_type else []), *remarks(built)]:
         console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
     return built
+
+
+def say_duration(name: str, built: "Built", graphs: Collection[str], console: "Console") -> None:
+    """Print about how long the export of these graphs takes.
+
+    Raises:
+        ExportError: There is no such kind, or not for this encoder.
+    """
+    from polyhead_export.duration import in_words, seconds_of
+    from polyhead_export.kinds import kinds_of
+
+    kinds = kinds_of(built.encoder.config, graphs)
+    listed = ", ".join(kind.name for kind in kinds)
+    words = f"{name}: exporting {listed} takes {in_words(seconds_of(built.encoder.config, kinds))}"
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _names(base: str | None, heads: "tuple[HeadChoice, ...]") -> list[str]:

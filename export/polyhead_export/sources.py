@@ -33,6 +33,8 @@ class Built:
     """An encoder that is ready for export."""
 
     encoder: Encoder
+    model_type: str | None = None
+    """Of a checkpoint: the `model_type` of its config.json."""
     tokenizer: TokenizerFile | None = None
     left_out: tuple[str, ...] = ()
     """The parts of a checkpoint that cannot be served, in words."""
@@ -176,7 +178,12 @@ def from_checkpoint(
                 pair=checkpoint.prompts.pair,
                 gives_token_types=checkpoint.gives_token_types,
             )
-        return Built(encoder=checkpoint.encoder, tokenizer=tokenizer, left_out=checkpoint.left_out)
+        return Built(
+            encoder=checkpoint.encoder,
+            model_type=checkpoint.model_type,
+            tokenizer=tokenizer,
+            left_out=checkpoint.left_out,
+        )
 
     return Source(name=name, build=build)
 

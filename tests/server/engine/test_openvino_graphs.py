@@ -44,7 +44,7 @@ CONFIGS: Mapping[str, EncoderConfig] = {
     "decoder": EncoderConfig(
         d_model=12, heads=2, layers=2, feed_forward=16, cross_attention="after_self", mask_input=True
     ),
-    **{name: HEADS[name] for name in ("causal", "local", "widths")},
+    **{name: HEADS[name] for name in ("local", "widths")},
 }
 
 
