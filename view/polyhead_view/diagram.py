@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from polyhead_view.figures import Picture
 from polyhead_view.flow import (
     LINE,
     NOTE,
@@ -154,7 +155,7 @@ class _Drawing:
 
     def __init__(self, columns: Sequence[Sequence[Box]]) -> None:
         self.columns = columns
-        self.figure = Figure()
+        self.figure = Picture()
         self.figure.set_layout_engine("none")  # whatever a notebook's style says: places are chosen here
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()

@@ -20,6 +20,7 @@ from polyhead_view.figures import (
     KEY,
     QUERY,
     Colours,
+    Picture,
     add_bar,
     draw_map,
     label,
@@ -90,7 +91,7 @@ def draw_heads(
         columns * (width + 0.12) + margin(maps.queries) + 1.1,
         rows * (height + 0.3) + margin(maps.keys) + 0.75,
     )
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     most = _most(maps)
     for at, (axis, number) in enumerate(zip(axes.flat, maps.heads, strict=False)):
@@ -142,7 +143,7 @@ def draw_head(
     width = min(max(keys * _CELL, _SMALLEST), side(keys, 8.0) if keys > _MOST_NUMBERED else 8.0)
     height = width * rows / keys
     size = (width + margin(maps.queries) + 1.2, height + margin(maps.keys) + 1.0)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axis = figure.subplots()
     image, named = _draw(axis, maps, 0, (width, height), most=_most(maps), colours=colours)
     if keys <= _MOST_NUMBERED:
@@ -201,7 +202,7 @@ def draw_pair(
     heights = [width * len(maps.queries) / len(maps.keys) for width, maps in zip(widths, pair, strict=True)]
     room = max(margin(maps.queries) for maps in pair)
     size = (sum(widths) + 2 * room + 2.2, max(heights) + max(margin(maps.keys) for maps in pair) + 1.0)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(1, 2, width_ratios=widths)
     longest = max(len(maps.keys) for maps in pair)
     for axis, maps, over, width, height in zip(axes, pair, titles, widths, heights, strict=True):

@@ -17,6 +17,7 @@ from polyhead_view.figures import (
     FONT_SIZE,
     PITCH,
     Colours,
+    Picture,
     add_bar,
     draw_map,
     label,
@@ -79,7 +80,7 @@ def draw_neurons(
 
     width = min(max(q.shape[1] * _NEURON, _NARROWEST), _WIDEST)
     height = min(max(len(keys) * PITCH * 1.25, 1.0), _TALLEST)
-    figure = Figure(figsize=(2 * width + 2 * _BARS + margin(keys) + 2.2, height + 1.5), layout="constrained")
+    figure = Picture(figsize=(2 * width + 2 * _BARS + margin(keys) + 2.2, height + 1.5), layout="constrained")
     ratios: dict[str, Any] = {"width_ratios": (width, width, _BARS, _BARS), "height_ratios": (0.25, height)}
     axes = figure.subplots(2, 4, sharex="col", sharey="row", **ratios)
     shown = np.broadcast_to(visible[:, None], k.shape)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from polyhead_view.figures import FONT_SIZE, add_bar, draw_map, label
+from polyhead_view.figures import FONT_SIZE, Picture, add_bar, draw_map, label
 from polyhead_view.heads.comparison import ComparedKind, HeadComparison, common_means
 from polyhead_view.heads.statistics import Redundancy
 from polyhead_view.heads.survey import HeadSurvey
@@ -30,7 +30,7 @@ def draw_compared_scores(comparison: HeadComparison, kind: ComparedKind) -> Figu
     count = len(comparison.scores)
     # A constrained layout of as many maps would take half a minute.
     wide, high = columns * (_WIDTH + 0.5), count * (height + 0.4)
-    figure = Figure(figsize=(wide, high))
+    figure = Picture(figsize=(wide, high))
     axes = figure.subplots(
         count,
         columns,
@@ -79,7 +79,7 @@ def draw_correlation(comparison: HeadComparison, correlation: Redundancy) -> Fig
     """Draw the correlations of the maps of all heads of the first family, the rows, and of the second."""
     values = correlation.correlation
     rows, columns = (min(max(side * 0.085, 2.5), 9.0) for side in values.shape)
-    figure = Figure(figsize=(columns + 1.4, rows + 0.7), layout="constrained")
+    figure = Picture(figsize=(columns + 1.4, rows + 0.7), layout="constrained")
     axis = figure.subplots()
     image = draw_map(axis, values, Normalize(-1, 1), colours="PuOr_r")
     for side, survey, inches, rotation in (
