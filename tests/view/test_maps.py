@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from tests.view.encodings import encoding
+from tests.view.explorer.test_frames import unpack
 
 from polyhead_client import Encoding
 from polyhead_view import draw_head, draw_heads, draw_pair, save, show
@@ -308,6 +309,25 @@ def test_titles_and_colours_are_chosen() -> None:
         ValueError, match=r"colours must be a colour map of matplotlib, such as .*, was 'blau'"
     ):
         draw_heads(WEIGHTS[0], colours="blau")
+
+
+def test_a_page_has_masks_and_the_labels_of_both_sides() -> None:
+    weights, mask = np.full((2, 3, 4), 0.25), np.ones((3, 4), bool)
+    mask[:, 3] = False
+    words, keys = list("abc"), ["le", "chat", "dort", "."]
+
+    page = show(weights, tokens=words, key_tokens=keys, mask=mask)
+
+    header, arrays = unpack(page.frames["0.1"])
+    assert (header["tokens"], header["columns"]) == (words, keys)
+    np.testing.assert_array_equal(arrays["masked"], ~mask)
+    assert unpack(page.frames["overview"])[1]["masked"][0, 0, :3, :4].tolist() == [[0, 0, 0, 1]] * 3
+    with pytest.raises(ValueError, match="key_tokens must be 4, one for each key, were 3"):
+        show(weights, tokens=words, key_tokens=words)
+    with pytest.raises(ValueError, match="mask must be Boolean"):
+        show(weights, mask=mask[:2])
+    named = show(encoding(2, list("abc"), size=3), tokens=["x", "y", "z"])
+    assert unpack(named.frames["5.0"])[0]["columns"] == ["x", "y", "z"]
 
 
 def test_a_page_shows_anybody_s_weights() -> None:

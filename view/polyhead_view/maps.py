@@ -5,6 +5,7 @@ Queries are rows, keys are columns. Shape letters: T queries, S keys, H heads, L
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from polyhead_client import Encoding
 from polyhead_view.drawable import LayerMaps, encoding_of, maps_of
+from polyhead_view.explorer import saved
 from polyhead_view.figures import (
     FONT_SIZE,
     KEY,
@@ -229,6 +231,8 @@ def show(
     layer: int | None = None,
     head: int | None = None,
     tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    mask: ArrayLike | None = None,
 ) -> Any:
     """Return all heads of one sequence for a notebook, as `Encoding.show` does.
 
@@ -236,12 +240,17 @@ def show(
         attention: See `draw_heads`.
         layer: The layer of the head to open; None means the first.
         head: The number of the head to open; None means the first.
-        tokens: The labels of the queries; None means the tokens, or their positions.
+        tokens: The labels of all queries, and of the keys; None means the tokens, or their positions.
+        key_tokens: The labels of the keys, where these are of another sequence.
+        mask: See `draw_heads`.
 
     Raises:
-        ValueError: There is no such attention, or it is that of a batch, or of no such shape.
+        ValueError: As for `draw_heads`.
     """
-    return encoding_of(attention, tokens).show(layer=layer, head=head)
+    encoding = encoding_of(attention, tokens)
+    if tokens is not None:
+        encoding = replace(encoding, tokens=list(map(str, tokens)))
+    return saved.show(encoding, layer=layer, head=head, key_tokens=key_tokens, mask=mask)
 
 
 def _draw(

@@ -681,6 +681,30 @@ def test_a_saved_page_works_without_a_server(window: Window, words: FakeClient, 
     assert window.run("return performance.getEntriesByType('resource').length") == 0
 
 
+def test_masked_cells_look_masked(window: Window, words: FakeClient, downloads: Path) -> None:
+    words.causal = True
+    encoding = asyncio.run(words.encode("the cat sat", model="words", attention=[1]))
+    encoding.show(layer=1, head=1).save(downloads / "page.html")
+
+    window.driver.get((downloads / "page.html").as_uri())
+
+    window.until(lambda: window.all("#detail canvas"))
+    window.until_idle()
+    assert window.all("#small-masked")
+    assert window.text("#detail .legend").endswith("hatched: masked")
+    assert len(window.all("#detail li")) == 1, "the first token sees itself alone"
+    window.find("#detail canvas").send_keys(Keys.ARROW_RIGHT)
+    window.until(lambda: window.text("#detail .reading").endswith("the (1): masked"))
+    for ending in ("SVG", "CSV"):
+        window.find(f"#detail [aria-label='Save as {ending}']").click()
+    name = "words Layer 1, head 1"
+    svg = downloaded(window, downloads, f"{name}.svg").read_text()
+    assert "url(#masked)" in svg
+    assert "hatched: masked" in svg
+    weights = [row["weight"] for row in rows_of(downloaded(window, downloads, f"{name}.csv"))]
+    assert [weight == "" for weight in weights[:5]] == [False, True, True, True, True]
+
+
 def test_a_saved_pair_stays_a_pair(window: Window, downloads: Path) -> None:
     window.type("text", "the cat")
     window.type("other", "a big dog")

@@ -220,7 +220,7 @@ function captionOf(overview) {
   const { tokens, left_out: leftOut, total_ms: milliseconds } = overview;
   const cut = leftOut ? `; ${leftOut} of ${tokens.length + leftOut} tokens were left out` : leftOut === null ? "; the rest was left out" : "";
   const name = nameOf(overview);
-  return `${name && `${name}: `}${rankOf(overview)}${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}: ${textOf(overview)}`;
+  return `${name && `${name}: `}${rankOf(overview)}${tokens.length} tokens${milliseconds ? `, ${milliseconds.toFixed(0)} ms` : ""}${cut}: ${textOf(overview)}`;
 }
 
 const rankOf = ({ score, logit }) => (score === undefined ? "" : `score ${score.toFixed(4)}, the sigmoid of ${logit.toFixed(3)}; `);
@@ -271,6 +271,7 @@ function showFrames() {
     grids[index].frame(shares, shares && labels, chosen.silenced, open);
   });
   by("small-raw").hidden = !weighted();
+  by("small-masked").hidden = !overviews.some((overview) => overview.masked);
   by("off-means").hidden = !chosen.silenced.size;
   if (looked) look(...looked);
   showScores();
