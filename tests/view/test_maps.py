@@ -54,7 +54,8 @@ def test_attention_to_a_memory_has_labels_of_both_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "columns", "rows"), [(12, None, 1), (16, None, 2), (25, None, 3), (5, 2, 3), (2, 9, 1)]
+    ("heads", "columns", "rows"),
+    [(6, None, 1), (12, None, 2), (16, None, 3), (25, None, 5), (5, 2, 3), (2, 9, 1)],
 )
 def test_many_heads_take_several_rows(heads: int, columns: int | None, rows: int) -> None:
     axes = maps(draw_heads(encoding(heads, None), layer=5, columns=columns))

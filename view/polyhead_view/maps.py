@@ -33,9 +33,8 @@ from polyhead_view.figures import (
     write_values,
 )
 
-_MOST_IN_A_ROW = 12
-_WIDEST = 24.0
-"""The width of a row of maps, in inches."""
+_WIDEST = 9.0
+"""The width of a row of maps, in inches: that of a page, so that labels can be read on a screen, too."""
 _MOST_SIDE = 4.0
 """The side of one of several maps, in inches: at 150 dots an inch each of 512 tokens has a dot of its own."""
 _CELL, _SMALLEST = 0.36, 3.2
@@ -67,8 +66,7 @@ def draw_heads(
         attention: The encoding of a single sequence, what `attention_of` recorded, or an array or tensor of
             weights [H, T, S] or [L, H, T, S], of which NaN and -inf are masked.
         layer: The layer to draw; None means the only one.
-        columns: Heat maps per row; None means one row where up to 12 heads fit, and otherwise rows of equal
-            length.
+        columns: Heat maps per row; None means rows of equal length that fit on a page.
         cross: Whether to draw the attention of a decoder block to its memory.
         tokens: The labels of all queries, and of the keys; None means the tokens, or their positions.
         key_tokens: The labels of the keys, where these are of another sequence.
@@ -84,7 +82,7 @@ def draw_heads(
     heads, _, keys = maps.weights.shape
     width = side(keys) if heads == 1 else side(keys, _MOST_SIDE)
     if columns is None:
-        fitting = max(1, min(_MOST_IN_A_ROW, int(_WIDEST / width)))
+        fitting = max(1, int(_WIDEST / width))
         columns = math.ceil(heads / math.ceil(heads / fitting))
     columns = min(columns, heads)
     rows = math.ceil(heads / columns)

@@ -25,11 +25,11 @@ from polyhead_view.figures import (
     set_title,
 )
 
-_NEURON, _NARROWEST, _WIDEST = 0.1, 1.6, 4.8
+_NEURON, _NARROWEST, _WIDEST = 0.07, 1.6, 3.2
 """The width of a neuron, and the limits of that of a panel, in inches."""
 _TALLEST = 20.0
 """The most height of a panel, in inches."""
-_BARS = 1.0
+_BARS = 0.8
 """The width of a panel of bars, in inches."""
 
 
@@ -115,7 +115,7 @@ def draw_neurons(
         figure,
         title,
         maps.source,
-        f"how {maps.queries[at]} (token {at}) scores its keys in head {number}{maps.place}",
+        f"how “{maps.queries[at]}” (token {at}) scores its keys in head {number}{maps.place}",
     )
     return figure
 
