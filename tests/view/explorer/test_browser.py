@@ -387,12 +387,18 @@ def test_two_families_are_side_by_side(window: Window, words: FakeClient) -> Non
     window.until_idle()
     assert [call["model"] for call in words.calls[-2:]] == ["words", "others"]
     assert [one.text.partition(":")[0] for one in window.all("#detail .caption")] == ["words", "others"]
+    assert window.text("#scores").splitlines()[:2] == ["scores of", "words"], (
+        "the others have no insight graph"
+    )
     window.type("other", "A dog ran")
     window.until(
         lambda: len(window.all("[role=gridcell]")) == 24 and len(window.all("#similarity .panel")) == 2
     )
     window.until_idle()
     assert window.text("#cosine").startswith("Cosine of the two sentences: words 0.")
+    listed = window.text("#scores").splitlines()
+    assert listed[1] == "words | words, second sentence"
+    assert listed[3].count(" | ") == 1
     window.until(lambda: "against=others" in window.driver.current_url)
 
     del words.graphs["others"]

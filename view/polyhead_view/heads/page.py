@@ -22,6 +22,8 @@ from polyhead_view.heads.statistics import HeadStatistics, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
 _PAIRS = 10
+_LEAST_DPI = 84
+"""Below so many dots an inch labels cannot be read: on narrow pages, pictures are scrolled instead."""
 _DARK_STYLE: dict[Any, Any] = {
     "text.color": "#dddddd",
     "axes.labelcolor": "#dddddd",
@@ -129,12 +131,12 @@ def _number(value: float) -> str:
 
 
 def picture(draw: Callable[[], Figure], dpi: float) -> dict[str, Any]:
-    """Return a picture as PNG in base64, for light and for dark pages, and its width on a page."""
+    """Return a picture as PNG in base64, for light and for dark pages; its width on a page, and the least."""
     figure = draw()
-    width = round(figure.get_figwidth() * DPI)
+    width, least = (round(figure.get_figwidth() * dots) for dots in (DPI, _LEAST_DPI))
     with mpl.rc_context(_DARK_STYLE):
         dark = draw()
-        return {"light": _png(figure, dpi), "dark": _png(dark, dpi), "width": width}
+        return {"light": _png(figure, dpi), "dark": _png(dark, dpi), "width": width, "least": least}
 
 
 def _png(figure: Figure, dpi: float) -> str:
