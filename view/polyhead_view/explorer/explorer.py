@@ -384,5 +384,6 @@ def visible_of(info: ModelInfo, encoding: Encoding) -> Mapping[int, NDArray[np.b
     """Return layer → what the masks of a family let the tokens of a sequence see, [1, T, T]."""
     if info.visibility is None or encoding.scores is None:
         return {}
-    alike = np.broadcast_to(np.float32(0), (1, encoding.lengths, encoding.lengths))
+    tokens: Any = encoding.lengths  # of one sequence
+    alike = np.broadcast_to(np.float32(0), (1, tokens, tokens))
     return info.visibility.of_layers(dict.fromkeys(encoding.scores.layers, alike), None)
