@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from polyhead_client.batch import Arrays, Batch, InputForm, TensorField
+from polyhead_client.batch import Arrays, Batch, InputForm, Rows, TensorField
 from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
 from polyhead_client.errors import ServerError
 from polyhead_client.layers import FetchedLayers
@@ -63,10 +63,6 @@ class Results:
         """
         single = batch.form is InputForm.SINGLE
         heads = requested.heads or tuple(range(self.heads)) or None
-        mask = next(
-            (each.rows for each in batch.fields if isinstance(each, TensorField) and each.name == MASK), None
-        )
-        visibility = requested.visibility or (None if mask is None else Visibility())
         found: dict[str, Any] = {}
         parts: dict[str, dict[str, Any]] = {}
         for role, outputs in requested.by_role.items():
@@ -74,8 +70,11 @@ class Results:
             if declared.by_layer:
                 layers = self._by_layer(outputs, declared.field, single)
                 found[declared.field] = layers
-                if declared.field == ATTENTION and visibility is not None and not outputs[0].memory_axes:
-                    found["visible"] = visibility.of_layers(layers, requested.queries, mask)
+                if declared.field == ATTENTION and not outputs[0].memory_axes:
+                    mask = _mask_of(batch)
+                    visibility = requested.visibility or (None if mask is None else Visibility())
+                    if visibility is not None:
+                        found["visible"] = visibility.of_layers(layers, requested.queries, mask)
             elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
                 parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads or ())
             elif declared.part:
@@ -115,6 +114,12 @@ class Results:
             layers=tuple(output.layers),
             heads=heads,
         )
+
+
+def _mask_of(batch: Batch) -> Rows | None:
+    """Return the mask that goes with the inputs."""
+    fields = (each for each in batch.fields if isinstance(each, TensorField))
+    return next((each.rows for each in fields if each.name == MASK), None)
 
 
 def read_message(data: bytes, batch: Batch, requested: RequestedOutputs) -> Results:
