@@ -340,7 +340,7 @@ def test_a_pair_is_one_input_with_a_border(window: Window, words: FakeClient) ->
     assert window.text("#detail .strip .second") == "a"
     window.find("#code summary").click()
     window.until(lambda: 'text_pair="a big dog"' in window.text("#python"))
-    window.until(lambda: "together=pair" in window.driver.current_url)
+    window.until(lambda: all(each in window.driver.current_url for each in ("together=pair", "open=0.0")))
     address = window.driver.current_url
 
     window.driver.get("about:blank")
