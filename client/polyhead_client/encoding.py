@@ -140,8 +140,8 @@ class Encoding(Picklable):
     weighted: bool = False
     """Whether `attention` and `cross_attention` are norm-weighted."""
     visible: Mapping[int, Arrays] | None = None
-    """Layer → whether the mask lets a query see a key, bool as `attention`; None means that all is visible,
-    but for padding."""
+    """Layer → whether a query may see a key, bool as `attention`: the family's own mask (causal, windows) and
+    the `mask` of the request; without `memory_mask`. None means that all is visible, but for padding."""
     query_vectors: Mapping[int, Arrays] | None = None
     """Layer → the queries of each head, [H, T, K], times what scores are multiplied by (1/√K): the product
     with `key_vectors` is the score. Only of what `polyhead_view.attention_of` recorded."""

@@ -206,7 +206,7 @@ class Operations(ServerOperations):
             raise
         if results.version not in info.versions:
             self._models.forget(model or info.name)
-        encoding = results.encoding(requested, batch.form, time.perf_counter_ns() - started_ns)
+        encoding = results.encoding(requested, batch, time.perf_counter_ns() - started_ns)
         return encoding if asked_of is None else _with_reads(encoding, asked_of, results.lengths)
 
     def _count_tokens(

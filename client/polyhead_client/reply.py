@@ -13,14 +13,15 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from polyhead_client.batch import Arrays, Batch, InputForm
+from polyhead_client.batch import Arrays, Batch, InputForm, Rows, TensorField
 from polyhead_client.encoding import OF_SEVERAL_OUTPUTS, Encoding, Timings
 from polyhead_client.errors import ServerError
 from polyhead_client.layers import FetchedLayers
 from polyhead_client.requested import RequestedOutputs, SelectedOutput
+from polyhead_client.visibility import Visibility
 from polyhead_proto import messages as pb
 from polyhead_proto.datatypes import restored, to_array, unpack_strings
-from polyhead_proto.names import ATTENTION, LENGTHS, TIMINGS, TOKENS
+from polyhead_proto.names import ATTENTION, LENGTHS, MASK, TIMINGS, TOKENS
 from polyhead_proto.outputs.attention import Weights
 from polyhead_proto.outputs.head_scores import HEAD_SCORES, WEIGHTED_SCORES, HeadScores
 from polyhead_proto.outputs.value_norms import norm_weighted
@@ -52,17 +53,16 @@ class Results:
     timings: Mapping[str, int]
     """The server's, as `Timings` names them."""
 
-    def encoding(self, requested: RequestedOutputs, form: InputForm, total_ns: int) -> Encoding:
+    def encoding(self, requested: RequestedOutputs, batch: Batch, total_ns: int) -> Encoding:
         """Return them as the result of `encode`.
 
         Args:
             requested: The outputs of the request.
-            form: The form of the inputs.
+            batch: Its inputs.
             total_ns: The duration of the call.
         """
-        single = form is InputForm.SINGLE
+        single = batch.form is InputForm.SINGLE
         heads = requested.heads or tuple(range(self.heads)) or None
-        visibility = requested.visibility
         found: dict[str, Any] = {}
         parts: dict[str, dict[str, Any]] = {}
         for role, outputs in requested.by_role.items():
@@ -70,8 +70,11 @@ class Results:
             if declared.by_layer:
                 layers = self._by_layer(outputs, declared.field, single)
                 found[declared.field] = layers
-                if declared.field == ATTENTION and visibility is not None and not outputs[0].memory_axes:
-                    found["visible"] = visibility.of_layers(layers, requested.queries)
+                if declared.field == ATTENTION and not outputs[0].memory_axes:
+                    mask = _mask_of(batch)
+                    visibility = requested.visibility or (None if mask is None else Visibility())
+                    if visibility is not None:
+                        found["visible"] = visibility.of_layers(layers, requested.queries, mask)
             elif role in {HEAD_SCORES.role, WEIGHTED_SCORES.role}:
                 parts.setdefault(declared.field, {})[declared.part] = self._scores(outputs[0], heads or ())
             elif declared.part:
@@ -111,6 +114,12 @@ class Results:
             layers=tuple(output.layers),
             heads=heads,
         )
+
+
+def _mask_of(batch: Batch) -> Rows | None:
+    """Return the mask that goes with the inputs."""
+    fields = (each for each in batch.fields if isinstance(each, TensorField))
+    return next((each.rows for each in fields if each.name == MASK), None)
 
 
 def read_message(data: bytes, batch: Batch, requested: RequestedOutputs) -> Results:

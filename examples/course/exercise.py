@@ -18,6 +18,6 @@ def check(answer: Any, is_right: Callable[[Any], Any], hint: str) -> None:
     try:
         right = bool(is_right(answer))
     except Exception as error:  # whatever a learner may have written
-        print(f"Not yet: {error}")
+        print(f"Not yet: {error}\n{hint}")
         return
     print("Right." if right else f"Not yet. {hint}")

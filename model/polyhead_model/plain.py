@@ -73,16 +73,18 @@ class MultiHeadAttention(nn.Module):
         """Attend with one head after another, as the definition has it; the results are the same."""
         outputs, weights = [], []
         for head in range(self.heads):
-            group = head * self.kv_heads // self.heads
-            q, k, v = (
-                nn.functional.linear(x, w.weight[own], w.bias[own])
-                for w, number in ((self.w_q, head), (self.w_k, group), (self.w_v, group))
-                for own in [slice(number * self.head_width, (number + 1) * self.head_width)]
-            )  # [B, T, K] each
+            group = head * self.kv_heads // self.heads  # whose keys and values it takes
+            q = self.of_head(self.w_q, head, x)
+            k, v = self.of_head(self.w_k, group, x), self.of_head(self.w_v, group, x)
             output, weight = scaled_dot_product_attention(q, k, v, mask)
             outputs.append(output)
             weights.append(weight)
         return self.w_o(torch.cat(outputs, dim=-1)), torch.stack(weights, dim=1)
+
+    def of_head(self, matrix: nn.Linear, head: int, x: Tensor) -> Tensor:
+        """Multiply x with one head's columns of a matrix: [B, T, D] → [B, T, K]."""
+        own = slice(head * self.head_width, (head + 1) * self.head_width)
+        return nn.functional.linear(x, matrix.weight[own], matrix.bias[own])
 
 
 class Block(nn.Module):

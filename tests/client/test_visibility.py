@@ -1,4 +1,4 @@
-"""What hides keys from queries, as metadata says."""
+"""What hides keys from queries, as metadata and the request say."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.client.conftest import Connect, FakeServer
+from tests.client.conftest import Connect, D, FakeServer
 from tests.client.test_reply import BATCH, REQUESTED, reply
 
-from polyhead_client.batch import InputForm
+from polyhead_client.batch import numeric
 from polyhead_client.models import ModelInfo
 from polyhead_client.reply import read_message
 from polyhead_client.visibility import Visibility
@@ -59,6 +59,24 @@ def test_a_list_has_masks_of_each_length() -> None:
     np.testing.assert_array_equal(three[0], np.tri(3))
 
 
+def test_a_mask_of_the_request_hides_too() -> None:
+    drawn = np.random.default_rng(0)
+    mask = drawn.random((2, 4, 4)) < 0.5
+    seen = mask & np.tri(4, dtype=bool)
+    causal, queries = Visibility(causal=True), [3, -3]
+
+    batch = causal.of_layers({2: np.zeros((2, 3, 4, 4))}, None, mask)[2]
+    np.testing.assert_array_equal(batch, np.broadcast_to(seen[:, None], batch.shape))
+    rows = causal.of_layers({2: np.zeros((2, 3, 2, 4))}, queries, mask)[2]
+    np.testing.assert_array_equal(rows, np.broadcast_to(seen[:, None, [3, 1]], rows.shape))
+    one = causal.of_layers({2: np.zeros((3, 4, 4))}, None, mask[:1])[2]
+    np.testing.assert_array_equal(one, np.broadcast_to(seen[0], one.shape))
+    ragged: Any = {2: [np.zeros((1, 4, 4)), np.zeros((1, 2, 2))]}
+    four, two = causal.of_layers(ragged, None, [mask[0], mask[1, :2, :2]])[2]
+    np.testing.assert_array_equal(four[0], seen[0])
+    np.testing.assert_array_equal(two[0], seen[1, :2, :2])
+
+
 def test_metadata_says_what_is_hidden() -> None:
     assert info(causal="false", local_window="").visibility is None
     assert info(causal="true").visibility == Visibility(causal=True)
@@ -71,19 +89,26 @@ def test_metadata_says_what_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("visibility", [None, Visibility(causal=True)])
-def test_a_reply_knows_what_its_family_hides(visibility: Visibility | None) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_reply_knows_what_its_family_and_its_request_hide(
+    visibility: Visibility | None, masked: bool
+) -> None:
     outputs = tuple(
         replace(each, layers=(0,)) if each.name == "attention.0" else each for each in REQUESTED.outputs
     )
     requested = replace(REQUESTED, outputs=outputs, visibility=visibility)
     data = reply(["output", "pooled", "attention.0"]).SerializeToString()
 
-    encoding = read_message(data, BATCH, requested).encoding(requested, InputForm.ARRAY, 1)
+    mask = np.array([[[True, False, True]] * 3])
+    batch = BATCH.with_fields(numeric("mask", "BOOL", mask)) if masked else BATCH
 
-    if visibility is None:
+    encoding = read_message(data, batch, requested).encoding(requested, batch, 1)
+
+    if visibility is None and not masked:
         assert encoding.visible is None
     else:
-        np.testing.assert_array_equal((encoding.visible or {})[0], np.broadcast_to(np.tri(3), (1, 2, 3, 3)))
+        expected = (np.tri(3, dtype=bool) if visibility else True) & (mask[0] if masked else True)
+        np.testing.assert_array_equal((encoding.visible or {})[0], np.broadcast_to(expected, (1, 2, 3, 3)))
 
 
 def test_rows_of_a_causal_family_know_what_it_hides(connect: Connect, fake: FakeServer) -> None:
@@ -96,3 +121,14 @@ def test_rows_of_a_causal_family_know_what_it_hides(connect: Connect, fake: Fake
     assert encoding.model == "words.rows"
     tokens = encoding.attention[0].shape[-1]
     np.testing.assert_array_equal((encoding.visible or {})[0][0], [np.arange(tokens) <= 1])
+
+
+def test_a_batch_of_several_lengths_knows_its_masks(connect: Connect, fake: FakeServer) -> None:
+    masks = [np.tri(length, dtype=bool) for length in (3, 5)]
+    inputs = [np.zeros((length, D), np.float32) for length in (3, 5)]
+
+    encoding = connect(fake.target).encode(inputs, model="vectors", mask=masks, attention=[0])
+
+    for each, mask in zip((encoding.visible or {})[0], masks, strict=True):
+        np.testing.assert_array_equal(each, np.broadcast_to(mask, each.shape))
+    np.testing.assert_array_equal((encoding.sequence(1).visible or {})[0][0], masks[1])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.image import imread
 
 from polyhead_view import draw_heads, save
@@ -47,3 +48,18 @@ def test_a_picture_has_as_many_dots_as_asked_for(tmp_path: Path) -> None:
 def test_dots_that_cannot_be_drawn_are_refused(tmp_path: Path, dpi: float) -> None:
     with pytest.raises(ValueError, match=r"dpi must be from 1 to \d+ for a picture of this size, was"):
         save(draw_heads(WEIGHTS), tmp_path / "heads.png", dpi=dpi)
+
+
+def test_a_notebook_shows_figures_without_further_ado(tmp_path: Path) -> None:
+    figure = draw_heads(WEIGHTS)
+    shown, _ = DisplayFormatter().format(figure)  # type: ignore[no-untyped-call]
+
+    (tmp_path / "shown.png").write_bytes(shown["image/png"])
+    assert imread(tmp_path / "shown.png").shape[0] > 50
+
+
+def test_a_notebook_is_told_of_characters_that_no_font_has() -> None:
+    figure = draw_heads(WEIGHTS, tokens=["\N{CUNEIFORM SIGN A}", "b", "c", "d"])
+
+    with pytest.warns(UserWarning, match="install Noto Sans Cuneiform"):
+        DisplayFormatter().format(figure)  # type: ignore[no-untyped-call]

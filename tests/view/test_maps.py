@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from tests.view.encodings import encoding
+from tests.view.explorer.test_frames import unpack
 
 from polyhead_client import Encoding
 from polyhead_view import draw_head, draw_heads, draw_pair, save, show
@@ -53,7 +54,8 @@ def test_attention_to_a_memory_has_labels_of_both_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "columns", "rows"), [(12, None, 1), (16, None, 2), (25, None, 3), (5, 2, 3), (2, 9, 1)]
+    ("heads", "columns", "rows"),
+    [(6, None, 1), (12, None, 2), (16, None, 3), (25, None, 5), (5, 2, 3), (2, 9, 1)],
 )
 def test_many_heads_take_several_rows(heads: int, columns: int | None, rows: int) -> None:
     axes = maps(draw_heads(encoding(heads, None), layer=5, columns=columns))
@@ -308,6 +310,25 @@ def test_titles_and_colours_are_chosen() -> None:
         ValueError, match=r"colours must be a colour map of matplotlib, such as .*, was 'blau'"
     ):
         draw_heads(WEIGHTS[0], colours="blau")
+
+
+def test_a_page_has_masks_and_the_labels_of_both_sides() -> None:
+    weights, mask = np.full((2, 3, 4), 0.25), np.ones((3, 4), bool)
+    mask[:, 3] = False
+    words, keys = list("abc"), ["le", "chat", "dort", "."]
+
+    page = show(weights, tokens=words, key_tokens=keys, mask=mask)
+
+    header, arrays = unpack(page.frames["0.1"])
+    assert (header["tokens"], header["columns"]) == (words, keys)
+    np.testing.assert_array_equal(arrays["masked"], ~mask)
+    assert unpack(page.frames["overview"])[1]["masked"][0, 0, :3, :4].tolist() == [[0, 0, 0, 1]] * 3
+    with pytest.raises(ValueError, match="key_tokens must be 4, one for each key, were 3"):
+        show(weights, tokens=words, key_tokens=words)
+    with pytest.raises(ValueError, match="mask must be Boolean"):
+        show(weights, mask=mask[:2])
+    named = show(encoding(2, list("abc"), size=3), tokens=["x", "y", "z"])
+    assert unpack(named.frames["5.0"])[0]["columns"] == ["x", "y", "z"]
 
 
 def test_a_page_shows_anybody_s_weights() -> None:

@@ -74,7 +74,7 @@ def view(
     weighted
         Draw norm-weighted attention: what each token adds, not only how much attention it gets.
     columns
-        Heat maps per row. Default: as many as fit, up to 12.
+        Heat maps per row. Default: as many as fit on a page.
     truncate
         Truncate a sentence that is too long, instead of rejecting it.
     """

@@ -8,17 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from polyhead_view.figures import Picture
 from polyhead_view.flow import (
     LINE,
     NOTE,
     NOTE_LINE,
     TEXT,
     Box,
-    blocks,
     connect,
     difference,
     heads_of,
     in_brackets,
+    number_blocks,
     place,
     text_width,
 )
@@ -27,7 +28,7 @@ _INK, _GREY, _RESIDUAL = "#1f2933", "#52606d", "#c2571a"
 _FILL = {"given": "#dcefe0", "beside": "#dcefe0", "learned": "#d6e4f5", "computed": "#ffffff"}
 _EDGE = {"given": "#4f8a5b", "beside": "#4f8a5b", "learned": "#3d6ea8", "computed": "#8a949e"}
 _LAYER, _HEADS, _HEADS_EDGE = "#edf0f3", "#fdf3d7", "#d9b95c"
-_MARGIN, _GUTTER = 0.25, 0.45
+_MARGIN = 0.25
 _FRAME = 0.32
 """The room in a layer's frame above its first box; `_SIDE` is that beside and below."""
 _SIDE = 0.2
@@ -68,9 +69,9 @@ def draw_flow(numbers: Mapping[str, Any]) -> Figure:
     sections = numbers["sections"]
     layers = [section for section in sections if section["stage"] == "layers"]
     drawn = max(layers, key=lambda section: section["times"])
-    columns = _columns(connect([sections[0], drawn, sections[-1]]))
+    column = _column(connect([sections[0], drawn, sections[-1]]))
     sizes = [f"{letter} = {size:,}  {_LETTERS[letter]}" for letter, size in numbers["sizes"].items()]
-    return _Drawing(columns).finish(numbers["name"], sizes, _others(sections, drawn, layers), drawn["times"])
+    return _Drawing(column).finish(numbers["name"], sizes, _others(sections, drawn, layers), drawn["times"])
 
 
 def _others(
@@ -91,36 +92,12 @@ def _named(layers: str) -> str:
     return f"Layer {layers}" if layers.isdigit() else f"Layers {layers}"
 
 
-def _columns(boxes: list[Box]) -> list[list[Box]]:
-    """Place boxes in one column, or in two if a layer has several parts: the last has its own."""
-    *first, last = blocks(boxes)
-    given = [box for box in boxes if box.stage == "input"]
-    after = [box for box in boxes if box.stage == "output"]
-    if not first:
-        columns = [[*given, *last, *after]]
-    else:
-        source = first[-1][-1]
-        again = Box(
-            text=[source.text[0].partition(" = ")[0]],
-            axes=source.axes,
-            shape=source.shape,
-            kind="given",
-            stage="layers",
-            block=last[0].block,
-            is_again=True,
-        )
-        for box in last:
-            box.reads = [again if each is source else each for each in box.reads]
-            box.around = [again if each is source else each for each in box.around]
-        columns = [[*given, *(box for block in first for box in block)], [again, *last, *after]]
-    for column in columns:
-        place(column)
-    if first:
-        left, right = _sides(columns[0])[1], _sides(columns[1])[0]
-        bottoms = [_layer_of(column)[-1].bottom for column in columns]
-        for box in columns[1]:
-            box.shift(left - right + 2 * _SIDE + _GUTTER + _RESIDUAL_ROOM, bottoms[0] - bottoms[1])
-    return columns
+def _column(boxes: list[Box]) -> list[Box]:
+    """Place boxes one below the other, in the order of input, layer and output."""
+    number_blocks(boxes)
+    column = sorted(boxes, key=lambda box: ("input", "layers", "output").index(box.stage))
+    place(column)
+    return column
 
 
 def _wrapped(lines: Sequence[str], width: float) -> list[str]:
@@ -149,50 +126,42 @@ class _Drawing:
     """A figure whose coordinates are inches.
 
     Args:
-        columns: Boxes that are placed.
+        column: Boxes that are placed.
     """
 
-    def __init__(self, columns: Sequence[Sequence[Box]]) -> None:
-        self.columns = columns
-        self.figure = Figure()
+    def __init__(self, column: Sequence[Box]) -> None:
+        self.column = column
+        self.figure = Picture()
         self.figure.set_layout_engine("none")  # whatever a notebook's style says: places are chosen here
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
 
     def finish(self, name: str, sizes: Sequence[str], others: Sequence[str], times: int) -> Figure:
         """Draw all."""
-        frames = [self._frame(column) for column in self.columns]
-        for column in self.columns:
-            self._heads(column)
-            lane = _sides(_layer_of(column))[0] - _RESIDUAL_ROOM / 2
-            for box in column:
-                self._box(box)
-                for source in box.direct:
-                    self._arrow(source, box)
-                for source in box.around:
-                    self._residual(source, box, lane)
-        if len(self.columns) > 1:
-            between = (frames[0].right + frames[1].left) / 2
-            self._turn(_layer_of(self.columns[0])[-1], self.columns[1][0], between)
-        first, boxes = frames[0], [box for column in self.columns for box in column]
+        boxes = self.column
+        frame = self._frame(_layer_of(boxes))
+        self._heads()
+        lane = _sides(_layer_of(boxes))[0] - _RESIDUAL_ROOM / 2
+        for box in boxes:
+            self._box(box)
+            for source in box.direct:
+                self._arrow(source, box)
+            for source in box.around:
+                self._residual(source, box, lane)
         layers = f"layer  × {times}" if times > 1 else "layer"
         self._text(
-            first.left - 0.2, (first.top + first.bottom) / 2, layers, _HEADING, rotation=90, weight="bold"
+            frame.left - 0.2, (frame.top + frame.bottom) / 2, layers, _HEADING, rotation=90, weight="bold"
         )
-        left = first.left - 0.4
-        right = max(_sides(boxes)[1], *(frame.right for frame in frames), first.right)
+        left, right = frame.left - 0.4, max(_sides(boxes)[1], frame.right)
         top = min(box.top for box in boxes)
-        if len(frames) > 1:  # beside the first column there is room for them
-            self._words(sizes, frames[1].left, top)
-        else:
-            sizes = _wrapped(["    ".join(size.replace(" ", "\u00a0") for size in sizes)], right - left)
-            top -= 0.1 + _LINE * len(sizes)
-            self._words(sizes, left, top)
+        sizes = _wrapped(["    ".join(size.replace(" ", "\u00a0") for size in sizes)], right - left)
+        top -= 0.1 + _LINE * len(sizes)
+        self._words(sizes, left, top)
         top -= 0.25
         most = int((right - left) / _CAPITAL)
         shown = name if len(name) <= most else f"{name[: most - 1]}…"
         self._text(left, top, shown, _NAME, ha="left", weight="bold")
-        bottom = max([box.bottom for box in boxes] + [frame.bottom for frame in frames]) + _MARGIN
+        bottom = max(frame.bottom, *(box.bottom for box in boxes)) + _MARGIN
         if lines := _wrapped(others, right - left):
             self._words(lines, left, bottom)
             bottom += _LINE * len(lines) + _MARGIN
@@ -209,9 +178,8 @@ class _Drawing:
         for at, line in enumerate(lines):
             self._text(left, top + _LINE * (at + 0.5), line, TEXT, ha="left", color=_GREY)
 
-    def _frame(self, column: Sequence[Box]) -> _Sides:
+    def _frame(self, layer: Sequence[Box]) -> _Sides:
         """Draw the ground of a layer, with the names of its parts."""
-        layer = _layer_of(column)
         left, right = _sides(layer)
         if any(box.around for box in layer):
             left -= _RESIDUAL_ROOM
@@ -230,10 +198,12 @@ class _Drawing:
             self._text(sides.right - 0.1, y, title, TEXT, ha="right", weight="bold", color=_GREY)
         return sides
 
-    def _heads(self, column: Sequence[Box]) -> None:
+    def _heads(self) -> None:
         """Draw the ground of what each head computes by itself as a stack of cards."""
-        for block in sorted({box.block for box in column}):
-            own = [box for box in column if box.block == block and box.is_by_head and box.stage == "layers"]
+        for block in sorted({box.block for box in self.column}):
+            own = [
+                box for box in self.column if box.block == block and box.is_by_head and box.stage == "layers"
+            ]
             if not own:
                 continue
             ends = [each.x for box in own for each in box.reads]
@@ -293,15 +263,8 @@ class _Drawing:
     def _residual(self, source: Box, box: Box, x: float) -> None:
         middle = (box.top + box.bottom) / 2
         start = (source.top + source.bottom) / 2
-        # It begins at the line that leads from one column to the next, if there is one.
-        begin = [(x, start)] if source.is_again else [(source.left, start), (x, start)]
-        self._path([*begin, (x, middle), (box.left, middle)], _RESIDUAL)
+        self._path([(source.left, start), (x, start), (x, middle), (box.left, middle)], _RESIDUAL)
         self._text(x - 0.1, (start + middle) / 2, "residual", NOTE, rotation=90, color=_RESIDUAL)
-
-    def _turn(self, source: Box, box: Box, x: float) -> None:
-        """Lead from the end of the first column to the begin of the second, between them."""
-        start, end = (source.top + source.bottom) / 2, (box.top + box.bottom) / 2
-        self._path([(source.right, start), (x, start), (x, end), (box.left, end)], _INK)
 
     def _path(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         """Draw a line with an arrow at its end."""

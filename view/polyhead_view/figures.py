@@ -1,10 +1,11 @@
 """What all pictures share: sizes, maps of cells with labels, titles, and writing image files."""
 
+import io
 import math
 import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -46,6 +47,15 @@ _MASKED, _HATCH = "#f2f2f2", "#b4b4b4"
 """The colours of cells that are masked, and of their hatching, which no colour of a weight has."""
 _MOST_DOTS = 1 << 16
 """The most dots on either side of a picture, which the renderer can draw."""
+
+
+class Picture(Figure):
+    """A figure that a notebook shows, also one that has not run `%matplotlib inline`."""
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        _write(self, data, format="png", bbox_inches="tight")  # as `%matplotlib inline` does
+        return data.getvalue()
 
 
 def side(cells: int, most: float = _MOST_SIDE) -> float:
@@ -243,14 +253,19 @@ def save(figure: Figure, path: Path | str, *, dpi: float = DPI) -> None:
         raise ValueError(
             f"dpi must be from 1 to {int(_MOST_DOTS / size) - 1} for a picture of this size, was {dpi:g}"
         )
+    _write(figure, path, dpi=dpi)
+
+
+def _write(figure: Figure, to: Path | str | IO[bytes], **options: Any) -> None:
+    """Write an image, and warn of characters that no installed font has."""
     texts = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
     for family in fonts_to_install(texts):
         warnings.warn(
             f"no installed font has all characters of the labels, so some are boxes: install {family}",
-            stacklevel=2,
+            stacklevel=3,
         )
     # In PDF and PostScript TrueType, in SVG text that can be edited.
     fonts: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
     with warnings.catch_warnings(), mpl.rc_context(fonts):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said above
-        figure.savefig(path, dpi=dpi)
+        figure.savefig(to, **options)

@@ -56,8 +56,6 @@ class Box:
     """What its parameters are counted as."""
     block: int = 0
     """The number of the part of a layer that it is in."""
-    is_again: bool = False
-    """Whether it repeats one of another column."""
     row: int = 0
     span: tuple[float, float] = (0.0, 0.0)
     """The lanes that it joins."""
@@ -105,11 +103,6 @@ class Box:
     def shows_shape(self, reader: "Box") -> bool:
         """Whether the arrow to a reader has its shape: it is new, or about to change."""
         return self.changes_shape or reader.changes_shape
-
-    def shift(self, x: float, y: float) -> None:
-        """Move it to the right and down."""
-        self.x, self.left, self.right = self.x + x, self.left + x, self.right + x
-        self.top += y
 
 
 @cache
@@ -197,17 +190,14 @@ def _beside_notes(box: Box) -> list[str]:
     return [*wrap(" ".join(box.text), _LONGEST_NOTE), _in_both(box.axes, box.shape)]
 
 
-def blocks(boxes: Sequence[Box]) -> list[list[Box]]:
-    """Divide the boxes of a layer where a residual begins: attention, feed-forward network."""
+def number_blocks(boxes: Sequence[Box]) -> None:
+    """Number the parts of a layer, which begin where a residual begins: attention, feed-forward network."""
     layer = [box for box in boxes if box.stage == "layers"]
-    divided: list[list[Box]] = [[]]
+    block = 1
     for at, box in enumerate(layer, 1):
-        divided[-1].append(box)
-        box.block = len(divided)
+        box.block = block
         later = [each for other in layer[at:] for each in other.reads if each.kind != "beside"]
-        if set(later) <= set(layer[at - 1 :]) and any(box in other.around for other in layer):
-            divided.append([])
-    return divided
+        block += set(later) <= set(layer[at - 1 :]) and any(box in other.around for other in layer)
 
 
 def place(column: Sequence[Box]) -> None:

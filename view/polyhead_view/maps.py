@@ -5,6 +5,7 @@ Queries are rows, keys are columns. Shape letters: T queries, S keys, H heads, L
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from numpy.typing import ArrayLike
 
 from polyhead_client import Encoding
 from polyhead_view.drawable import LayerMaps, encoding_of, maps_of
+from polyhead_view.explorer import saved
 from polyhead_view.figures import (
     FONT_SIZE,
     KEY,
     QUERY,
     Colours,
+    Picture,
     add_bar,
     draw_map,
     label,
@@ -30,9 +33,8 @@ from polyhead_view.figures import (
     write_values,
 )
 
-_MOST_IN_A_ROW = 12
-_WIDEST = 24.0
-"""The width of a row of maps, in inches."""
+_WIDEST = 9.0
+"""The width of a row of maps, in inches: that of a page, so that labels can be read on a screen, too."""
 _MOST_SIDE = 4.0
 """The side of one of several maps, in inches: at 150 dots an inch each of 512 tokens has a dot of its own."""
 _CELL, _SMALLEST = 0.36, 3.2
@@ -64,8 +66,7 @@ def draw_heads(
         attention: The encoding of a single sequence, what `attention_of` recorded, or an array or tensor of
             weights [H, T, S] or [L, H, T, S], of which NaN and -inf are masked.
         layer: The layer to draw; None means the only one.
-        columns: Heat maps per row; None means one row where up to 12 heads fit, and otherwise rows of equal
-            length.
+        columns: Heat maps per row; None means rows of equal length that fit on a page.
         cross: Whether to draw the attention of a decoder block to its memory.
         tokens: The labels of all queries, and of the keys; None means the tokens, or their positions.
         key_tokens: The labels of the keys, where these are of another sequence.
@@ -81,7 +82,7 @@ def draw_heads(
     heads, _, keys = maps.weights.shape
     width = side(keys) if heads == 1 else side(keys, _MOST_SIDE)
     if columns is None:
-        fitting = max(1, min(_MOST_IN_A_ROW, int(_WIDEST / width)))
+        fitting = max(1, int(_WIDEST / width))
         columns = math.ceil(heads / math.ceil(heads / fitting))
     columns = min(columns, heads)
     rows = math.ceil(heads / columns)
@@ -90,7 +91,7 @@ def draw_heads(
         columns * (width + 0.12) + margin(maps.queries) + 1.1,
         rows * (height + 0.3) + margin(maps.keys) + 0.75,
     )
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     most = _most(maps)
     for at, (axis, number) in enumerate(zip(axes.flat, maps.heads, strict=False)):
@@ -142,7 +143,7 @@ def draw_head(
     width = min(max(keys * _CELL, _SMALLEST), side(keys, 8.0) if keys > _MOST_NUMBERED else 8.0)
     height = width * rows / keys
     size = (width + margin(maps.queries) + 1.2, height + margin(maps.keys) + 1.0)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axis = figure.subplots()
     image, named = _draw(axis, maps, 0, (width, height), most=_most(maps), colours=colours)
     if keys <= _MOST_NUMBERED:
@@ -201,7 +202,7 @@ def draw_pair(
     heights = [width * len(maps.queries) / len(maps.keys) for width, maps in zip(widths, pair, strict=True)]
     room = max(margin(maps.queries) for maps in pair)
     size = (sum(widths) + 2 * room + 2.2, max(heights) + max(margin(maps.keys) for maps in pair) + 1.0)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(1, 2, width_ratios=widths)
     longest = max(len(maps.keys) for maps in pair)
     for axis, maps, over, width, height in zip(axes, pair, titles, widths, heights, strict=True):
@@ -228,6 +229,8 @@ def show(
     layer: int | None = None,
     head: int | None = None,
     tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    mask: ArrayLike | None = None,
 ) -> Any:
     """Return all heads of one sequence for a notebook, as `Encoding.show` does.
 
@@ -235,12 +238,17 @@ def show(
         attention: See `draw_heads`.
         layer: The layer of the head to open; None means the first.
         head: The number of the head to open; None means the first.
-        tokens: The labels of the queries; None means the tokens, or their positions.
+        tokens: The labels of all queries, and of the keys; None means the tokens, or their positions.
+        key_tokens: The labels of the keys, where these are of another sequence.
+        mask: See `draw_heads`.
 
     Raises:
-        ValueError: There is no such attention, or it is that of a batch, or of no such shape.
+        ValueError: As for `draw_heads`.
     """
-    return encoding_of(attention, tokens).show(layer=layer, head=head)
+    encoding = encoding_of(attention, tokens)
+    if tokens is not None:
+        encoding = replace(encoding, tokens=list(map(str, tokens)))
+    return saved.show(encoding, layer=layer, head=head, key_tokens=key_tokens, mask=mask)
 
 
 def _draw(

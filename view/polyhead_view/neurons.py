@@ -17,6 +17,7 @@ from polyhead_view.figures import (
     FONT_SIZE,
     PITCH,
     Colours,
+    Picture,
     add_bar,
     draw_map,
     label,
@@ -24,11 +25,11 @@ from polyhead_view.figures import (
     set_title,
 )
 
-_NEURON, _NARROWEST, _WIDEST = 0.1, 1.6, 4.8
+_NEURON, _NARROWEST, _WIDEST = 0.07, 1.6, 3.2
 """The width of a neuron, and the limits of that of a panel, in inches."""
 _TALLEST = 20.0
 """The most height of a panel, in inches."""
-_BARS = 1.0
+_BARS = 0.8
 """The width of a panel of bars, in inches."""
 
 
@@ -79,7 +80,7 @@ def draw_neurons(
 
     width = min(max(q.shape[1] * _NEURON, _NARROWEST), _WIDEST)
     height = min(max(len(keys) * PITCH * 1.25, 1.0), _TALLEST)
-    figure = Figure(figsize=(2 * width + 2 * _BARS + margin(keys) + 2.2, height + 1.5), layout="constrained")
+    figure = Picture(figsize=(2 * width + 2 * _BARS + margin(keys) + 2.2, height + 1.5), layout="constrained")
     ratios: dict[str, Any] = {"width_ratios": (width, width, _BARS, _BARS), "height_ratios": (0.25, height)}
     axes = figure.subplots(2, 4, sharex="col", sharey="row", **ratios)
     shown = np.broadcast_to(visible[:, None], k.shape)
@@ -114,7 +115,7 @@ def draw_neurons(
         figure,
         title,
         maps.source,
-        f"how {maps.queries[at]} (token {at}) scores its keys in head {number}{maps.place}",
+        f"how “{maps.queries[at]}” (token {at}) scores its keys in head {number}{maps.place}",
     )
     return figure
 

@@ -39,10 +39,20 @@ class PictureOptions:
         Raises:
             InvalidRequest: There is no such format, or no such colour map.
         """
-        from polyhead_view.figures import check_colours, kinds
+        from polyhead_view.figures import kinds
 
         if out.suffix.removeprefix(".").lower() not in kinds():
             raise InvalidRequest(f"--out must end with one of {', '.join(sorted(kinds()))}, was {out}")
+        self.check_colours()
+
+    def check_colours(self) -> None:
+        """Check the colours.
+
+        Raises:
+            InvalidRequest: There is no such colour map.
+        """
+        from polyhead_view.figures import check_colours
+
         if self.colours is not None:
             try:
                 check_colours(self.colours)

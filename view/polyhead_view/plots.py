@@ -17,6 +17,7 @@ from polyhead_view.figures import (
     BAR_COLOUR,
     FONT_SIZE,
     Colours,
+    Picture,
     add_bar,
     draw_map,
     label,
@@ -60,7 +61,7 @@ def draw_scores(
     low, high = limits or (min(0.0, float(np.nanmin(values, initial=0.0))), _most(values))
     numbered = values.shape[1] <= 24
     cell = 0.36 if numbered else 0.16
-    figure = Figure(
+    figure = Picture(
         figsize=(values.shape[1] * cell + 1.5, len(values) * min(cell, 0.26) + 1.0), layout="constrained"
     )
     axis = figure.subplots()
@@ -94,7 +95,7 @@ def draw_contacts(encoding: Encoding, *, title: str | None = None, colours: Colo
         raise ValueError(BATCH)
     labels = named(encoding.tokens, len(contacts))  # type: ignore[arg-type]
     width, room = side(len(contacts)), margin(labels)
-    figure = Figure(figsize=(width + room + 1.4, width + room + 0.8), layout="constrained")
+    figure = Picture(figsize=(width + room + 1.4, width + room + 0.8), layout="constrained")
     axis = figure.subplots()
     image = draw_map(axis, contacts, Normalize(0, 1), colours=colours or "viridis")
     axis.set_box_aspect(1)
@@ -136,7 +137,7 @@ def draw_rollout(
     width, room = side(tokens), margin(labels)
     if query is not None and not -tokens <= query < tokens:
         raise ValueError(f"query must be between {-tokens} and {tokens - 1}, was {query}")
-    figure = Figure(
+    figure = Picture(
         figsize=(width + room + 1.4, (2.0 if query is not None else width) + room + 0.8), layout="constrained"
     )
     axis = figure.subplots()
@@ -182,7 +183,7 @@ def draw_similarity(
     )
     width, height = side(len(columns)), side(len(rows))
     size = (width + margin(rows) + 2.2, height + margin(columns) + 1.6)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(
         2, 2, sharex="col", sharey="row", width_ratios=(width, 0.6), height_ratios=(0.6, height)
     )

@@ -6,7 +6,17 @@ from matplotlib.figure import Figure
 
 from polyhead_client.tracing import Trace
 from polyhead_view.drawable import named
-from polyhead_view.figures import FONT_SIZE, Colours, add_bar, draw_map, label, margin, set_title, side
+from polyhead_view.figures import (
+    FONT_SIZE,
+    Colours,
+    Picture,
+    add_bar,
+    draw_map,
+    label,
+    margin,
+    set_title,
+    side,
+)
 
 
 def draw_trace(trace: Trace, *, title: str | None = None, colours: Colours | None = None) -> Figure:
@@ -35,7 +45,7 @@ def draw_trace(trace: Trace, *, title: str | None = None, colours: Colours | Non
         layers[-1] = "after"
     width, height = max(side(columns), 2.4), max(side(rows), 1.4)
     room = margin(labels) if trace.by == "token" else 0.2
-    figure = Figure(figsize=(width + 2.0, height + room + 1.1), layout="constrained")
+    figure = Picture(figsize=(width + 2.0, height + room + 1.1), layout="constrained")
     axis = figure.subplots()
     most = float(np.nanmax(np.abs(trace.shares), initial=1.0))
     image = draw_map(axis, trace.shares, Normalize(-most, most), colours=colours or "PuOr_r")

@@ -19,6 +19,7 @@ from polyhead_client import (
     Timings,
 )
 from polyhead_client.tracing import Trace
+from polyhead_client.visibility import Visibility
 from polyhead_proto.tensors import TensorSpec
 from polyhead_view.explorer.frames import thumbnails
 
@@ -36,6 +37,7 @@ class FakeClient:
         self.memory = False  # whether `vectors` attend to one as well
         self.ranks = False  # whether families of texts are rerankers
         self.head_mask = True
+        self.causal = False
         self.error: PolyheadError | None = None
         self.held = False
         self.calls: list[dict[str, Any]] = []
@@ -106,6 +108,7 @@ class FakeClient:
                 "kv_heads": str(self.kv_heads or ""),
                 "pooling": "" if self.ranks else "mean",
                 "d_model": str(D),
+                "causal": "true" if self.causal else "false",
                 "models": ",".join([family, *(f"{family}.{graph}" for graph in self.graphs[family])]),
             },
         )
@@ -153,6 +156,9 @@ class FakeClient:
             if name == "cross_attention":
                 found = {layer: weights[:, :, : len(wanted["memory"])] for layer, weights in found.items()}
             maps[name] = found or None
+        if self.causal and maps["attention"]:
+            maps["visible"] = Visibility(causal=True).of_layers(maps["attention"], None)
+            maps["attention"] = {layer: np.tril(weights) for layer, weights in maps["attention"].items()}
         return Encoding(
             model=wanted["model"],
             version="1",

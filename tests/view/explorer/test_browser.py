@@ -355,7 +355,7 @@ def test_a_pair_is_one_input_with_a_border(window: Window, words: FakeClient) ->
     assert window.text("#detail .strip .second") == "a"
     window.find("#code summary").click()
     window.until(lambda: 'text_pair="a big dog"' in window.text("#python"))
-    window.until(lambda: "together=pair" in window.driver.current_url)
+    window.until(lambda: all(each in window.driver.current_url for each in ("together=pair", "open=0.0")))
     address = window.driver.current_url
 
     window.driver.get("about:blank")
@@ -402,12 +402,18 @@ def test_two_families_are_side_by_side(window: Window, words: FakeClient) -> Non
     window.until_idle()
     assert [call["model"] for call in words.calls[-2:]] == ["words", "others"]
     assert [one.text.partition(":")[0] for one in window.all("#detail .caption")] == ["words", "others"]
+    assert window.text("#scores").splitlines()[:2] == ["scores of", "words"], (
+        "the others have no insight graph"
+    )
     window.type("other", "A dog ran")
     window.until(
         lambda: len(window.all("[role=gridcell]")) == 24 and len(window.all("#similarity .panel")) == 2
     )
     window.until_idle()
     assert window.text("#cosine").startswith("Cosine of the two sentences: words 0.")
+    listed = window.text("#scores").splitlines()
+    assert listed[1] == "words | words, second sentence"
+    assert listed[3].count(" | ") == 1
     window.until(lambda: "against=others" in window.driver.current_url)
 
     del words.graphs["others"]
@@ -694,6 +700,30 @@ def test_a_saved_page_works_without_a_server(window: Window, words: FakeClient, 
     downloaded(window, downloads, "words Rollout.svg")
     assert not window.all("#other")
     assert window.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_masked_cells_look_masked(window: Window, words: FakeClient, downloads: Path) -> None:
+    words.causal = True
+    encoding = asyncio.run(words.encode("the cat sat", model="words", attention=[1]))
+    encoding.show(layer=1, head=1).save(downloads / "page.html")
+
+    window.driver.get((downloads / "page.html").as_uri())
+
+    window.until(lambda: window.all("#detail canvas"))
+    window.until_idle()
+    assert window.all("#small-masked")
+    assert window.text("#detail .legend").endswith("hatched: masked")
+    assert len(window.all("#detail li")) == 1, "the first token sees itself alone"
+    window.find("#detail canvas").send_keys(Keys.ARROW_RIGHT)
+    window.until(lambda: window.text("#detail .reading").endswith("the (1): masked"))
+    for ending in ("SVG", "CSV"):
+        window.find(f"#detail [aria-label='Save as {ending}']").click()
+    name = "words Layer 1, head 1"
+    svg = downloaded(window, downloads, f"{name}.svg").read_text()
+    assert "url(#masked)" in svg
+    assert "hatched: masked" in svg
+    weights = [row["weight"] for row in rows_of(downloaded(window, downloads, f"{name}.csv"))]
+    assert [weight == "" for weight in weights[:5]] == [False, True, True, True, True]
 
 
 def test_a_saved_pair_stays_a_pair(window: Window, downloads: Path) -> None:

@@ -81,6 +81,23 @@ def test_without_an_insight_graph_thumbnails_come_from_attention(page: TestClien
     assert "--graphs insight" in refused.json()["message"]
 
 
+@pytest.mark.parametrize("graphs", [["attention", "insight"], ["attention"]])
+def test_masked_cells_are_told(page: TestClient, words: FakeClient, graphs: list[str]) -> None:
+    words.graphs["words"] = graphs
+    assert "masked" not in ask(page, "overview")[1] | ask(page, "map", layer=1, head=0)[1]
+    words.causal = True
+
+    _, arrays = ask(page, "overview")
+    _, one = ask(page, "map", layer=1, head=0)
+
+    ahead = np.triu(np.ones((5, 5)), 1)
+    for small in arrays["masked"].reshape(-1, 32, 32):
+        np.testing.assert_array_equal(small[:5, :5], ahead)
+    assert arrays["masked"].shape[0] == 2
+    assert arrays["masked"].shape[1] in {1, 3}
+    np.testing.assert_array_equal(one["masked"], ahead)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_only_the_open_head_is_fetched(page: TestClient, words: FakeClient, weighted: bool) -> None:
     header, arrays = ask(page, "map", layer=1, head=2, weighted=weighted)

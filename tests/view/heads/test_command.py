@@ -91,6 +91,41 @@ def test_two_families_are_compared(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("against", [[], ["--model", "made", "--against", "other"]])
+def test_a_page_looks_as_it_was_asked_for(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, against: list[str]
+) -> None:
+    monkeypatch.setattr(ConnectionOptions, "open", lambda _: nullcontext(MadeClient({"made": 3, "other": 3})))
+    drawn: list[tuple[float, set[str]]] = []
+
+    def savefig(figure: Figure, *_: object, dpi: float, **__: object) -> None:
+        drawn.append((dpi, {image.get_cmap().name for axes in figure.axes for image in axes.get_images()}))
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    page = tmp_path / "heads.html"
+    style = ["--dpi", "300", "--title", "A & B", "--colours", "Blues"]
+
+    assert main(["heads", str(corpus), *against, "--html", str(page), *style]) == 0
+
+    assert {dpi for dpi, _ in drawn} == {300}
+    maps = set().union(*(maps for _, maps in drawn))
+    assert "Blues" in maps
+    assert "cividis" not in maps
+    assert "<h1>A &amp; B</h1>" in page.read_text()
+    assert main(["heads", str(corpus), *against, "--html", str(page), "--title", ""]) == 0
+    assert "<h1>" not in page.read_text()
+    assert "<title>Heads of made" in page.read_text()
+
+
+def test_the_looks_of_no_page_are_refused(corpus: Path, capsys: Captured) -> None:
+    for options, said in (
+        (["--dpi", "300"], "--dpi, --title and --colours are of the page: give --html, too"),
+        (["--colours", "Blue", "--html", str(corpus.with_suffix(".html"))], "--colours must be a colour map"),
+    ):
+        assert main(["heads", str(corpus), *options]) == 1
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Unavailable("host:1 cannot be reached")])
 def test_an_interrupted_ablation_keeps_what_was_measured(
     corpus: Path,

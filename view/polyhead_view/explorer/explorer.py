@@ -7,7 +7,7 @@ import asyncio
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from polyhead_client import AsyncClient, Edit, Encoding, InvalidRequest, ModelIn
 from polyhead_proto.names import LOGITS, TEXT_PAIR, Property
 from polyhead_proto.outputs.attention import CROSS_ATTENTION_WEIGHTS
 from polyhead_view.explorer import code
-from polyhead_view.explorer.answers import header_of, map_of, overview, rank_of
+from polyhead_view.explorer.answers import head_map_of, header_of, layers_of, map_of, overview, rank_of
 from polyhead_view.explorer.frames import pack, quantise
 from polyhead_view.explorer.questions import WHOLE, Question
 from polyhead_view.explorer.saved import SavedPage
@@ -89,19 +89,21 @@ class Explorer:
 
         Without an insight graph there are no scores, and thumbnails are made here from the attention graph.
         """
-        if has(await self._client.model(asked.model), "insight") and not asked.cross:
+        info = await self._client.model(asked.model)
+        if has(info, "insight") and not asked.cross:
             encoding, left_out = await self._counted(asked, scores=True, thumbnails=True)
-            return overview(encoding, {}, left_out=left_out)
+            visible = visible_of(info, encoding)
+            return await asyncio.to_thread(overview, encoding, {}, left_out=left_out, visible=visible)
         encoding, left_out = await self._counted(asked, **all_heads(asked), dtype="UINT8")
-        return await asyncio.to_thread(overview, encoding, maps_of(encoding), left_out=left_out)
+        return await asyncio.to_thread(overview, encoding, layers_of(encoding), left_out=left_out)
 
     async def map(self, asked: Question) -> bytes:
         """Return the map of one head, [T, S], or of all of them."""
         encoding = await self._map(asked, **({} if asked.whole else {"dtype": "FP16"}))
         if asked.whole:
             return map_of(encoding, getattr(encoding, asked.whole))
-        ((weights,),) = maps_of(encoding).values()
-        return map_of(encoding, weights)
+        (maps,) = layers_of(encoding).values()
+        return head_map_of(encoding, maps)
 
     async def npz(self, asked: Question) -> bytes:
         """Return the map of one head, or of all of them, as a file that `Encoding.load` reads."""
@@ -137,8 +139,8 @@ class Explorer:
         try:
             page = SavedPage.of(
                 replace(encoding, rollout=rollout, contacts=contacts),
-                maps_of(encoding),
-                layer=asked.layer if asked.layer in maps_of(encoding) else None,
+                maps := layers_of(encoding),
+                layer=asked.layer if asked.layer in maps else None,
                 head=asked.head if asked.head in (encoding.heads or ()) else None,
                 scores=scores,
                 left_out=left_out,
@@ -379,6 +381,10 @@ def all_heads(asked: Question) -> dict[str, Any]:
     return {"cross_attention" if asked.cross else "attention": True}
 
 
-def maps_of(encoding: Encoding) -> dict[int, NDArray[Any]]:
-    """Return layer → weights, [H, T, S], of whichever kind of attention an encoding has."""
-    return dict(encoding.attention or encoding.cross_attention)
+def visible_of(info: ModelInfo, encoding: Encoding) -> Mapping[int, NDArray[np.bool_]]:
+    """Return layer → what the masks of a family let the tokens of a sequence see, [1, T, T]."""
+    if info.visibility is None or encoding.scores is None:
+        return {}
+    tokens: Any = encoding.lengths  # of one sequence
+    alike = np.broadcast_to(np.float32(0), (1, tokens, tokens))
+    return info.visibility.of_layers(dict.fromkeys(encoding.scores.layers, alike), None)

@@ -71,6 +71,22 @@ def thumbnails(weights: NDArray[Any]) -> NDArray[np.uint8]:
     return small
 
 
+def masked_blocks(visible: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Return 1 where a pixel of a thumbnail stands for masked cells alone.
+
+    Args:
+        visible: [H, T, S], False = masked.
+
+    Returns:
+        [H, 32, 32].
+    """
+    starts = [np.arange(min(tokens, SIDE)) * tokens // min(tokens, SIDE) for tokens in visible.shape[1:]]
+    some = np.logical_or.reduceat(np.logical_or.reduceat(visible, starts[0], axis=1), starts[1], axis=2)
+    masked = np.zeros((len(visible), SIDE, SIDE), np.uint8)
+    masked[:, : len(starts[0]), : len(starts[1])] = ~some
+    return masked
+
+
 @cache
 def colours() -> bytes:
     """Return 256 colours for values from 0 on, and 256 for values around 0; red, green and blue of each.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyhead_client import Encoding, HeadScores
-from polyhead_view.explorer.answers import Layers, map_of, overview
+from polyhead_view.explorer.answers import Layers, head_map_of, layers_of, map_of, overview
 from polyhead_view.explorer.frames import colours
 from polyhead_view.explorer.questions import WHOLE
 
@@ -68,7 +68,7 @@ class SavedPage:
 
         Args:
             encoding: The encoding of one sequence; its rollout and contacts are shown, if it has any.
-            maps: Layer → [H, T, S].
+            maps: Those of its layers.
             layer: The layer of the head to open; None means the first.
             head: The head to open, likewise.
             scores: The scores of the heads, if another encoding has them.
@@ -80,7 +80,7 @@ class SavedPage:
         Raises:
             ValueError: There is no such head, or there are too many weights.
         """
-        size = sum(2 * layer.size for layer in maps.values())
+        size = sum(2 * layer.weights.size for layer in maps.values())
         if size > MOST_BYTES:
             raise ValueError(
                 f"a page must have at most {MOST_BYTES >> 20} MiB of weights, was {size >> 20} MiB: shorten "
@@ -90,10 +90,8 @@ class SavedPage:
         frames = {}
         if maps:
             frames["overview"] = overview(encoding, maps, left_out=left_out, scores=scores)
-        for number, weights in maps.items():
-            frames |= {
-                f"{number}.{at}": map_of(encoding, one) for at, one in zip(heads, weights, strict=True)
-            }
+        for number, of_layer in maps.items():
+            frames |= {f"{number}.{one}": head_map_of(encoding, of_layer, at) for at, one in enumerate(heads)}
         whole = [name for name in WHOLE if getattr(encoding, name) is not None]
         frames |= {name: map_of(encoding, getattr(encoding, name)) for name in whole}
         layer = next(iter(maps), 0) if layer is None else layer
@@ -151,13 +149,20 @@ class SavedPage:
         return f'<iframe srcdoc="{escape(self.html())}" title="attention heads" style="{style}"></iframe>'
 
 
-def show(encoding: Encoding, *, layer: int | None, head: int | None) -> SavedPage:
+def show(encoding: Encoding, *, layer: int | None, head: int | None, **labels: Any) -> SavedPage:
     """Return the page of an encoding of one sequence.
 
+    Args:
+        encoding: The encoding.
+        layer: The layer of the head to open; None means the first.
+        head: The head to open, likewise.
+        labels: `key_tokens` and `mask`, see `maps_of`.
+
     Raises:
-        ValueError: It has neither attention, rollout nor contacts; or no such head, or too many weights.
+        ValueError: It has neither attention, rollout nor contacts; or no such head, or too many weights; or
+            labels or mask do not fit.
     """
-    maps: Layers = encoding.attention or encoding.cross_attention
+    maps = layers_of(encoding, **labels)
     if not maps and encoding.rollout is None and encoding.contacts is None:
         raise ValueError(
             "show needs attention, rollout or contacts: encode with attention=True, rollout=True or "

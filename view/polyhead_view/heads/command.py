@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from polyhead_client.errors import InvalidRequest, PolyheadError
 from polyhead_client.options import DEFAULT_CONNECTION, ConnectionOptions
+from polyhead_view.options import DEFAULT_PICTURE, PictureOptions
 
 if TYPE_CHECKING:
     from polyhead_client import Client
@@ -25,6 +26,7 @@ def heads(
     /,
     *,
     connection: ConnectionOptions = DEFAULT_CONNECTION,
+    picture: PictureOptions = DEFAULT_PICTURE,
     against: str | None = None,
     truncate: Annotated[bool, Parameter(negative="")] = False,
     ablate: Annotated[bool, Parameter(negative="")] = False,
@@ -49,6 +51,8 @@ def heads(
         The corpus: a text on each line, in UTF-8.
     connection
         The server, and one of its models. The timeout is that of a batch of texts.
+    picture
+        What the page of --html looks like; --colours is of scores, not of correlations and differences.
     against
         Another family, or NAME:VERSION: say what differs between its heads and those of --model.
     truncate
@@ -68,6 +72,9 @@ def heads(
 
     if ablate and against is not None:
         raise InvalidRequest("--ablate measures one family: leave out --against")
+    if picture != DEFAULT_PICTURE and html is None:
+        raise InvalidRequest("--dpi, --title and --colours are of the page: give --html, too")
+    picture.check_colours()
     corpus = read_corpus(textfile)
     for path in (csv, html):
         if path is not None:
@@ -82,7 +89,7 @@ def heads(
                 found, stopped = _surveyed(client, corpus, connection.model, truncate=truncate, ablate=ablate)
         except InvalidRequest as error:
             raise InvalidRequest(corpus.located(str(error))) from error
-    _write(found, textfile.name, as_json=as_json, csv=csv, html=html)
+    _write(found, textfile.name, picture=picture, as_json=as_json, csv=csv, html=html)
     if stopped is not None:
         raise stopped
 
@@ -145,7 +152,13 @@ def _compared(
 
 
 def _write(
-    found: "HeadSurvey | HeadComparison", source: str, *, as_json: bool, csv: Path | None, html: Path | None
+    found: "HeadSurvey | HeadComparison",
+    source: str,
+    *,
+    picture: PictureOptions,
+    as_json: bool,
+    csv: Path | None,
+    html: Path | None,
 ) -> None:
     from rich.console import Console
 
@@ -170,7 +183,7 @@ def _write(
     if csv is not None:
         csv.write_text(to_csv(shown), encoding="utf-8")
     if html is not None:
-        html.write_text(to_page(shown, source), encoding="utf-8")
+        html.write_text(to_page(shown, source, dpi=picture.dpi, **picture.style), encoding="utf-8")
     if as_json:
         sys.stdout.write(to_json(shown) + "\n")
     else:

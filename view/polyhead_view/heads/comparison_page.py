@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from polyhead_view.figures import DPI, Colours
 from polyhead_view.heads.comparison import (
     ComparedKind,
     HeadComparison,
@@ -20,12 +21,26 @@ from polyhead_view.heads.page import picture, render
 _TITLES = {"raw": "Attention", "weighted": "Norm-weighted attention"}
 
 
-def comparison_page(comparison: HeadComparison, corpus: str) -> str:
+def comparison_page(
+    comparison: HeadComparison,
+    corpus: str,
+    *,
+    title: str | None = None,
+    colours: Colours | None = None,
+    dpi: float = DPI,
+) -> str:
     """Return the page.
 
     Args:
         comparison: The comparison.
         corpus: What the texts are, such as the name of their file.
+        title: The title; None means the families, "" none.
+        colours: A colour map of matplotlib, of the scores; None means cividis. Differences and correlations
+            keep theirs, whose middle is 0.
+        dpi: Dots an inch of the pictures, which are shown in one size.
+
+    Raises:
+        ValueError: There is no such colour map.
     """
     surveys = comparison.a, comparison.b
     roles = count_roles(comparison).items()
@@ -33,23 +48,24 @@ def comparison_page(comparison: HeadComparison, corpus: str) -> str:
         "comparison.html",
         comparison=comparison,
         corpus=corpus,
+        title=title,
         names=[comparison.name_of(survey) for survey in surveys],
         titles=[title_of(survey) for survey in surveys],
         not_by_number=not_by_number(comparison),
         roles=[(role, ["–" if each is None else each for each in counts]) for role, counts in roles],
-        kinds=[_kind(comparison, kind) for kind in comparison.kinds],
+        kinds=[_kind(comparison, kind, colours or "cividis", dpi) for kind in comparison.kinds],
     )
 
 
-def _kind(comparison: HeadComparison, kind: ComparedKind) -> dict[str, Any]:
+def _kind(comparison: HeadComparison, kind: ComparedKind, colours: Colours, dpi: float) -> dict[str, Any]:
     correlation = kind.differences.correlation
     return {
         "title": _TITLES[kind.name],
         "changes": role_changes(comparison, kind) if comparison.same_heads else [],
-        "maps": picture(lambda: draw_compared_scores(comparison, kind)),
+        "maps": picture(lambda: draw_compared_scores(comparison, kind, colours=colours), dpi),
         "heads": _heads(comparison, kind),
         "alike": alike_by_number(comparison, kind) if comparison.same_heads else "",
-        "correlation": correlation and picture(lambda: draw_correlation(comparison, correlation)),
+        "correlation": correlation and picture(lambda: draw_correlation(comparison, correlation), dpi),
     }
 
 

@@ -3,12 +3,15 @@
 Shape letters: H heads, L layers, S scores.
 """
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from polyhead_view.figures import FONT_SIZE, add_bar, draw_map, label
+from polyhead_view.figures import FONT_SIZE, Colours, Picture, add_bar, draw_map, label
 from polyhead_view.heads.comparison import ComparedKind, HeadComparison, common_means
 from polyhead_view.heads.statistics import Redundancy
 from polyhead_view.heads.survey import HeadSurvey
@@ -17,7 +20,9 @@ _WIDTH = 2.6
 """Of a map, in inches."""
 
 
-def draw_compared_scores(comparison: HeadComparison, kind: ComparedKind) -> Figure:
+def draw_compared_scores(
+    comparison: HeadComparison, kind: ComparedKind, *, colours: Colours = "cividis"
+) -> Figure:
     """Draw the mean of every score in both families side by side, and the mean difference where there is one.
 
     Both maps of a score share one colour scale. That of the difference is symmetric around 0.
@@ -30,7 +35,7 @@ def draw_compared_scores(comparison: HeadComparison, kind: ComparedKind) -> Figu
     count = len(comparison.scores)
     # A constrained layout of as many maps would take half a minute.
     wide, high = columns * (_WIDTH + 0.5), count * (height + 0.4)
-    figure = Figure(figsize=(wide, high))
+    figure = Picture(figsize=(wide, high))
     axes = figure.subplots(
         count,
         columns,
@@ -48,18 +53,18 @@ def draw_compared_scores(comparison: HeadComparison, kind: ComparedKind) -> Figu
         title = score.replace("_", " ")
         most = max(float(np.nanmax(each[..., row], initial=0.0)) for each in means) or 1.0
         scale = Normalize(0, most)
-        maps = [
-            (f"{title}, {comparison.name_of(survey)}", each[..., row], scale, "cividis")
+        maps: list[tuple[str, NDArray[Any], Normalize, Colours]] = [
+            (f"{title}, {comparison.name_of(survey)}", each[..., row], scale, colours)
             for survey, each in zip(surveys, means, strict=True)
         ]
         if difference is not None:
             values = difference.mean[..., row]
             most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
             maps.append((f"{title}, difference", values, Normalize(-most, most), "PuOr_r"))
-        for axis, survey, (name, values, limits, colours) in zip(
+        for axis, survey, (name, values, limits, map_) in zip(
             axes[row], (*surveys, comparison.a), maps, strict=False
         ):
-            image = draw_map(axis, values, limits, colours=colours)
+            image = draw_map(axis, values, limits, colours=map_)
             axis.set_title(name, fontsize=FONT_SIZE, pad=3, parse_math=False)
             _label(axis, survey, height)
             add_bar(figure, image, axis, "", height=height)
@@ -79,7 +84,7 @@ def draw_correlation(comparison: HeadComparison, correlation: Redundancy) -> Fig
     """Draw the correlations of the maps of all heads of the first family, the rows, and of the second."""
     values = correlation.correlation
     rows, columns = (min(max(side * 0.085, 2.5), 9.0) for side in values.shape)
-    figure = Figure(figsize=(columns + 1.4, rows + 0.7), layout="constrained")
+    figure = Picture(figsize=(columns + 1.4, rows + 0.7), layout="constrained")
     axis = figure.subplots()
     image = draw_map(axis, values, Normalize(-1, 1), colours="PuOr_r")
     for side, survey, inches, rotation in (

@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
+from polyhead_view.figures import DPI, Colours
 from polyhead_view.heads.formats import role_names
 from polyhead_view.heads.pictures import draw_redundancy, draw_score_maps
 from polyhead_view.heads.redundancy import most_alike
@@ -20,6 +22,8 @@ from polyhead_view.heads.statistics import HeadStatistics, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
 
 _PAIRS = 10
+_LEAST_DPI = 84
+"""Below so many dots an inch labels cannot be read: on narrow pages, pictures are scrolled instead."""
 _DARK_STYLE: dict[Any, Any] = {
     "text.color": "#dddddd",
     "axes.labelcolor": "#dddddd",
@@ -29,22 +33,40 @@ _DARK_STYLE: dict[Any, Any] = {
 }
 
 
-def as_page(survey: HeadSurvey, corpus: str) -> str:
+def as_page(
+    survey: HeadSurvey,
+    corpus: str,
+    *,
+    title: str | None = None,
+    colours: Colours | None = None,
+    dpi: float = DPI,
+) -> str:
     """Return the page.
 
     Args:
         survey: The survey.
         corpus: What the texts are, such as the name of their file.
+        title: The title; None means the model, "" none.
+        colours: A colour map of matplotlib, of the scores; None means cividis. Correlations keep their own,
+            whose middle is 0.
+        dpi: Dots an inch of the pictures, which are shown in one size.
+
+    Raises:
+        ValueError: There is no such colour map.
     """
     raw, weighted = (role_counts(survey.scores, kind.scores.mean) for kind in (survey.raw, survey.weighted))
     return render(
         "page.html",
         survey=survey,
         corpus=corpus,
+        title=title,
         roles=[(role, count, weighted[role]) for role, count in raw.items()],
         kinds=[
-            _kind(survey, "Attention", survey.raw),
-            _kind(survey, "Norm-weighted attention", survey.weighted),
+            _kind(survey, name, statistics, colours or "cividis", dpi)
+            for name, statistics in (
+                ("Attention", survey.raw),
+                ("Norm-weighted attention", survey.weighted),
+            )
         ],
     )
 
@@ -61,16 +83,18 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values, version=version("polyhead"))
 
 
-def _kind(survey: HeadSurvey, title: str, statistics: HeadStatistics) -> dict[str, Any]:
+def _kind(
+    survey: HeadSurvey, title: str, statistics: HeadStatistics, colours: Colours, dpi: float
+) -> dict[str, Any]:
     summary, redundancy = statistics.scores, statistics.redundancy
     return {
         "title": title,
-        "maps": picture(lambda: draw_score_maps(survey, summary)),
+        "maps": picture(lambda: draw_score_maps(survey, summary, colours=colours), dpi),
         "heads": _heads(survey, summary),
         "redundancy": redundancy
         and {
             "texts": redundancy.texts,
-            "picture": picture(lambda: draw_redundancy(survey, redundancy)),
+            "picture": picture(lambda: draw_redundancy(survey, redundancy), dpi),
             "pairs": [
                 (head_name(survey, pair.a), head_name(survey, pair.b), pair.correlation)
                 for pair in islice(most_alike(redundancy), _PAIRS)
@@ -106,17 +130,16 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
-def picture(draw: Any) -> dict[str, str]:
-    """Return a picture as PNG in base64, for light and for dark pages."""
-    return {"light": _png(draw()), "dark": _dark(draw)}
-
-
-def _dark(draw: Any) -> str:
+def picture(draw: Callable[[], Figure], dpi: float) -> dict[str, Any]:
+    """Return a picture as PNG in base64, for light and for dark pages; its width on a page, and the least."""
+    figure = draw()
+    width, least = (round(figure.get_figwidth() * dots) for dots in (DPI, _LEAST_DPI))
     with mpl.rc_context(_DARK_STYLE):
-        return _png(draw())
+        dark = draw()
+        return {"light": _png(figure, dpi), "dark": _png(dark, dpi), "width": width, "least": least}
 
 
-def _png(figure: Figure) -> str:
+def _png(figure: Figure, dpi: float) -> str:
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=144, transparent=True)
+    figure.savefig(data, format="png", dpi=dpi, transparent=True)
     return base64.b64encode(data.getvalue()).decode()

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from polyhead_view.figures import FONT_SIZE, Colours, add_bar, draw_map, label, set_title
+from polyhead_view.figures import FONT_SIZE, Colours, Picture, add_bar, draw_map, label, set_title
 from polyhead_view.heads.redundancy import clustered
 from polyhead_view.heads.statistics import Redundancy, ScoreSummary
 from polyhead_view.heads.survey import HeadSurvey, head_name
@@ -26,7 +26,7 @@ def draw_score_maps(
     rows = math.ceil(len(survey.scores) / columns)
     layers, heads = summary.mean.shape[:2]
     width, height = 2.5, min(max(2.0 * layers / heads, 0.9), 3.6)
-    figure = Figure(figsize=(columns * (width + 0.5), rows * (height + 0.5)), layout="constrained")
+    figure = Picture(figsize=(columns * (width + 0.5), rows * (height + 0.5)), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis, score, means in zip(axes.flat, survey.scores, np.moveaxis(summary.mean, -1, 0), strict=False):
         most = float(np.nanmax(means, initial=0.0)) or 1.0
@@ -50,7 +50,7 @@ def draw_redundancy(
     order = clustered(redundancy)
     names = [head_name(survey, row) for row in order]
     size = min(max(len(order) * 0.1, 3.0), 9.6)
-    figure = Figure(figsize=(size + 1.4, size + 0.7), layout="constrained")
+    figure = Picture(figsize=(size + 1.4, size + 0.7), layout="constrained")
     axis = figure.subplots()
     correlation = redundancy.correlation[np.ix_(order, order)]
     image = draw_map(axis, correlation, Normalize(-1, 1), colours=colours)

@@ -13,8 +13,12 @@ function placeOf(share, signed) {
   return 3 * Math.round(255 * Math.min(Math.max(signed ? (share + 1) / 2 : share, 0), 1));
 }
 
-/** Return red, green and blue for a share. */
+const MASKED = [242, 242, 242];
+export const HATCH = "#a8a8a8";
+
+/** Return red, green and blue for a share; NaN is masked. */
 export function colourOf(share, signed = false) {
+  if (Number.isNaN(share)) return MASKED;
   const place = placeOf(share, signed);
   return scaleOf(signed).subarray(place, place + 3);
 }
@@ -29,7 +33,34 @@ export const shade = (share, keys) => (keys > MOST_LINEAR ? Math.sqrt(share) : s
 /** Return black or white: what can be read on a colour. */
 export const ink = ([red, green, blue]) => (0.3 * red + 0.59 * green + 0.11 * blue > 130 ? "#000" : "#fff");
 
-/** Draw cells into a canvas of one pixel each; `share` gives the value of a cell by its index. */
+/** Return how the context fills what is masked. */
+export function hatching(context) {
+  const tile = Object.assign(document.createElement("canvas"), { width: 8, height: 8 });
+  const lines = tile.getContext("2d");
+  lines.strokeStyle = HATCH;
+  for (const from of [-8, 0, 8]) {
+    lines.moveTo(from, 8);
+    lines.lineTo(from + 8, 0);
+  }
+  lines.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
+/** Return the runs of masked cells in rows: row, first column and length. */
+export function runsOf(rows, columns, isMasked) {
+  const runs = [];
+  for (let row = 0; row < rows; row++) {
+    for (let from = 0; from < columns; from++) {
+      let to = from;
+      while (to < columns && isMasked(row, to)) to++;
+      if (to > from) runs.push([row, from, to - from]);
+      from = to;
+    }
+  }
+  return runs;
+}
+
+/** Draw cells into a canvas of one pixel each; `share` gives the value of a cell by its index, NaN is masked. */
 export function paint(canvas, columns, rows, share, signed = false) {
   canvas.width = columns;
   canvas.height = rows;
@@ -37,8 +68,9 @@ export function paint(canvas, columns, rows, share, signed = false) {
   const image = context.createImageData(columns, rows);
   const scale = scaleOf(signed);
   for (let at = 0, to = 0; at < columns * rows; at++) {
-    const place = placeOf(share(at), signed);
-    for (let channel = 0; channel < 3; channel++) image.data[to++] = scale[place + channel];
+    const value = share(at);
+    const [from, place] = Number.isNaN(value) ? [MASKED, 0] : [scale, placeOf(value, signed)];
+    for (let channel = 0; channel < 3; channel++) image.data[to++] = from[place + channel];
     image.data[to++] = 255;
   }
   context.putImageData(image, 0, 0);
@@ -58,11 +90,11 @@ export class Legend {
     this.element.append(this.low, this.canvas, this.high, this.note);
   }
 
-  /** Show the colours from one value to another, of maps with so many keys. */
-  show(low, high, note, { signed = false, keys = 0 } = {}) {
+  /** Show the colours from one value to another, of maps with so many keys, some of them masked. */
+  show(low, high, note, { signed = false, keys = 0, masked = false } = {}) {
     this.low.textContent = low;
     this.high.textContent = high;
-    this.note.textContent = note + (!signed && keys > MOST_LINEAR ? "; colours follow the square root" : "");
+    this.note.textContent = note + (!signed && keys > MOST_LINEAR ? "; colours follow the square root" : "") + (masked ? "; hatched: masked" : "");
     paint(this.canvas, 256, 1, (at) => (signed ? at / 127.5 - 1 : shade(at / 255, keys)), signed);
   }
 }

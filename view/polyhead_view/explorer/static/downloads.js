@@ -1,6 +1,6 @@
 // Files that the page writes: pictures and tables.
 
-import { paint, shade } from "./colours.js";
+import { HATCH, paint, runsOf, shade } from "./colours.js";
 
 const SVG = "http://www.w3.org/2000/svg"; // a name, which nothing fetches
 const CELL = 16; // in a picture, in pixels
@@ -27,7 +27,7 @@ export function csvOf(rows) {
   return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
-/** Draw a map with tokens, a title and its legend as SVG; `share` gives the value of a cell by its index, `second` where the second text of a pair begins. */
+/** Draw a map with tokens, a title and its legend as SVG; `share` gives the value of a cell by its index, NaN is masked, `second` where the second text of a pair begins. */
 export function svgOf({ title, tokens, columns, share, signed, limits, second }) {
   const [rows, count] = [tokens.length, columns.length];
   const cell = Math.max(Math.min(CELL, WIDEST / count), SMALLEST);
@@ -53,6 +53,13 @@ export function svgOf({ title, tokens, columns, share, signed, limits, second })
   const image = (x, y, wide, high, href) =>
     node("image", { x, y, width: wide, height: high, preserveAspectRatio: "none", "image-rendering": "pixelated", href });
   drawing.append(image(left, top, cell * count, cell * rows, picture(count, rows, share)));
+  const masked = runsOf(rows, count, (row, column) => Number.isNaN(share(row * count + column)));
+  if (masked.length) {
+    const pattern = node("pattern", { id: "masked", width: 6, height: 6, patternUnits: "userSpaceOnUse" });
+    pattern.append(node("path", { d: "M-1,1L1,-1M0,6L6,0M5,7L7,5", stroke: HATCH, "stroke-width": 0.8 }));
+    const path = masked.map(([row, from, length]) => `M${left + cell * from},${top + cell * row}h${cell * length}v${cell}h${-cell * length}z`);
+    drawing.append(pattern, node("path", { d: path.join(""), fill: "url(#masked)" }));
+  }
   if (second) {
     const [x, y] = [left + second * cell, top + second * cell];
     const line = { stroke: "#fff", "stroke-width": 1.5 };
@@ -69,7 +76,7 @@ export function svgOf({ title, tokens, columns, share, signed, limits, second })
   const base = bottom + 3 * MARGIN;
   const scale = (at) => (signed ? at / 127.5 - 1 : shade(at / 255, count));
   drawing.append(node("text", { x: MARGIN + 44, y: base + 9, "text-anchor": "end" }, limits[0]), image(MARGIN + 50, base, 120, 10, picture(256, 1, scale)));
-  drawing.append(node("text", { x: MARGIN + 176, y: base + 9 }, limits[1]));
+  drawing.append(node("text", { x: MARGIN + 176, y: base + 9 }, limits[1] + (masked.length ? "; hatched: masked" : "")));
   return new XMLSerializer().serializeToString(drawing);
 }
 

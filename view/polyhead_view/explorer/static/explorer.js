@@ -220,7 +220,7 @@ function captionOf(overview) {
   const { tokens, left_out: leftOut, total_ms: milliseconds } = overview;
   const cut = leftOut ? `; ${leftOut} of ${tokens.length + leftOut} tokens were left out` : leftOut === null ? "; the rest was left out" : "";
   const name = nameOf(overview);
-  return `${name && `${name}: `}${rankOf(overview)}${tokens.length} tokens, ${milliseconds.toFixed(0)} ms${cut}: ${textOf(overview)}`;
+  return `${name && `${name}: `}${rankOf(overview)}${tokens.length} tokens${milliseconds ? `, ${milliseconds.toFixed(0)} ms` : ""}${cut}: ${textOf(overview)}`;
 }
 
 const rankOf = ({ score, logit }) => (score === undefined ? "" : `score ${score.toFixed(4)}, the sigmoid of ${logit.toFixed(3)}; `);
@@ -271,6 +271,7 @@ function showFrames() {
     grids[index].frame(shares, shares && labels, chosen.silenced, open);
   });
   by("small-raw").hidden = !weighted();
+  by("small-masked").hidden = !overviews.some((overview) => overview.masked);
   by("off-means").hidden = !chosen.silenced.size;
   if (looked) look(...looked);
   showScores();
@@ -375,18 +376,25 @@ async function showCode(entry) {
 }
 
 /** List all scores of the open head, of the first sentence. */
+/** List the scores of the open head: in each family, and for each sentence, that has them. */
 function showScores() {
-  const [overview] = overviews;
-  const row = overview?.layers.indexOf(chosen.open?.layer) ?? -1;
-  const column = overview?.heads.indexOf(chosen.open?.head) ?? -1;
-  const scores = row < 0 || column < 0 ? [] : overview.scores;
-  const at = row * (overview?.heads.length ?? 0) + column;
+  const having = overviews
+    .map((overview) => ({ overview, row: overview.layers.indexOf(chosen.open?.layer), column: overview.heads.indexOf(chosen.open?.head) }))
+    .filter(({ overview, row, column }) => row >= 0 && column >= 0 && overview.scores.length);
+  const valueOf = ({ overview, row, column }, name) => {
+    const index = overview.scores.findIndex((one) => one.name === name);
+    const at = row * overview.heads.length + column;
+    return spelled(index < 0 ? NaN : valuesOf(overview)[at * overview.scores.length + index]);
+  };
+  const pairOf = (term, texts, title = "") => {
+    const pair = Object.assign(element("div"), { title });
+    pair.append(element("dt", term), element("dd", texts.join(" | ")));
+    return pair;
+  };
+  const names = having.map(({ overview }) => nameOf(overview) || "first sentence");
   by("scores").replaceChildren(
-    ...scores.map(({ title, meaning }, index) => {
-      const pair = Object.assign(element("div"), { title: meaning });
-      pair.append(element("dt", title), element("dd", spelled(valuesOf(overview)[at * scores.length + index])));
-      return pair;
-    }),
+    ...(having.length && overviews.length > 1 ? [pairOf("scores of", names)] : []),
+    ...(having[0]?.overview.scores ?? []).map(({ name, title, meaning }) => pairOf(title, having.map((one) => valueOf(one, name)), meaning)),
   );
 }
 

@@ -37,8 +37,10 @@ export class HeadGrid {
     const [rows, columns] = overview.shape.map((count) => Math.min(count, side));
     this.cells.forEach((cell, at) => {
       const from = at * side * side;
-      const value = (pixel) => overview.thumbnails[from + Math.floor(pixel / columns) * side + (pixel % columns)];
-      paint(cell.firstChild, columns, rows, (pixel) => shade(value(pixel) / 255, overview.shape[1]));
+      const mask = side * side * (overview.masked?.shape[1] === 1 ? Math.floor(at / this.heads) : at); // of a layer or of a head
+      const place = (pixel) => Math.floor(pixel / columns) * side + (pixel % columns);
+      const share = (pixel) => shade(overview.thumbnails[from + place(pixel)] / 255, overview.shape[1]);
+      paint(cell.firstChild, columns, rows, (pixel) => (overview.masked?.[mask + place(pixel)] ? NaN : share(pixel)));
       const pruned = overview.pruned.includes(`${cell.dataset.layer}.${cell.dataset.head}`);
       cell.classList.toggle("pruned", pruned);
       cell.title = pruned ? "pruned" : sharing(overview.family, Number(cell.dataset.head));

@@ -1,6 +1,6 @@
 // One map, tokens × tokens, with the tokens of a row and its strongest weights.
 
-import { colourOf, css, element, ink, Legend, paint, shade } from "./colours.js";
+import { colourOf, css, element, hatching, ink, Legend, paint, runsOf, shade } from "./colours.js";
 import { csvOf, download, pngOf, svgOf } from "./downloads.js";
 import { MOVES } from "./grid.js";
 
@@ -90,7 +90,7 @@ export class Panel {
     this.caption.textContent = words.caption;
     this.caption.title = words.caption;
     this.tools.firstChild.hidden = rows <= FEWEST && columns <= FEWEST;
-    this.legend.show(...this.#limits(), words.quantity, { signed: this.signed, keys: columns });
+    this.legend.show(...this.#limits(), words.quantity, { signed: this.signed, keys: columns, masked: Boolean(frame.masked) });
     this.strip.show(frame.columns, this.frame.second);
     this.#move(Math.min(this.row, rows - 1), Math.min(this.column, columns - 1), false);
   }
@@ -107,12 +107,17 @@ export class Panel {
   /** Return a cell and its value in words. */
   read(row, column) {
     const { columnCount, map, scale, tokens, columns } = this.frame;
-    const value = map[row * columnCount + column] * scale;
-    return `${this.words.plain ? tokens[row] : named(tokens[row], row)} ${this.words.joined} ${named(columns[column], column)}: ${value.toFixed(4)}`;
+    const value = this.#isMasked(row, column) ? "masked" : (map[row * columnCount + column] * scale).toFixed(4);
+    return `${this.words.plain ? tokens[row] : named(tokens[row], row)} ${this.words.joined} ${named(columns[column], column)}: ${value}`;
   }
 
-  /** Return what a cell is on the scale of colours, the same in the map and the line of tokens. */
+  #isMasked(row, column) {
+    return Boolean(this.frame.masked?.[row * this.frame.columnCount + column]);
+  }
+
+  /** Return what a cell is on the scale of colours, the same in the map and the line of tokens; NaN is masked. */
   #share(at) {
+    if (this.frame.masked?.[at]) return NaN;
     const share = this.frame.map[at] / this.most;
     return this.signed ? share : shade(share, this.frame.columnCount);
   }
@@ -140,7 +145,7 @@ export class Panel {
   #csv() {
     const { tokens, columns, columnCount, map, scale } = this.frame;
     const rows = tokens.flatMap((token, query) =>
-      columns.map((key, at) => [query, token, at, key, map[query * columnCount + at] * scale]));
+      columns.map((key, at) => [query, token, at, key, this.#isMasked(query, at) ? "" : map[query * columnCount + at] * scale]));
     this.#save("csv", csvOf([[...(this.words.columns ?? ["query", "query_token", "key", "key_token"]), this.words.quantity], ...rows]), "text/csv");
   }
 
@@ -189,6 +194,12 @@ export class Panel {
     context.font = FONT;
     context.imageSmoothingEnabled = false;
     context.drawImage(this.image, left, top, count, rows, this.left, this.top, this.cell * count, this.cell * rows);
+    if (this.frame.masked) {
+      context.fillStyle = hatching(context);
+      for (const [row, from, length] of runsOf(rows, count, (row, column) => this.#isMasked(top + row, left + column))) {
+        context.fillRect(this.left + this.cell * from, this.top + this.cell * row, this.cell * length, this.cell);
+      }
+    }
     const style = getComputedStyle(this.canvas);
     context.fillStyle = style.color;
     context.textBaseline = "middle";
@@ -242,7 +253,7 @@ export class Panel {
     const value = (key) => map[first + key] * scale;
     this.reading.textContent = this.read(row, column);
     this.strip.colour((key) => this.#share(first + key), this.signed, same ? row : column);
-    const strongest = [...columns.keys()].sort((one, other) => value(other) - value(one)).slice(0, STRONGEST);
+    const strongest = [...columns.keys()].filter((key) => !this.#isMasked(row, key)).sort((one, other) => value(other) - value(one)).slice(0, STRONGEST);
     this.list.replaceChildren(...strongest.map((key) => element("li", `${named(columns[key], key)} ${value(key).toFixed(3)}`)));
     this.#follow();
     if (tell) this.on.move?.(this);
