@@ -69,11 +69,14 @@ class Option:
             return "never"
         if self.target.rate is None:
             return ""
+        return self._verdict_on(self.target.rate, self.capacity)
+
+    def _verdict_on(self, rate: float, capacity: Interval) -> Verdict:
         if self.machines == 1:
             return "holds"
         if self._is_wide:
             return "uncertain"
-        return "close" if self.target.rate <= self.capacity.high else "no"
+        return "close" if rate <= capacity.high else "no"
 
     def facts(self) -> dict[str, Any]:
         """Return the option as JSON values; `high` is left out where it is infinite."""
@@ -159,6 +162,7 @@ def choose_lines(options: Sequence[Option], target: ServiceTarget | None) -> lis
             f"{said.count('holds')} of {len(said)} hold {target} on one machine, with {target.headroom:.0%} "
             "headroom"
         )
+        lines.append("each was measured alone: `polyhead load --model a,b` loads several families together")
     if "close" in said:
         lines.append(
             "close: the rate is within the capacity or its interval, but not with "
@@ -166,9 +170,9 @@ def choose_lines(options: Sequence[Option], target: ServiceTarget | None) -> lis
         )
     if "uncertain" in said:
         lines.append(
-            f"uncertain: the capacity is more than {_WIDEST} times its interval's lower end, because its rounds "
-            "contradict each other: measure again, into another --out, where nothing else runs, or longer "
-            "(--rounds, --search-seconds)"
+            f"uncertain: the capacity is more than {_WIDEST} times its interval's lower end, because its "
+            "rounds contradict each other: measure again, into another --out, where nothing else runs, or "
+            "longer (--rounds, --search-seconds)"
         )
     if "not known" in said:
         lines.append(

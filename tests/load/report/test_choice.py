@@ -66,7 +66,7 @@ def test_what_is_too_uncertain_is_said_in_words() -> None:
 
     assert "357" not in shown.getvalue()
     assert "uncertain" in shown.getvalue()
-    (_, said) = choose_lines([wide], target)
+    (*_, said) = choose_lines([wide], target)
     assert said.startswith("uncertain: the capacity is more than 3 times its interval's lower end, because")
 
 
@@ -100,6 +100,7 @@ def test_those_with_the_most_capacity_come_first(folder: RunFolder) -> None:
     assert larger.capacity.value == pytest.approx(150, rel=0.06)
     assert choose_lines([larger, smaller], target) == [
         "1 of 2 hold 60 requests/s with a p99 of 50ms on one machine, with 30% headroom",
+        "each was measured alone: `polyhead load --model a,b` loads several families together",
         "close: the rate is within the capacity or its interval, but not with 30% headroom",
     ]
 
