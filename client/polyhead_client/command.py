@@ -27,7 +27,6 @@ _SUMMARIES = {
     "heads": "Find out over a corpus what each head of a model does, and which are alike.",
     "infer": "Run an encoder on sentences, and show what comes out.",
     "load": "Put load on a server with locust, and watch it in a browser.",
-    "plan": "Say how many machines carry a rate within a limit on p99, from a sweep.",
     "prune": "Export an encoder without some of its attention heads.",
     "serve": "Serve a model repository over gRPC.",
     "similarity": "Show which tokens make two texts similar.",

@@ -14,6 +14,9 @@ from polyhead_load.load_plan import Lengths
 SPECIAL_TOKENS = 2
 """Tokens that tokenisers add to a text: [CLS] and [SEP]."""
 
+_QUERY_WORDS = 8
+"""Of a pair's query, unless the pair is too short for them."""
+
 # Each is one token in the usual English vocabularies.
 _WORDS = (
     "the of and to in is was for on that with as by at from it an were are which this be or had first not "
@@ -43,6 +46,16 @@ def texts(lengths: list[int], random: np.random.Generator) -> list[str]:
     """Return a text of about each length, special tokens included."""
     words = np.array(_WORDS.split())
     return [" ".join(random.choice(words, max(1, length - SPECIAL_TOKENS))) for length in lengths]
+
+
+def pairs(lengths: list[int], random: np.random.Generator) -> tuple[list[str], list[str]]:
+    """Return one query, for each passage again, and passages; each pair has about its length.
+
+    Both have a [SEP], so that a pair has one special token more than a text.
+    """
+    (query,) = texts([min(_QUERY_WORDS, min(lengths) // 4) + SPECIAL_TOKENS], random)
+    more = len(query.split()) + 1
+    return [query] * len(lengths), texts([length - more for length in lengths], random)
 
 
 def token_ids(lengths: list[int], vocabulary: int, random: np.random.Generator) -> Any:

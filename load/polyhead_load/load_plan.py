@@ -60,7 +60,8 @@ class LoadPlan:
     tokens: int | Lengths
     """T, or how the lengths are distributed."""
     text: bool = False
-    """Send sentences, which the server tokenises; otherwise vectors or token ids, whichever it takes."""
+    """Send sentences, which the server tokenises, or a query and passages to a reranker; otherwise vectors or
+    token ids, whichever it takes."""
     mode: Literal["closed", "open"]
     """Closed: each user sends its next request after the answer. Open: requests are sent at Poisson times,
     however long the answers take."""

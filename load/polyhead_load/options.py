@@ -68,7 +68,11 @@ def add_options(parser: "LocustArgumentParser") -> None:
     )
     add("--tokens", "T: 128, or log-normal lengths: median=29,sigma=0.6,low=8,high=128", default="128")
     add("--batch", "B, sequences in a request: 1, or 20 passages for a reranker", default="1")
-    add("--text", "Send sentences, which the server tokenises", action="store_true")
+    add(
+        "--text",
+        "Send sentences, which the server tokenises; to a reranker, a query with each passage",
+        action="store_true",
+    )
     add(
         "--outputs",
         "What to fetch, such as pooled or output+attention. Default: pooled, else logits, else output",

@@ -14,12 +14,12 @@ from polyhead_client.errors import DeadlineExceeded, PolyheadError, Unavailable
 from polyhead_client.models import ModelInfo
 from polyhead_client.operations import Operations
 from polyhead_load.connection import LoadConnection, Request
-from polyhead_load.contents import draw_lengths, texts, token_ids, vectors
+from polyhead_load.contents import draw_lengths, pairs, texts, token_ids, vectors
 from polyhead_load.errors import LoadError
 from polyhead_load.load_plan import Lengths, LoadPlan
 from polyhead_load.replies import ReplyCheck, join_parts, read_header
 from polyhead_proto import messages as pb
-from polyhead_proto.names import INPUT_IDS, MEMORY, Property
+from polyhead_proto.names import INPUT_IDS, LOGITS, MEMORY, TEXT_PAIR, Property
 
 # Streams of random numbers apart from the schedule's, which has the same seed.
 _LENGTHS, _CONTENTS = 10, 11
@@ -60,10 +60,7 @@ class RequestBuilder:
         for start in range(0, count, plan.batch):
             of_batch = lengths[start : start + plan.batch]
             inputs = _inputs(plan, info, of_batch, contents)
-            memory = _memory(info, of_batch, contents)
-            operation = self._operations.encode(
-                inputs, memory=memory, model=plan.model, **plan.outputs.arguments
-            )
+            operation = self._operations.encode(**inputs, model=plan.model, **plan.outputs.arguments)
             wanted = self._until_inference(operation)
             request = Request(
                 name=label(plan),
@@ -168,22 +165,30 @@ def _count(plan: LoadPlan, info: ModelInfo) -> int:
     return int(np.clip(fitting, _LENGTHS_MIN if mixed else 1, _LENGTHS_MAX if mixed else _SAME_LENGTH))
 
 
-def _memory(info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:
-    """Return memories as long as the queries that attend to them; None for a model that takes none."""
-    if MEMORY not in info.inputs or info.d_model is None:
-        return None
-    return vectors(lengths, info.d_model, random)
-
-
-def _inputs(plan: LoadPlan, info: ModelInfo, lengths: list[int], random: np.random.Generator) -> Any:
+def _inputs(
+    plan: LoadPlan, info: ModelInfo, lengths: list[int], random: np.random.Generator
+) -> dict[str, Any]:
+    """Return the arguments of `encode` that are the inputs of one request."""
     if plan.text:
         if not info.takes_text:
             raise LoadError(f"text must be off for {info.name}: it takes {', '.join(info.inputs)}")
-        return texts(lengths, random)
+        if not _is_reranker(info):
+            return {"inputs": texts(lengths, random)}
+        queries, passages = pairs(lengths, random)
+        return {"inputs": queries, "text_pair": passages}
     if INPUT_IDS in info.inputs:
         if info.vocabulary is None:
             raise LoadError(f"{info.name} does not say its vocabulary, so token ids cannot be made for it")
-        return token_ids(lengths, info.vocabulary, random)
+        return {"inputs": token_ids(lengths, info.vocabulary, random)}
     if info.d_model is None:
         raise LoadError(f"{info.name} does not say its d_model, so vectors cannot be made for it")
-    return vectors(lengths, info.d_model, random)
+    inputs = {"inputs": vectors(lengths, info.d_model, random)}
+    if MEMORY in info.inputs:  # memories are as long as the queries that attend to them
+        inputs["memory"] = vectors(lengths, info.d_model, random)
+    return inputs
+
+
+def _is_reranker(info: ModelInfo) -> bool:
+    """Return whether callers send pairs of texts, which get one score each."""
+    logits = info.outputs.get(LOGITS)
+    return TEXT_PAIR in info.inputs and logits is not None and logits.shape[-1] == 1

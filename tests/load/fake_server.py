@@ -46,7 +46,7 @@ def tell(line: object) -> None:
 
 
 def metadata_of(name: str) -> pb.ModelMetadataResponse:
-    """An encoder of vectors, and its attention graph; `ids` takes token ids and text."""
+    """An encoder of vectors, and its attention graph; `ids` takes ids and text, `ids-of-pairs` reranks."""
     outputs = [{"name": "output", "datatype": "FP32", "shape": [-1, -1, D_MODEL]}]
     if name.endswith(".attention"):
         outputs += [
@@ -61,6 +61,9 @@ def metadata_of(name: str) -> pb.ModelMetadataResponse:
         ]
         outputs.append({"name": "tokens", "datatype": "BYTES", "shape": [-1, -1]})
         outputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
+    if name.startswith("ids-of-pairs"):
+        inputs.append({"name": "text_pair", "datatype": "BYTES", "shape": [-1]})
+        outputs.append({"name": "logits", "datatype": "FP32", "shape": [-1, 1]})
     inputs.append({"name": "lengths", "datatype": "INT32", "shape": [-1]})
     tensors = {
         f"attention.{layer}": {"role": "attention", "layer": layer} for layer in range(len(outputs) - 1)

@@ -48,6 +48,16 @@ def messages(plan: LoadPlan) -> list[Any]:
     return [pb.ModelInferRequest.FromString(request.wanted.data) for request in written(plan)]
 
 
+def strings(raw: bytes) -> list[str]:
+    """Read a tensor of texts: of each, its size in four bytes, and itself."""
+    found = []
+    while raw:
+        size = int.from_bytes(raw[:4], "little")
+        found.append(raw[4 : 4 + size].decode())
+        raw = raw[4 + size :]
+    return found
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -97,6 +107,26 @@ def test_token_ids_and_texts_are_sent_to_those_who_take_them() -> None:
     text = messages(plan_for("a:1", "ids", tokens=6, text=True))[0]
     assert (text.inputs[0].name, list(text.inputs[0].shape)) == ("text", [1])
     assert len(text.raw_input_contents[0][4:].split()) == 4
+
+
+def test_a_reranker_gets_a_query_with_each_of_its_passages() -> None:
+    sent = messages(plan_for("a:1", "ids-of-pairs", tokens=LENGTHS, batch=5, text=True))
+
+    queries = set()
+    for message in sent:
+        assert [(one.name, list(one.shape)) for one in message.inputs] == [("text", [5]), ("text_pair", [5])]
+        (query, *others), passages = map(strings, message.raw_input_contents)
+        assert others == [query] * 4
+        assert len(set(passages)) > 1
+        assert all(3 <= len(query.split()) + len(passage.split()) + 3 <= 40 for passage in passages)
+        queries.add(query)
+    assert len(queries) > 1
+
+    (first, *_) = messages(plan_for("a:1", "ids-of-pairs", tokens=60, batch=2, text=True))
+    spoken = [len(text.split()) for texts in first.raw_input_contents for text in strings(texts)]
+    assert spoken == [8, 8, 49, 49]  # with [CLS], [SEP], [SEP]: 60
+    (ids, *_) = messages(plan_for("a:1", "ids-of-pairs", tokens=60, batch=2))
+    assert [(one.name, list(one.shape)) for one in ids.inputs] == [("input_ids", [2, 60])]
 
 
 def test_attention_is_asked_for_as_the_plan_says() -> None:

@@ -23,9 +23,13 @@ from polyhead_load.sweep.target import ServiceTarget
 _WORKLOAD: tuple[Dimension, ...] = ("tokens", "batch", "outputs")
 """Given by the callers; configurations are compared within each."""
 
-Verdict = Literal["holds", "close", "no", "never", "not known", ""]
+Verdict = Literal["holds", "close", "no", "never", "uncertain", "not known", ""]
 """Whether one machine holds the target. Close: it may, but not with the headroom, or not surely. No: it takes
-more. Never: no rate keeps the limit. Empty: no rate is wanted."""
+more. Never: no rate keeps the limit. Uncertain: the interval is too wide to say how many it takes. Empty: no
+rate is wanted."""
+
+_WIDEST = 3
+"""How many times the interval's lower end the capacity may be, for a number of machines to mean something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,13 @@ class Option:
         """Return how many machines the target's rate takes; None where it cannot be said."""
         if self.target is None or self.target.rate is None or self.capacity is None or not self.capacity.low:
             return None
-        return math.ceil(self.target.rate / (self.capacity.low * (1 - self.target.headroom)))
+        machines = math.ceil(self.target.rate / (self.capacity.low * (1 - self.target.headroom)))
+        return None if machines > 1 and self._is_wide else machines
+
+    @property
+    def _is_wide(self) -> bool:
+        """Return whether rounds found so different capacities that their interval says next to nothing."""
+        return self.capacity is not None and _WIDEST * self.capacity.low < self.capacity.value
 
     @property
     def verdict(self) -> Verdict:
@@ -59,9 +69,14 @@ class Option:
             return "never"
         if self.target.rate is None:
             return ""
+        return self._verdict_on(self.target.rate, self.capacity)
+
+    def _verdict_on(self, rate: float, capacity: Interval) -> Verdict:
         if self.machines == 1:
             return "holds"
-        return "close" if self.target.rate <= self.capacity.high else "no"
+        if self._is_wide:
+            return "uncertain"
+        return "close" if rate <= capacity.high else "no"
 
     def facts(self) -> dict[str, Any]:
         """Return the option as JSON values; `high` is left out where it is infinite."""
@@ -147,10 +162,17 @@ def choose_lines(options: Sequence[Option], target: ServiceTarget | None) -> lis
             f"{said.count('holds')} of {len(said)} hold {target} on one machine, with {target.headroom:.0%} "
             "headroom"
         )
+        lines.append("each was measured alone: `polyhead load --model a,b` loads several families together")
     if "close" in said:
         lines.append(
             "close: the rate is within the capacity or its interval, but not with "
             f"{target.headroom:.0%} headroom"
+        )
+    if "uncertain" in said:
+        lines.append(
+            f"uncertain: the capacity is more than {_WIDEST} times its interval's lower end, because its "
+            "rounds contradict each other: measure again, into another --out, where nothing else runs, or "
+            "longer (--rounds, --search-seconds)"
         )
     if "not known" in said:
         lines.append(

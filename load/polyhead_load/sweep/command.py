@@ -50,7 +50,8 @@ def sweep(
     """Measure what each head configuration costs in latency, and report it.
 
     Missing families are exported, and a server is started for them. Measurements are kept as they are made:
-    after a crash or Ctrl-C, the same command continues.
+    after a crash or Ctrl-C, the same command continues. Each family is measured alone; `polyhead load --model
+    a,b` loads several together.
 
     ```sh
     polyhead sweep presets

@@ -41,7 +41,12 @@ def option(capacity: tuple[float, float, float] | None, **target: Any) -> Option
         ((100, 100, math.inf), 1, "holds"),
         ((60, 60, math.inf), 2, "close"),
         ((0, 0, 3), None, "never"),
-        ((0, 40, 60), None, "close"),  # some rounds hold, others never do
+        ((0, 40, 60), None, "uncertain"),  # some rounds hold, others never do
+        ((0.0002, 60, 900), None, "uncertain"),  # not 357,143 machines
+        ((16, 45, 60), 5, "close"),
+        ((14, 45, 60), None, "uncertain"),
+        ((75, 400, 800), 1, "holds"),  # whatever it is
+        ((5, 200, math.inf), None, "uncertain"),
         (None, None, "not known"),
     ],
 )
@@ -51,6 +56,18 @@ def test_machines_are_the_rate_by_the_capacity_with_headroom(
     one = option(capacity)
 
     assert (one.machines, one.verdict) == (machines, verdict)
+
+
+def test_what_is_too_uncertain_is_said_in_words() -> None:
+    wide = option((0.0002, 60, 900))
+    target = wide.target
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(choose_table([wide], ["family"], target))
+
+    assert "357" not in shown.getvalue()
+    assert "uncertain" in shown.getvalue()
+    (*_, said) = choose_lines([wide], target)
+    assert said.startswith("uncertain: the capacity is more than 3 times its interval's lower end, because")
 
 
 def test_headroom_is_the_users() -> None:
@@ -83,6 +100,7 @@ def test_those_with_the_most_capacity_come_first(folder: RunFolder) -> None:
     assert larger.capacity.value == pytest.approx(150, rel=0.06)
     assert choose_lines([larger, smaller], target) == [
         "1 of 2 hold 60 requests/s with a p99 of 50ms on one machine, with 30% headroom",
+        "each was measured alone: `polyhead load --model a,b` loads several families together",
         "close: the rate is within the capacity or its interval, but not with 30% headroom",
     ]
 
