@@ -124,7 +124,7 @@ def test_what_the_survey_says_prunes_a_group(
         encoding = pruned.encode(TEXTS, attention=True)
         surveyed = survey_heads(pruned, TEXTS)
     expected = client.encode(TEXTS, head_mask=mask)
-    np.testing.assert_allclose(encoding.pooled, expected.pooled, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(encoding.pooled), np.asarray(expected.pooled), atol=1e-5)
     assert surveyed.pruned == {(int(layer), head) for head in of_group}
     figure = draw_heads(encoding.sequence(1), layer=int(layer))
     assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["pruned"] * 3
