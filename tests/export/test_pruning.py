@@ -64,7 +64,9 @@ def test_heads_are_narrowed_by_name_and_by_importance() -> None:
     assert (pruning.heads, pruning.width) == (((0, 2), (1, 2), (2, 2)), 1)
     assert 0 < pruning.drift.cosine.least < 1
 
-    # Those that are as narrow are passed by; and a layer need keep no head as it was.
+    # A layer need keep no head as it was; and those that are as narrow are passed by.
+    every, pruning = change(UNEVEN, fraction=0.9, width=3)
+    assert (len(pruning.heads), every.config.head_size, every.config.head_widths) == (4, 3, None)
     fraction, pruning = change(UNEVEN, fraction=0.9, width=6)
     assert {*pruning.heads} == {(0, 0), (0, 3)}
     assert fraction.config.head_widths == ((6, 4, 6, 6),)

@@ -108,6 +108,9 @@ def test_heads_that_are_all_as_narrow_have_one_width() -> None:
     narrowed = narrow_heads(pruned, every)
 
     assert narrowed.config == replace(pruned.config, head_width=4)  # the head that is gone was wider
+    uneven = narrow_heads(narrowed, {(1, 0): 2}).config
+    assert uneven == narrow_heads(pruned, every | {(1, 0): 2}).config
+    assert (uneven.head_size, uneven.widths_of(1)) == (4, [2, 4, 4])
     one_by_one = pruned
     for head, width in every.items():
         one_by_one = narrow_heads(one_by_one, {head: width})
