@@ -497,7 +497,7 @@ def eurobert_tokenizer() -> Tokenizer:
 def write_eurobert(folder: Path, head: str = "ForMaskedLM", **changes: Any) -> None:
     """Write EuroBERT, a masked language model that names code of its own; or a classifier made of it."""
     tokenizer = eurobert_tokenizer()
-    begin = tokenizer.token_to_id("<|begin_of_text|>")
+    begin = tokenizer.get_vocab()["<|begin_of_text|>"]
     config: dict[str, Any] = {
         "attention_bias": False,
         "attention_dropout": 0.0,

@@ -89,9 +89,9 @@ def classifier(
             raise CheckpointError(
                 f"{path}: vocab_size must be above the token ids of LogitScore, {largest}, was {vocabulary}"
             )
-        labels = ("LABEL_0",)
-        scores = _of_scores(path, config, modules, labels)
-        return Classifier(labels=labels, pooling=pooling, bias=head.bias, **scores)
+        one = ("LABEL_0",)
+        scores = _of_scores(path, config, modules, one)
+        return Classifier(labels=one, pooling=pooling, bias=head.bias, **scores)
     labels = _labels(path, config)
     others: dict[str, Any] = {} if pooling is None else _of_scores(path, config, modules, labels)
     if pooling == "last" and config.get("pad_token_id") is not None:

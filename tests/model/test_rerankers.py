@@ -32,7 +32,7 @@ def scores(checkpoint: Checkpoint, rows: list[list[int]]) -> torch.Tensor:
     ids = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
     with torch.no_grad():
         logits = checkpoint.encoder(ids, torch.tensor([len(row) for row in rows])).logits
-    assert logits is not None
+    assert isinstance(logits, torch.Tensor)
     return logits
 
 

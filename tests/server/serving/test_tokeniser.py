@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from polyhead_server.errors import EngineError, InvalidRequestError, RepositoryError, TooLargeError
 from polyhead_server.serving.tokeniser import Tokeniser
+from polyhead_server.serving.words import in_pair
 
 TEXTS = ["The cat sat on the mat.", "", "dogs", "cat " * 14, "  Big, red... unknownword!"]
 Changed = Callable[[dict[str, Any]], Path]
@@ -260,6 +261,19 @@ def test_pairs_that_are_one_text(changed: Changed, truncate: bool) -> None:
         found = ours.spans[row, :length, :2].tolist()
         nothing = [[-1, -1]]
         assert found == (nothing * 2 + alone + nothing * 2 + behind)[: length - 2] + nothing * 2
+
+
+def test_a_token_that_reaches_out_of_a_text_is_of_the_text_alone() -> None:
+    spans = np.array([[0, 2, 0], [2, 5, 1], [5, 7, 2], [6, 10, 3], [10, 12, 4], [-1] * 3], np.int32)
+
+    assert in_pair(spans, first=4, between=4).tolist() == [
+        [0, 2, 0],
+        [2, 4, 1],
+        [-1] * 3,
+        [0, 2, 3],
+        [2, 4, 4],
+        [-1] * 3,
+    ]
 
 
 def test_many_pairs_are_tokenised_in_portions(file: Path) -> None:
