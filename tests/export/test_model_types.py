@@ -4,8 +4,9 @@ The export itself compares each graph with PyTorch, in int8 and 16 bits by the r
 tests/model holds PyTorch to transformers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -82,12 +83,16 @@ def test_engines_compute_what_pytorch_does(exported: Exported) -> None:
         for device in devices():
             engine = exported.engine("fp32", kind.name, device)
 
-            def run(names: Sequence[str], feeds: Mapping[str, Array], engine: Engine = engine) -> list[Array]:
-                values = engine.run(feeds, names)
-                return [values[name] for name in names]
-
-            compared = reference.compare(engine.path, kind, None, opened=lambda _, run=run: run)
+            compared = reference.compare(engine.path, kind, None, opened=partial(_runner, engine))
             check_parity(compared, f"{kind.file} on {device.name}")
+
+
+def _runner(engine: Engine, _path: object) -> Callable[[Sequence[str], Mapping[str, Array]], list[Array]]:
+    def run(names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        values = engine.run(feeds, names)
+        return [values[name] for name in names]
+
+    return run
 
 
 def test_engines_agree_in_8_bits(exported: Exported) -> None:
