@@ -61,6 +61,8 @@ def random_tensors(info: CheckpointInfo) -> dict[str, torch.Tensor]:
     """Weights under the names of a type, drawn in the order of ours."""
     random = torch.Generator().manual_seed(5)
     tensors = {name: _draw(name, shape, random) for name, shape in shapes_of(info).items()}
+    norms = {name for name, tensor in tensors.items() if tensor.ndim == 1 and name.endswith("weight")}
+    tensors |= {name: tensors[name] - info.dialect.norm_offset for name in norms}
     if (contacts := info.dialect.contact_head) is not None:
         heads = info.encoder.layers * info.encoder.heads
         tensors |= {f"{contacts}.weight": _draw("", [1, heads], random), f"{contacts}.bias": torch.ones(1)}
