@@ -53,6 +53,21 @@ def test_what_is_missing_is_exported_once(tmp_path: Path) -> None:
     assert export.calls[0][export.calls[0].index("--seed") + 1] == "5"
 
 
+def test_heads_may_share_keys_or_differ_in_width(tmp_path: Path) -> None:
+    families = {
+        "groups": {"heads": 4, "kv_heads": 2},
+        "widths": {"head_width": 8, "head_widths": [[8, 4]]},
+        "wrong": {"heads": 4, "kv_heads": 3},
+    }
+    sweep = small_sweep(families=families, encoder=DESCRIBED)
+
+    for export in (Exporter(), failing):  # what is found again is what the sweep describes
+        provided = provide(sweep, tmp_path, export=export, available=lambda: PLENTY)
+        assert list(provided.families) == ["groups", "widths"]
+        assert provided.families["widths"].encoder.widths_of(0) == [8, 4]
+        assert "kv_heads must divide heads (4)" in provided.skipped["wrong"]
+
+
 def test_what_is_there_needs_no_description(repository: Path) -> None:
     provided = provide(small_sweep(), repository, export=failing, available=lambda: PLENTY)
 
