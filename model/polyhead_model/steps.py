@@ -74,6 +74,7 @@ def _equal_layers(config: EncoderConfig) -> Iterable[Sequence[int]]:
     for layer in range(config.layers):
         kind = (
             _has_attention_norm(config, layer),
+            layer == 0 and config.convolution is not None,
             config.is_local(layer),
             len(config.heads_of(layer)),
             len(set(config.kv_heads_of(layer))),
@@ -104,6 +105,12 @@ def _beside_layers(config: EncoderConfig) -> Iterator[Step]:
     if config.relative_buckets is not None:
         table = ParameterTensor(name="table", part="relative positions", axes=f"{config.relative_buckets} H")
         yield Step(name="bias (by distance)", axes="H T T", reads=(), parameters=(table,))
+    if (its := config.disentangled) is not None:
+        part, axes = "relative positions", f"{2 * its.span} D"
+        table = ParameterTensor(name="table", part=part, axes=axes)
+        yield Step(name="p = relative positions", axes=axes, reads=(), parameters=(table,))
+        if its.norm:
+            yield norm_step("p", "p", axes, part=part, bias=config.norm_bias)
     given = ["given"] if config.mask_input else []
     own = [*(["causal"] if config.causal else []), "padding", *given]
     is_local = [config.is_local(layer) for layer in range(config.layers)]
@@ -142,12 +149,22 @@ def _embeddings(config: EncoderConfig, vocabulary: int) -> Iterator[Step]:
     for of, rows in (("type", config.types), ("position", config.position_rows)):
         if rows:
             yield Step(name=f"{x} = {x} + {of} embeddings", axes=axes, parameters=table(of, rows))
+    projection = linear_step(
+        "x = e W_E",
+        "B T D",
+        over="E",
+        reads=("e",),
+        part="embedding projection",
+        matrix="E",
+        bias=not config.projection_first,
+    )
+    if config.projection_first:
+        yield projection
+        x, axes = "x", "B T D"
     if config.embedding_norm:
         yield norm_step(x, x, axes, part="embedding norm", bias=config.norm_bias)
-    if width == "E":
-        yield linear_step(
-            "x = e W_E", "B T D", over="E", reads=("e",), part="embedding projection", matrix="E"
-        )
+    if width == "E" and not config.projection_first:
+        yield projection
 
 
 Sublayer = Callable[[EncoderConfig, int, str, str], Iterator[Step]]
@@ -155,6 +172,9 @@ Sublayer = Callable[[EncoderConfig, int, str, str], Iterator[Step]]
 
 
 def _layer_steps(config: EncoderConfig, layer: int) -> Iterator[Step]:
+    convolution = config.convolution if layer == 0 else None
+    if convolution is not None:
+        yield Step(name="n = neighbours(x)", axes=f"B T {convolution.width}·D", reads=("x",))
     attentions: list[Sublayer] = [_self_attention, _cross_attention]
     if config.cross_attention != "after_self":
         attentions = [_self_attention if config.cross_attention is None else _cross_attention]
@@ -174,6 +194,18 @@ def _layer_steps(config: EncoderConfig, layer: int) -> Iterator[Step]:
         yield Step(name=f"x = x + {result}", axes="B T D", reads=("x", result))
         if config.norm == "post":
             yield norm("x")
+    if convolution is not None:
+        part, own = "convolution", "D" if convolution.groups == 1 else config.d_model // convolution.groups
+        yield linear_step(
+            f"c = {convolution.activation}(n W_c)",
+            "B T D",
+            over=f"{convolution.width}·{own}",
+            reads=("n",),
+            part=part,
+            matrix="c",
+        )
+        yield Step(name="x = x + c", axes="B T D", reads=("x", "c"))
+        yield norm_step("x", "x", part=part, bias=config.norm_bias, suffix="_c")
 
 
 def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> Iterator[Step]:
@@ -200,13 +232,34 @@ def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> I
                 for each, width in widths.items()
             ),
         ]
-    yield from (*projections, *_norms_of_heads(config, "T"))
+    yield from (*projections, *_norms_of_heads(config, "T"), *_positions_of_heads(config))
     local = "local " if config.is_local(layer) else ""
     if config.rotary_base is not None:
         angles = f"{local if config.local_rotary_base is not None else ''}angles"
         for each in "qk":
             yield Step(name=f"{each} = rotate({each})", axes=f"B T {widths[each]}", reads=(each, angles))
     yield from _heads(config, result, keys="T", mask=f"{local}mask")
+
+
+def _positions_of_heads(config: EncoderConfig) -> Iterator[Step]:
+    """Yield the keys and queries of relative positions, which are the same in each run."""
+    its = config.disentangled
+    for term, each in () if its is None else (("c2p", "k"), ("p2c", "q")):
+        if its is None or term not in its.terms:
+            continue
+        matrix = each if its.shared else f"p{each}"
+        step = linear_step(
+            f"p{each} = p W_{matrix}",
+            f"{2 * its.span} H·K",
+            over="D",
+            reads=("p",),
+            part="q, k, v",
+            matrix=matrix,
+            group="attention",
+            bias=config.bias,
+        )
+        # Constants are no part of a forward pass's products; shared matrices were counted before.
+        yield replace(step, part=None, over=None, parameters=() if its.shared else step.parameters)
 
 
 def _norms_of_heads(config: EncoderConfig, keys: str, prefix: str = "") -> Iterator[Step]:
@@ -260,6 +313,11 @@ def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: 
     yield Step(name="kᵀ = transpose(k)", axes=f"B H K {keys}", reads=("k",))
     scores = f"B H T {keys}"
     yield Step(name="scores = q kᵀ", axes=scores, reads=("q", "kᵀ"), part=f"{prefix}scores", over="K")
+    for term, reads in (("c2p", ("q", "pk")), ("p2c", ("k", "pq"))):
+        if config.disentangled is not None and term in config.disentangled.terms:
+            products = f"{term} = {reads[0]} {reads[1]}ᵀ"
+            yield Step(name=products, axes="B H T 2·T", reads=reads, part="position scores", over="K")
+            yield Step(name=f"scores = scores + {term} (by distance)", axes=scores, reads=("scores", term))
     # The module divides q, of which there is less: the same by the associative law.
     yield Step(name="scores = scores / √K", axes=scores)
     if config.relative_buckets is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from polyhead_model.checkpoint_files import CheckpointError, read_object
 from polyhead_model.tokenizer_files import (
@@ -32,6 +32,7 @@ _DEFAULTS: Mapping[str, tuple[str | None, ...]] = {
     "AlbertTokenizer": ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"),
     "BertTokenizer": _BERT_TOKENS,
     "CamembertTokenizer": _ROBERTA_TOKENS,
+    "DebertaV2Tokenizer": ("[CLS]", "[SEP]", *_BERT_TOKENS[2:]),
     "DistilBertTokenizer": _BERT_TOKENS,
     "GPT2Tokenizer": (*["<|endoftext|>"] * 3, None, None, None, None),
     "MPNetTokenizer": ("<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>"),
@@ -252,6 +253,10 @@ class _Files:
                 ]
                 return models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
         scored = [(token, score) for token, score in vocabulary]
+        if self._name == "DebertaV2Tokenizer":
+            entry = self._named["unk_token"].content, 0.0
+            number = scored.index(entry) if entry in scored else self._config.get("unk_id", 1)
+            return models.Unigram(scored, number, byte_fallback=False)
         unknown = {"AlbertTokenizer": 1, "XLMRobertaTokenizer": 3}.get(self._name)
         if unknown is None:
             words = [token for token, _ in scored]
@@ -271,6 +276,11 @@ class _Files:
                 )
             case "GPT2Tokenizer" | "RobertaTokenizer":
                 return None
+            case "DebertaV2Tokenizer":
+                spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+                tidied = [spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+                lowered = [normalizers.Lowercase()] if flag("do_lower_case", False) else []
+                return normalizers.Sequence([*lowered, *tidied])
         charsmap = self._charsmap()
         precompiled = [] if charsmap is None else [normalizers.Precompiled(charsmap)]
         if self._name != "AlbertTokenizer":
@@ -296,8 +306,14 @@ class _Files:
                 return pre_tokenizers.BertPreTokenizer()
             case "GPT2Tokenizer" | "RobertaTokenizer":
                 return pre_tokenizers.ByteLevel(add_prefix_space=self._config.get("add_prefix_space", False))
-        scheme = "always" if self._config.get("add_prefix_space", True) else "never"
-        spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+        own = self._name == "DebertaV2Tokenizer"
+        prefixed = self._config.get("add_prefix_space", True)
+        spaces = pre_tokenizers.Metaspace(
+            prepend_scheme="always" if prefixed else "first" if own else "never"
+        )
+        if own:
+            marks = [pre_tokenizers.Punctuation("isolated")] if self._config.get("split_by_punct") else []
+            return pre_tokenizers.Sequence([*marks, spaces])
         return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
 
     def _post_processor(self, tokenizer: Tokenizer, own: Any) -> Any:
@@ -312,7 +328,7 @@ class _Files:
             return processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(tokens))
 
         match self._name:
-            case "BertTokenizer" | "DistilBertTokenizer":
+            case "BertTokenizer" | "DebertaV2Tokenizer" | "DistilBertTokenizer":
                 first, last = named("cls"), named("sep")
                 single = [f"{first[0]}:0", "$A:0", f"{last[0]}:0"]
                 return template(single, [*single, "$B:1", f"{last[0]}:1"], first, last)

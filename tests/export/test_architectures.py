@@ -16,7 +16,8 @@ from tests.encoders import draw_norms_and_biases, seeded
 from tests.exports import manifest_of
 
 from polyhead_export import export_family
-from polyhead_export.forward_pass import norm_maps_of, run_forward
+from polyhead_export.constants import norm_maps_of
+from polyhead_export.forward_pass import run_forward
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
 from polyhead_export.samples import sample_inputs
