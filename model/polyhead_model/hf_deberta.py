@@ -82,10 +82,9 @@ def _fields(path: Path, config: Config) -> Fields:
 def _disentangled(path: Path, config: Config) -> Fields | None:
     """Return the fields of `Disentangled`; None if relative positions add nothing to scores."""
     said = config.get("pos_att_type")
-    terms = said.lower().split("|") if isinstance(said, str) else said or []
-    terms = [each.strip() if isinstance(each, str) else each for each in terms]
-    terms = [each for each in terms if each != ""]
-    if any(each not in _TERMS for each in terms) or len(set(terms)) < len(terms):
+    terms = [each.strip() for each in said.lower().split("|")] if isinstance(said, str) else said or []
+    terms = [each for each in terms if each != ""] if isinstance(terms, list) else [terms]
+    if any(terms.count(each) > 1 or each not in _TERMS for each in terms):
         raise CheckpointError(f"{path}: pos_att_type must be some of {', '.join(_TERMS)}, was {said!r}")
     if not flag(path, config, "relative_attention", default=False):
         if terms:
