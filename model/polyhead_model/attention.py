@@ -20,7 +20,7 @@ from polyhead_model import masks
 from polyhead_model.attention_config import Disentangled, ScoreTerm
 from polyhead_model.head_columns import HeadColumns, repeat_heads
 from polyhead_model.norms import RMSNorm
-from polyhead_model.packing import Padded, TokenLayout
+from polyhead_model.packing import Padded, TokenLayout, split_heads
 from polyhead_model.positions import PositionVectors, Rotation, rotate
 from polyhead_model.projections import FusibleModule
 
@@ -308,8 +308,8 @@ class MultiHeadAttention(FusibleModule):
             if term not in its.terms:
                 return None
             weight, bias = shared if own is None else (own.weight, own.bias)
-            made: Tensor = F.linear(vectors, weight, bias) * self.head_width**-0.5
-            return made
+            made = F.linear(vectors, weight, bias) * self.head_width**-0.5
+            return split_heads(made[None], self.heads)[0]
 
         return PositionVectors(
             keys=projected("c2p", self.w_pk, of_keys), queries=projected("p2c", self.w_pq, of_queries)

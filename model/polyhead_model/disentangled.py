@@ -17,7 +17,7 @@ from polyhead_model.attention import ScoreBias
 from polyhead_model.attention_config import Disentangled
 from polyhead_model.config import EncoderConfig
 from polyhead_model.norms import norm_of
-from polyhead_model.packing import TokenLayout, split_heads, take_rows
+from polyhead_model.packing import TokenLayout
 from polyhead_model.positions import PositionVectors
 
 
@@ -75,8 +75,8 @@ class PositionScores:
         # Products with a vector for each distance, not with the whole table: that is larger than those of a
         # short text, and to look up [T, T] of its products takes longer than to move them.
         def products(x: Tensor, table: Tensor, rows: Tensor) -> Tensor:
-            every = split_heads(take_rows(table, rows)[None].to(x.dtype), heads)  # [1, H, 2T, K]
-            return _aligned(layout.by_head(x, heads) @ every.transpose(2, 3))
+            every = table.index_select(1, rows).to(x.dtype)  # [H, 2T, K]
+            return _aligned(layout.by_head(x, heads) @ every.transpose(1, 2))
 
         return _sum(
             None if vectors.keys is None else products(query, vectors.keys, self._falling),
@@ -105,8 +105,7 @@ def _of_pairs(
     """Look up the products with all of the table, which is less where Tq is small."""
 
     def products(x: Tensor, layout: TokenLayout, table: Tensor, numbers: Tensor) -> Tensor:
-        every = split_heads(table[None].to(x.dtype), heads)
-        found = layout.by_head(x, heads) @ every.transpose(2, 3)  # [B, H, T or Tq, 2·span]
+        found = layout.by_head(x, heads) @ table.to(x.dtype).transpose(1, 2)  # [B, H, T or Tq, 2·span]
         return found.gather(3, numbers[:, None].expand(-1, heads, -1, -1))
 
     queries, keys, numbers = pairs

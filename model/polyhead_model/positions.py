@@ -20,7 +20,7 @@ the same angle, and the first half has the opposite of the sine."""
 
 
 class PositionVectors(NamedTuple):
-    """The keys and queries of relative positions in a layer, [2·span, H·K], divided by √K.
+    """The keys and queries of relative positions in a layer, [H, 2·span, K], divided by √K.
 
     They are made of weights alone. None = nothing reads them.
     """

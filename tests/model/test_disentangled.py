@@ -32,7 +32,7 @@ def test_scores_are_sums_of_products(terms: tuple[str, ...], span: int, distance
     config = Disentangled(terms=terms, span=span, distance=distance)  # type: ignore[arg-type]
     torch.manual_seed(4)
     tokens = 2 * config.reach + 3 if config.reach < 100 else 5
-    keys, queries = torch.randn(2, 2 * span, HEADS * WIDTH, dtype=torch.float64)
+    keys, queries = torch.randn(2, HEADS, 2 * span, WIDTH, dtype=torch.float64)
     vectors = PositionVectors(keys if "c2p" in terms else None, queries if "p2c" in terms else None)
     q, k = torch.randn(2, 2, tokens, HEADS * WIDTH, dtype=torch.float64)
 
@@ -45,9 +45,9 @@ def test_scores_are_sums_of_products(terms: tuple[str, ...], span: int, distance
             for j in range(tokens):
                 number = number_of(i - j, span=span, reach=distance)
                 if vectors.keys is not None:
-                    expected[:, head, i, j] += q[:, i, own] @ keys[number, own]
+                    expected[:, head, i, j] += q[:, i, own] @ keys[head, number]
                 if vectors.queries is not None:
-                    expected[:, head, i, j] += k[:, j, own] @ queries[number, own]
+                    expected[:, head, i, j] += k[:, j, own] @ queries[head, number]
     layout = Padded()
     torch.testing.assert_close(scores.of(0, layout)(q, k, HEADS), expected, rtol=0, atol=EXACT)
     places = torch.stack([torch.randperm(tokens)[:2] for _ in range(2)])  # of each sequence
@@ -63,7 +63,7 @@ def test_every_distance_has_the_number_that_transformers_gives(span: int, distan
     """Also at, and beyond, the distance from which on all have the outermost one."""
     config = Disentangled(terms=("c2p",), span=span, distance=distance)
     tokens = distance + 40
-    numbers = torch.arange(2.0 * span)[:, None]
+    numbers = torch.arange(2.0 * span)[None, :, None]
     scores = PositionScores(config, [PositionVectors(numbers, None)], tokens, torch.device("cpu"))
 
     found = scores.of(0, Padded())(torch.ones(1, tokens, 1), torch.ones(1, tokens, 1), 1)[0, 0]
