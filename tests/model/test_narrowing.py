@@ -114,6 +114,11 @@ def test_heads_wider_than_the_model_can_be_narrowed_and_pruned() -> None:
             {(0, 1): 2},
             "heads of decoder blocks cannot be narrowed",
         ),
+        (
+            {"disentangled": {"terms": ["c2p"], "span": 4}},
+            {(0, 1): 2},
+            "head_widths must be left out where there is disentangled",
+        ),
         ({"shared_layers": True, "feed_forward": 8}, {(0, 1): 2}, "head_widths must be the same in each"),
     ],
 )
