@@ -478,7 +478,10 @@ def test_names_of_classes(tmp_path: Path) -> None:
     ],
 )
 def test_token_types_of_classes(config: dict[str, Any], given: bool | None, tmp_path: Path) -> None:
-    of_words = {"XLMRobertaTokenizer": unigram_tokenizer, "DebertaV2Tokenizer": deberta_tokenizer}
+    of_words: dict[str, Any] = {
+        "XLMRobertaTokenizer": unigram_tokenizer,
+        "DebertaV2Tokenizer": deberta_tokenizer,
+    }
     tokenizer = of_words.get(config["tokenizer_class"], bert_tokenizer)()
     write(tmp_path, "bert", tokenizer, config)
 
