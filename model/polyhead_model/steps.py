@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from polyhead_model.attention_config import Disentangled, ScoreTerm
 from polyhead_model.config import EncoderConfig
 from polyhead_model.step import ParameterTensor, Section, Step, linear_step, norm_step
 from polyhead_model.task_heads import Dense
@@ -232,34 +233,13 @@ def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> I
                 for each, width in widths.items()
             ),
         ]
-    yield from (*projections, *_norms_of_heads(config, "T"), *_positions_of_heads(config))
+    yield from (*projections, *_norms_of_heads(config, "T"))
     local = "local " if config.is_local(layer) else ""
     if config.rotary_base is not None:
         angles = f"{local if config.local_rotary_base is not None else ''}angles"
         for each in "qk":
             yield Step(name=f"{each} = rotate({each})", axes=f"B T {widths[each]}", reads=(each, angles))
     yield from _heads(config, result, keys="T", mask=f"{local}mask")
-
-
-def _positions_of_heads(config: EncoderConfig) -> Iterator[Step]:
-    """Yield the keys and queries of relative positions, which are the same in each run."""
-    its = config.disentangled
-    for term, each in () if its is None else (("c2p", "k"), ("p2c", "q")):
-        if its is None or term not in its.terms:
-            continue
-        matrix = each if its.shared else f"p{each}"
-        step = linear_step(
-            f"p{each} = p W_{matrix}",
-            f"{2 * its.span} H·K",
-            over="D",
-            reads=("p",),
-            part="q, k, v",
-            matrix=matrix,
-            group="attention",
-            bias=config.bias,
-        )
-        # Constants are no part of a forward pass's products; shared matrices were counted before.
-        yield replace(step, part=None, over=None, parameters=() if its.shared else step.parameters)
 
 
 def _norms_of_heads(config: EncoderConfig, keys: str, prefix: str = "") -> Iterator[Step]:
@@ -313,11 +293,9 @@ def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: 
     yield Step(name="kᵀ = transpose(k)", axes=f"B H K {keys}", reads=("k",))
     scores = f"B H T {keys}"
     yield Step(name="scores = q kᵀ", axes=scores, reads=("q", "kᵀ"), part=f"{prefix}scores", over="K")
-    for term, reads in (("c2p", ("q", "pk")), ("p2c", ("k", "pq"))):
-        if config.disentangled is not None and term in config.disentangled.terms:
-            products = f"{term} = {reads[0]} {reads[1]}ᵀ"
-            yield Step(name=products, axes="B H T 2·T", reads=reads, part="position scores", over="K")
-            yield Step(name=f"scores = scores + {term} (by distance)", axes=scores, reads=("scores", term))
+    if config.disentangled is not None:
+        for term in config.disentangled.terms:
+            yield from _position_scores(config, config.disentangled, term)
     # The module divides q, of which there is less: the same by the associative law.
     yield Step(name="scores = scores / √K", axes=scores)
     if config.relative_buckets is not None:
@@ -343,6 +321,24 @@ def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: 
         part=f"{prefix}output projection",
         group="cross-attention" if prefix else "attention",
         bias=config.bias,
+    )
+
+
+def _position_scores(config: EncoderConfig, its: Disentangled, term: ScoreTerm) -> Iterator[Step]:
+    """Yield the product with keys or queries of relative positions, which are the same in each run."""
+    mine, other = ("q", "k") if term == "c2p" else ("k", "q")
+    matrix = other if its.shared else f"p{other}"
+    own = linear_step(
+        "", "H·K", over="D", reads=(), part="", matrix=matrix, group="attention", bias=config.bias
+    )
+    yield Step(
+        name=f"scores = scores + {mine} (p W_{matrix})ᵀ",
+        axes="B H T T",
+        reads=("scores", mine, "p"),
+        part="position scores",
+        over="K",
+        product="B H T 2·T",
+        parameters=() if its.shared else own.parameters,
     )
 
 

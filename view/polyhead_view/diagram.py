@@ -296,7 +296,8 @@ class _Drawing:
         # It begins at the line that leads from one column to the next, if there is one.
         begin = [(x, start)] if source.is_again else [(source.left, start), (x, start)]
         self._path([*begin, (x, middle), (box.left, middle)], _RESIDUAL)
-        self._text(x - 0.1, (start + middle) / 2, "residual", NOTE, rotation=90, color=_RESIDUAL)
+        if source.text[0].split()[0] == box.text[0].split()[0]:  # something is added to it
+            self._text(x - 0.1, (start + middle) / 2, "residual", NOTE, rotation=90, color=_RESIDUAL)
 
     def _turn(self, source: Box, box: Box, x: float) -> None:
         """Lead from the end of the first column to the begin of the second, between them."""
