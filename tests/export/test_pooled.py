@@ -60,6 +60,7 @@ ENCODERS = {
         position_embeddings=False,
         disentangled=Disentangled(terms=("c2p", "p2c"), span=4, distance=9, shared=True),
         pooling="last",
+        classifier=None,
     ),
     "masks": dataclasses.replace(BERT, mask_input=True),
 }

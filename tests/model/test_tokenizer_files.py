@@ -178,7 +178,8 @@ def test_flags_of_deberta(done: dict[str, bool], said: dict[str, bool], tmp_path
         tmp_path, "deberta-v2", deberta_tokenizer(**done), {"tokenizer_class": "DebertaV2Tokenizer", **said}
     )
 
-    agree = {key.replace("do_lower_case", "lowercase") for key in said} == set(done)
+    # Whether all words or the first of a text get a space makes no difference to these texts.
+    agree = {key.replace("do_lower_case", "lowercase") for key in said} ^ set(done) <= {PREFIX}
     assert hold_to_transformers(tmp_path, "deberta-v2") == agree
 
 
