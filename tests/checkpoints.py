@@ -207,6 +207,28 @@ def albert_tokenizer(
     return tokenizer
 
 
+def deberta_tokenizer(
+    *, lowercase: bool = False, split_by_punct: bool = False, add_prefix_space: bool = True
+) -> Tokenizer:
+    """A Unigram tokenizer of letters, as DeBERTa-v2 has it."""
+    letters = [*'▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZéÉ日本語<>[]/:.\u0301"`']
+    vocabulary = [(token, 0.0) for token in BERT_TOKENS.values()]
+    vocabulary += [(letter, -2.0 - 0.01 * index) for index, letter in enumerate(letters)]
+    # Marks are part of words unless they are split from them.
+    tokenizer = Tokenizer(models.Unigram([*vocabulary, ("▁cat", -3.0), ('"▁', -1.0)], unk_id=1))
+    steps: list[Any] = [normalizers.Lowercase()] if lowercase else []
+    steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Strip(left=False, right=True)])
+    marks = [pre_tokenizers.Punctuation("isolated")] if split_by_punct else []
+    scheme = "always" if add_prefix_space else "first"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*marks, pre_tokenizers.Metaspace(prepend_scheme=scheme)]
+    )
+    tokenizer.post_processor = bert_template()
+    tokenizer.add_special_tokens(list(BERT_TOKENS.values()))
+    return tokenizer
+
+
 def write_tokenizer_files(
     folder: Path, dialect: str, tokenizer: Tokenizer, config: Mapping[str, Any] | None
 ) -> None:

@@ -317,12 +317,13 @@ def probed_models(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: Toke
 
 @pytest.fixture(scope="session")
 def architectures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository with `modern`, with every kind of graph, and `windowed`, each traced once."""
-    from tests.export.test_architectures import MASKED, MODERN, build, traced_once
+    """Families that are traced once: `modern`, `disentangled` with every kind of graph, and `windowed`."""
+    from tests.export.test_architectures import DISENTANGLED, MASKED, MODERN, build, traced_once
 
     def export(folder: Path) -> None:
         with traced_once():
             export_family(build(MODERN), "modern", folder, graphs=["all"])
+            export_family(build(DISENTANGLED), "disentangled", folder, graphs=["all"])
             export_family(build(MASKED), "windowed", folder)
 
     return made_once(tmp_path_factory, "architectures", export)

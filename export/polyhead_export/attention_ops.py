@@ -34,7 +34,7 @@ def needs_no_mask(config: EncoderConfig) -> bool:
 
     This must not depend on the lengths in a batch, as the two ways differ in the last digits.
     """
-    plain = not (config.causal or config.mask_input or config.relative_buckets or config.cross_attention)
+    plain = not (config.causal or config.mask_input or config.adds_to_scores or config.cross_attention)
     return plain and config.positions is not None and config.positions >= _LONG
 
 

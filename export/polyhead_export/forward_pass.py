@@ -25,9 +25,10 @@ from polyhead_export.half_attention import attention_in_16_bits
 from polyhead_export.interventions import Interventions
 from polyhead_export.packed_attention import packed_attention
 from polyhead_model import Attend, Encoder, masks
-from polyhead_model.attention import PADDED, MultiHeadAttention
+from polyhead_model.attention import PADDED
 from polyhead_model.encoder import Visit, pass_by
 from polyhead_model.packing import TokenLayout
+from polyhead_model.positions import PositionVectors
 
 Made = TypeVar("Made")
 
@@ -55,7 +56,7 @@ class AttentionPass:
     key_lengths: Tensor
     """Integers [B]."""
     biases: Sequence[Tensor | None]
-    """[1, H, T, T] of each layer, added to its scores; None = nothing."""
+    """[1 or B, H, T, T] of each layer, added to its scores; None = nothing."""
     causal: bool
     windows: Sequence[Tensor | None]
     """Boolean [1, T, T] of each layer, True = may attend; None = everything."""
@@ -118,6 +119,7 @@ def run_forward(
     *,
     explicit: Collection[int],
     norm_maps: Sequence[Tensor],
+    position_vectors: Sequence[PositionVectors] | None = None,
     plain: bool = True,
     masks_by_bias: bool = False,
     pack: bool = False,
@@ -132,6 +134,7 @@ def run_forward(
         explicit: The layers that compute attention explicitly; the others are fused, which only an ONNX
             runtime can compute.
         norm_maps: Of each attention in the order of computation, see `norm_maps_of`.
+        position_vectors: Those of each layer, see `Encoder.forward`.
         plain: Whether explicit attention is as the encoder computes it, not as onnxruntime is fastest.
         masks_by_bias: Whether explicit attention is masked by a bias, unless the inputs have a mask.
         pack: Whether padding is left out between attentions, see `Encoder.forward`; in fp16 in them, too.
@@ -206,6 +209,7 @@ def run_forward(
         memory_mask=inputs.get("memory_mask"),
         token_type_ids=inputs.get("token_type_ids"),
         head_mask=inputs.get("head_mask"),
+        position_vectors=position_vectors,
         attend=attend,
         pack=pack,
         pooled_only=pooled_only,
@@ -361,39 +365,3 @@ class _Recorder:
             windows=self._windows,
             mask=self._mask,
         )
-
-
-def norm_maps_of(encoder: Encoder, *, compact: bool) -> list[Tensor]:
-    """Return each attention's output matrices by head, in fp32, to measure values with.
-
-    Args:
-        encoder: The encoder.
-        compact: Replace each head's W_O, [K, D], by a matrix [K, K] that gives the same norms: Rᵀ of the
-            decomposition W_Oᵀ = Q R, as Q is orthogonal. It is a square root of the Gram matrix W_O W_Oᵀ,
-            without the digits that squaring loses.
-
-    Returns:
-        [H, K, D] of each attention in the order of computation, or [H, K, min(K, D)].
-    """
-    made: dict[MultiHeadAttention, Tensor] = {}
-    maps = []
-    for number in range(encoder.config.layers):  # which may be one layer, each time
-        for attention in encoder.layer(number).modules():
-            if isinstance(attention, MultiHeadAttention):
-                if attention not in made:
-                    made[attention] = _norm_map(attention, compact=compact)
-                maps.append(made[attention])
-    return maps
-
-
-def _norm_map(attention: MultiHeadAttention, *, compact: bool) -> Tensor:
-    weight = attention.w_o.weight.detach().float()
-    if attention.columns is not None:
-        weight = attention.columns.widen(weight[None])[0]
-    by_head = weight.reshape(len(weight), attention.heads, -1).permute(1, 2, 0)  # [H, K, D]
-    if not compact:
-        return by_head
-    # Head by head, as each is copied; in float64, which leaves the rounding of the result alone.
-    return torch.stack(
-        [torch.linalg.qr(each.T.double(), mode="r").R.T.float() for each in by_head]
-    ).contiguous()

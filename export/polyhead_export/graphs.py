@@ -4,9 +4,10 @@
 return, or explicit in the layers whose weights a kind needs.
 """
 
+import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -19,7 +20,8 @@ from onnxscript import opset20
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from polyhead_export.forward_pass import norm_maps_of, run_forward
+from polyhead_export.constants import norm_maps_of, position_vectors_of
+from polyhead_export.forward_pass import run_forward
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import (
     GraphKind,
@@ -29,6 +31,7 @@ from polyhead_export.signature import (
     outputs_of,
 )
 from polyhead_model import Encoder, EncoderConfig, masks
+from polyhead_model.positions import PositionVectors
 from polyhead_proto.tensors import TensorSpec
 
 op: Any = opset20
@@ -52,9 +55,10 @@ class _TracedEncoder(nn.Module):
         self.kind = kind
         self.pack = pack
         # Buffers, as constants of the graph: not computed in each run.
-        self.norm_maps = nn.ParameterList(
-            nn.Parameter(each, requires_grad=False) for each in norm_maps_of(encoder, compact=True)
-        )
+        self.norm_maps = _constants(norm_maps_of(encoder, compact=True))
+        of_positions = position_vectors_of(encoder)
+        self.position_keys = _constants(each.keys for each in of_positions)
+        self.position_queries = _constants(each.queries for each in of_positions)
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         config = self.encoder.config
@@ -69,6 +73,10 @@ class _TracedEncoder(nn.Module):
             inputs,
             explicit=explicit,
             norm_maps=list(self.norm_maps),
+            position_vectors=[
+                PositionVectors(keys, queries)
+                for keys, queries in itertools.zip_longest(self.position_keys, self.position_queries)
+            ],
             plain=False,
             masks_by_bias=self.kind.masks_by_bias,
             pack=self.pack,
@@ -76,6 +84,10 @@ class _TracedEncoder(nn.Module):
             intervenes=self.kind.intervenes,
         )
         return compute_outputs(config, self.kind, inputs, run)
+
+
+def _constants(tensors: Iterable[Tensor | None]) -> nn.ParameterList:
+    return nn.ParameterList(nn.Parameter(each, requires_grad=False) for each in tensors if each is not None)
 
 
 def build_graph(encoder: Encoder, kind: GraphKind, *, pack: bool = False) -> ir.Model:

@@ -29,7 +29,7 @@ def attends_packed(config: EncoderConfig) -> bool:
         config.causal
         or config.mask_input
         or config.local_window is not None
-        or config.relative_buckets is not None
+        or config.adds_to_scores
         or config.cross_attention is not None
         or config.head_size % WIDTHS
         or (vectors is not None and vectors.expansion_id is not None)  # which is not attended to

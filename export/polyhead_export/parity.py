@@ -16,9 +16,10 @@ from torch import Tensor
 
 from polyhead_export.arithmetic import Reordered, Widened
 from polyhead_export.comparison import Change, Closeness, Total, check_parity
+from polyhead_export.constants import norm_maps_of
 from polyhead_export.errors import ParityError
 from polyhead_export.evaluation import evaluate
-from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
+from polyhead_export.forward_pass import ForwardPass, run_forward
 from polyhead_export.graphs import TRACED_SIZE
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, compute_outputs, inputs_of, outputs_of

@@ -150,9 +150,11 @@ def activations(config: EncoderConfig, precision: Precision) -> tuple[str, ...]:
 
 
 def bias_maps(config: EncoderConfig) -> int:
-    """Return how many values [T, T] are made once a run for all layers: a window, relative positions."""
+    """Return how many values [T, T] are held at once of what is added to scores: a window, positions."""
     window = 0 if config.local_window is None else 2
-    return window + (0 if config.relative_buckets is None else config.heads + 4)
+    # Of a layer's two products with positions [T, 2T], one is there as it is, and moved into place.
+    products = 0 if config.disentangled is None else 6 * config.heads
+    return window + products + (0 if config.relative_buckets is None else config.heads + 4)
 
 
 def axis_sizes(config: EncoderConfig, kinds: Collection[GraphKind] = ()) -> dict[str, int]:

@@ -8,7 +8,7 @@ heads, K head width.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self
 
@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyhead_model import masks
+from polyhead_model.attention_config import Disentangled, ScoreTerm
 from polyhead_model.head_columns import HeadColumns, repeat_heads
 from polyhead_model.norms import RMSNorm
-from polyhead_model.packing import Padded, TokenLayout
-from polyhead_model.positions import Rotation, rotate
+from polyhead_model.packing import Padded, TokenLayout, split_heads
+from polyhead_model.positions import PositionVectors, Rotation, rotate
 from polyhead_model.projections import FusibleModule
 
 
@@ -68,6 +69,10 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 PADDED: tuple[TokenLayout, TokenLayout] = (Padded(), Padded())
 """The layouts of queries and of keys, where nothing else is said."""
+
+
+ScoreBias = Callable[[Tensor, Tensor, int], Tensor]
+"""Computes what is added to scores, [B, H, Tq, Tk], of queries and keys as `Attend` gets them, and of H."""
 
 
 class Attend(Protocol):
@@ -147,6 +152,7 @@ class MultiHeadAttention(FusibleModule):
         qk_norm: The epsilon of the RMS norms of each head's queries and keys; None = they are not normalised.
         qk_layer_norm: That of layer norms of the queries, and of the keys, of all heads together; None =
             likewise.
+        disentangled: What `position_vectors` projects; None = nothing.
         bias: Whether the projections have biases.
         fused: Whether to store W_q, W_k and W_v as one `w_qkv`; `fuse` and `split` convert.
         dropout: Probability of dropping an attention weight, in training only.
@@ -166,6 +172,7 @@ class MultiHeadAttention(FusibleModule):
         head_widths: Sequence[int] | None = None,
         qk_norm: float | None = None,
         qk_layer_norm: float | None = None,
+        disentangled: Disentangled | None = None,
         bias: bool = True,
         fused: bool = False,
         dropout: float = 0.0,
@@ -199,18 +206,18 @@ class MultiHeadAttention(FusibleModule):
         self.qk_norm = qk_norm
         self.qk_layer_norm = qk_layer_norm
         self.q_norm, self.k_norm = (self._norm(width) for width in (inner, inner_kv))
+        self.disentangled = disentangled
+        terms = () if disentangled is None or disentangled.shared else disentangled.terms
+        self.w_pk = nn.Linear(d_model, inner, bias=bias) if "c2p" in terms else None
+        self.w_pq = nn.Linear(d_model, inner, bias=bias) if "p2c" in terms else None
         self.w_o = nn.Linear(inner, d_model, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise the matrices as Xavier-uniform, which keeps the scale of vectors from layer to layer."""
         with torch.no_grad():
-            matrices = (
-                self._split(self.w_qkv.weight)
-                if self.fused
-                else (self.w_q.weight, self.w_k.weight, self.w_v.weight)
-            )
-            for matrix in (*matrices, self.w_o.weight):
+            others = (each.weight for each in (self.w_pk, self.w_pq, self.w_o) if each is not None)
+            for matrix in (*(matrix for matrix, _ in self._matrices()), *others):
                 nn.init.xavier_uniform_(matrix)
 
     def forward(
@@ -221,7 +228,7 @@ class MultiHeadAttention(FusibleModule):
         *,
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
-        bias: Tensor | None = None,
+        bias: Tensor | ScoreBias | None = None,
         rotation: Rotation | None = None,
         query_rotation: Rotation | None = None,
         need_weights: bool = False,
@@ -236,7 +243,7 @@ class MultiHeadAttention(FusibleModule):
             mask: Boolean [B or 1, Tq or 1, Tk], True = may attend; None = everything is visible.
             head_mask: [B, H] or [B, Tq or 1, H], a factor on what each head gives, before the output
                 projection: 0 silences it. The weights stay as they are. None = all 1.
-            bias: Added to the scores, broadcastable to [B, H, Tq, Tk]; None = nothing.
+            bias: Added to the scores, broadcastable to [B, H, Tq, Tk], or what computes it; None = nothing.
             rotation: Of the positions of keys; None = neither they nor queries are rotated.
             query_rotation: Of the positions of queries; None = those of keys.
             need_weights: Whether to return the weights.
@@ -266,6 +273,8 @@ class MultiHeadAttention(FusibleModule):
             k, v = repeat_heads(k, self.kv_of), repeat_heads(v, self.kv_of)
         if self.columns is not None:
             q, k, v = self.columns.widen_queries(q), self.columns.widen(k), self.columns.widen(v)
+        if bias is not None and not isinstance(bias, Tensor):
+            bias = bias(q, k, self.heads)
         context, weights = attend(q, k, v, self.heads, mask, bias=bias)
         if head_mask is not None:
             by_head = context.reshape(*context.shape[:2], self.heads, -1)
@@ -287,10 +296,40 @@ class MultiHeadAttention(FusibleModule):
             return self.w_q(query), self.w_k(key), self.w_v(value)
         if query is key is value:
             return self._split(self.w_qkv(query), dim=-1)
-        weights = self._split(self.w_qkv.weight)
-        biases = self._split(self.w_qkv.bias) if self.bias else (None, None, None)
-        q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+        q, k, v = (
+            F.linear(x, *matrix) for x, matrix in zip((query, key, value), self._matrices(), strict=True)
+        )
         return q, k, v
+
+    def position_vectors(self, vectors: Tensor) -> PositionVectors:
+        """Project the vectors of relative positions [2·span, D] to the keys and queries that are read.
+
+        Raises:
+            ValueError: The attention is not disentangled.
+        """
+        if (its := self.disentangled) is None:
+            raise ValueError("position_vectors needs disentangled, was None")
+        of_queries, of_keys, _ = self._matrices()
+
+        def projected(
+            term: ScoreTerm, own: nn.Linear | None, shared: tuple[Tensor, Tensor | None]
+        ) -> Tensor | None:
+            if term not in its.terms:
+                return None
+            weight, bias = shared if own is None else (own.weight, own.bias)
+            made = F.linear(vectors, weight, bias) * self.head_width**-0.5
+            return split_heads(made[None], self.heads)[0]
+
+        return PositionVectors(
+            keys=projected("c2p", self.w_pk, of_keys), queries=projected("p2c", self.w_pq, of_queries)
+        )
+
+    def _matrices(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Return W_q, W_k and W_v with their biases."""
+        if not self.fused:
+            return [(each.weight, each.bias) for each in (self.w_q, self.w_k, self.w_v)]
+        biases = self._split(self.w_qkv.bias) if self.bias else (None, None, None)
+        return [*zip(self._split(self.w_qkv.weight), biases, strict=True)]
 
     def _split(self, fused: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Split what is of queries, keys and values."""
@@ -320,6 +359,7 @@ class MultiHeadAttention(FusibleModule):
             head_widths=self.head_widths,
             qk_norm=self.qk_norm,
             qk_layer_norm=self.qk_layer_norm,
+            disentangled=self.disentangled,
             bias=self.bias,
             fused=fused,
             dropout=self.dropout,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from polyhead_model.field_checks import Natural, Positive, check_fields, shown
 
 CrossAttention = Literal["alone", "after_self"]
+ScoreTerm = Literal["c2p", "p2c"]
 
 MOST_LAYERS = 10_000
 """Ten times the deepest encoders published. More is a mistake, which would take hours to find out."""
@@ -16,6 +17,55 @@ MOST_HEADS = 10_000
 
 FARTHEST_DISTANCE = 2**20
 """More than any sequence is long. Each distance up to `relative_distance` takes memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disentangled:
+    """Scores of content with learned vectors of relative positions (He et al. 2021, "DeBERTa").
+
+    All layers share the vectors, [2·span, D], and project each to a key p_k and a query p_q of every head.
+    The score of query i and key j is (q_i · k_j + q_i · p_k(i − j) + p_q(i − j) · k_j) / √K.
+
+    Raises:
+        ValueError: A field is out of range, or contradicts another.
+        TypeError: A field has the wrong type.
+    """
+
+    terms: tuple[ScoreTerm, ...]
+    """Which of them are added: q_i · p_k is `c2p`, content to position, and p_q · k_j `p2c`."""
+    span: Positive
+    """Positions are numbered from −span to span − 1. Those further away have the number of the outermost."""
+    distance: Positive | None = None
+    """If given, numbers from span / 2 on stand for more and more positions each, up to this distance.
+
+    None = each position has a number of its own.
+    """
+    shared: bool = False
+    """Whether W_k and W_q project the vectors of positions, too; if not, each layer has matrices for them."""
+    norm: bool = False
+    """Whether the vectors go through a norm first."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.terms or len(set(self.terms)) < len(self.terms):
+            raise ValueError(f"terms must be c2p, p2c or both, each once, were {shown(list(self.terms))}")
+        if self.reach > FARTHEST_DISTANCE:
+            name = "span" if self.distance is None else "distance"
+            raise ValueError(f"{name} must be at most {FARTHEST_DISTANCE:,}, was {self.reach:,}")
+        if self.distance is None:
+            return
+        if self.span % 2:
+            raise ValueError(f"span must be even where there is a distance, was {self.span}")
+        if self.distance <= self.span // 2 + 1:
+            raise ValueError(
+                f"distance must be above span / 2 + 1 ({self.span // 2 + 1}), as nearer positions have "
+                f"numbers of their own, was {self.distance}"
+            )
+
+    @property
+    def reach(self) -> int:
+        """The distance from which on all positions have the same number."""
+        return self.span if self.distance is None else self.distance
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,6 +134,8 @@ class AttentionConfig:
     """
     relative_distance: Positive | None = None
     """The distance from which on all keys are in the same bucket."""
+    disentangled: Disentangled | None = None
+    """What else relative positions add to scores; None = nothing."""
     cross_attention: CrossAttention | None = None
     """Whether layers attend to a second sequence, `memory` [B, S, D].
 
@@ -156,6 +208,11 @@ class AttentionConfig:
     def groups(self) -> int:
         """G: `kv_heads`, or H when that is None."""
         return self.kv_heads or self.heads
+
+    @property
+    def adds_to_scores(self) -> bool:
+        """Whether relative positions add something to scores, which fused kernels take as a bias."""
+        return self.relative_buckets is not None or self.disentangled is not None
 
     def heads_of(self, layer: int) -> Sequence[int]:
         """Return the numbers of the heads of a layer: all H, or those that pruning left."""
@@ -237,6 +294,14 @@ class AttentionConfig:
             )
 
     def _check_relative_positions(self) -> None:
+        if self.disentangled is not None:
+            for name, value in self.given(
+                "kv_heads", "head_widths", "qk_norm", "qk_layer_norm", "rotary_base", "relative_buckets"
+            ):
+                raise ValueError(
+                    f"{name} must be left out where there is disentangled, was {shown(value)}: it is not "
+                    "defined for keys and queries of positions"
+                )
         buckets, distance = self.relative_buckets, self.relative_distance
         if (buckets is None) != (distance is None):
             raise ValueError(
@@ -259,7 +324,7 @@ class AttentionConfig:
             raise ValueError(f"relative_distance must be at most {FARTHEST_DISTANCE:,}, was {distance:,}")
 
     def _check_cross_attention(self) -> None:
-        for name, value in self.given("rotary_base", "local_window", "relative_buckets"):
+        for name, value in self.given("rotary_base", "local_window", "relative_buckets", "disentangled"):
             raise ValueError(
                 f"{name} must be None where there is cross_attention: the tokens of two sequences "
                 f"have no distance, was {value!r}"

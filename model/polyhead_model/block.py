@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
+from polyhead_model.attention import Attend, MultiHeadAttention, ScoreBias, attend_explicitly
 from polyhead_model.config import Activation, EncoderConfig
 from polyhead_model.norms import norm_of
 from polyhead_model.positions import Rotation
@@ -122,7 +122,7 @@ class Block(ResidualLayer):
         *,
         mask: Tensor | None = None,
         head_mask: Tensor | None = None,
-        bias: Tensor | None = None,
+        bias: Tensor | ScoreBias | None = None,
         rotation: Rotation | None = None,
         query_rotation: Rotation | None = None,
         need_weights: bool = False,
@@ -233,6 +233,7 @@ def attention_of(config: EncoderConfig, number: int) -> MultiHeadAttention:
         head_widths=None if config.head_widths is None else config.widths_of(number),
         qk_norm=config.layer_norm_epsilon if config.qk_norm else None,
         qk_layer_norm=config.layer_norm_epsilon if config.qk_layer_norm else None,
+        disentangled=config.disentangled,
         bias=config.bias,
         fused=config.fused,
         dropout=config.dropout,

@@ -8,6 +8,7 @@ from polyhead_model.field_checks import Epsilon, Natural, Positive
 from polyhead_model.task_heads import (
     Classifier,
     ContactHead,
+    Convolution,
     Dense,
     LexicalWeights,
     Pooling,
@@ -60,6 +61,8 @@ class EncoderConfig(AttentionConfig):
     """Whether W_up and W_gate have biases where `bias` gives the others one (GTE's have none)."""
     shared_layers: bool = False
     """Whether all L layers are one layer, applied L times (ALBERT)."""
+    convolution: Convolution | None = None
+    """A convolution beside the first layer; None = there is none."""
     layer_norm_epsilon: Epsilon = 1e-12
     """Added to the variance in every layer norm, unless it has an epsilon of its own."""
     vocabulary: Positive | None = None
@@ -68,7 +71,9 @@ class EncoderConfig(AttentionConfig):
     """The width of the embeddings, which a projection then brings to D (ALBERT); None = D, unprojected."""
     positions: Positive | None = None
     """Number of positions, hence the largest T: of learned embeddings, or merely a limit if `rotary_base`
-    is given; None embeds no positions."""
+    is given or `position_embeddings` is false; None embeds no positions."""
+    position_embeddings: bool = True
+    """Whether positions are embedded, where nothing else says that they are not."""
     padding_id: int | None = None
     """The token id that is skipped when positions are counted, wherever it occurs (RoBERTa).
 
@@ -83,6 +88,8 @@ class EncoderConfig(AttentionConfig):
     """Number of token types (BERT's sentence A and B); 0 embeds none."""
     embedding_norm: bool = False
     """Whether the sum of the embeddings goes through a layer norm (as in BERT)."""
+    projection_first: bool = False
+    """Whether that norm follows the projection of narrow embeddings, which then has no bias (DeBERTa)."""
     final_norm: bool = False
     """Whether there is a layer norm after the last layer (as in pre-norm encoders)."""
     final_norm_epsilon: Epsilon | None = None
@@ -116,6 +123,8 @@ class EncoderConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_layers()
+        if self.convolution is not None:
+            self._check_convolution(self.convolution)
         self._check_embeddings()
         self._check_pooling()
         self._check_heads()
@@ -159,6 +168,16 @@ class EncoderConfig(AttentionConfig):
                 "final_norm_bias must be true where norm_bias is false, which leaves no biases, was false"
             )
 
+    def _check_convolution(self, convolution: Convolution) -> None:
+        if self.feed_forward is None or self.norm != "post" or self.causal or self.cross_attention:
+            raise ValueError(
+                "convolution needs blocks of self-attention with norm 'post' that see both sides of a token"
+            )
+        if self.d_model % convolution.groups:
+            raise ValueError(
+                f"convolution: groups must divide d_model ({self.d_model}), was {convolution.groups}"
+            )
+
     def _check_embeddings(self) -> None:
         if self.vocabulary is None:
             for name, value in self.given("positions", "types", "embedding_norm", "embedding_width"):
@@ -174,9 +193,11 @@ class EncoderConfig(AttentionConfig):
             )
         if self.padding_id is not None and not self.position_rows:
             raise ValueError(
-                f"padding_id needs vocabulary and positions, without rotary_base: it is left out when "
-                f"positions are counted (padding_id was {self.padding_id!r})"
+                f"padding_id needs vocabulary and embedded positions: it is left out when these are counted "
+                f"(padding_id was {self.padding_id!r})"
             )
+        if self.projection_first and not (self.embedding_norm and self.embedding_width):
+            raise ValueError("projection_first needs embedding_norm and embedding_width, was true")
         self._check_ids("padding_id", self.padding_id)
         self._check_ids("token_dropout_id", self.token_dropout_id)
 
@@ -244,6 +265,8 @@ class EncoderConfig(AttentionConfig):
     def position_rows(self) -> int:
         """Rows of the position table: `positions`, and one for `padding_id` if given; 0 = there is none."""
         if self.vocabulary is None or self.positions is None or self.rotary_base is not None:
+            return 0
+        if not self.position_embeddings:
             return 0
         return self.positions + (self.padding_id is not None)
 

@@ -138,7 +138,7 @@ def flop_counts(
 
     def count(section: Section, name: str, steps: Iterable[Step]) -> FlopCount:
         products = [step for step in steps if step.part == name]
-        shapes = [f"2 {step.axes} {step.over}" for step in products]
+        shapes = [f"2 {step.product or step.axes} {step.over}" for step in products]
         return FlopCount(
             name=name,
             formula=_formula(shapes),
@@ -335,12 +335,13 @@ def _numbered(layers: Sequence[int] | None) -> str | None:
 
 def _numbers_moved(section: Section, step: Step) -> int:
     """Return how many numbers a matrix product reads and writes at least."""
-    *rows, width = step.axes.split()
+    made = step.product or step.axes
+    *rows, width = made.split()
     left = " ".join([*rows, step.over or ""])
     # Two activations are multiplied for each sequence and head; a matrix of parameters is read once.
     right = " ".join([*rows[:-1], step.over or "", width])
-    read = sum(section.count(each.axes) for each in step.parameters) or section.count(right)
-    return section.count(left) + read + section.count(step.axes)
+    read = 0 if step.product else sum(section.count(each.axes) for each in step.parameters)
+    return section.count(left) + (read or section.count(right)) + section.count(made)
 
 
 def _formula(shapes: Iterable[str]) -> str:

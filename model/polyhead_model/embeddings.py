@@ -21,8 +21,14 @@ class Embeddings(nn.Module):
         self.padding_id = config.padding_id
         self.token_dropout_id = config.token_dropout_id
         self.types = nn.Embedding(config.types, width) if config.types else None
-        self.norm = norm_of(config, width) if config.embedding_norm else None
-        self.projection = nn.Linear(width, config.d_model) if config.embedding_width else None
+        self.projection_first = config.projection_first
+        normed = config.d_model if self.projection_first else width
+        self.norm = norm_of(config, normed) if config.embedding_norm else None
+        self.projection = (
+            nn.Linear(width, config.d_model, bias=not self.projection_first)
+            if config.embedding_width
+            else None
+        )
 
     def forward(
         self,
@@ -60,9 +66,10 @@ class Embeddings(nn.Module):
             x = x + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
         elif self.positions is not None:
             x = x + layout.at_positions(self.positions.weight[: input_ids.shape[1]])
-        if self.norm is not None:
-            x = self.norm(x)
-        return x if self.projection is None else self.projection(x)
+        steps = [self.norm, self.projection]
+        for step in reversed(steps) if self.projection_first else steps:
+            x = x if step is None else step(x)
+        return x
 
 
 TRAINED_WITHOUT_MASK = torch.tensor(1 - 0.15 * 0.8, dtype=torch.float32).item()

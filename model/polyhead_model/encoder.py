@@ -1,23 +1,26 @@
 """The encoder: embeddings for token ids, a stack of layers, pooling."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from polyhead_model import masks
-from polyhead_model.attention import Attend, attend_explicitly
-from polyhead_model.block import layer_of
+from polyhead_model.attention import Attend, MultiHeadAttention, attend_explicitly
+from polyhead_model.block import Take, layer_of, take_all
 from polyhead_model.config import EncoderConfig
+from polyhead_model.convolution import TokenConvolution
+from polyhead_model.disentangled import PositionScores, RelativePositions
 from polyhead_model.embeddings import Embeddings
 from polyhead_model.input_checks import check_inputs, check_memory
 from polyhead_model.layer_inputs import MemoryInputs, Rotations, SequenceInputs, layout_of, zero_padding
 from polyhead_model.norms import final_norm_of
 from polyhead_model.packing import Padded, TokenLayout
 from polyhead_model.pooling import ClassifierHead, Pooler, TokenHead, last_positions
-from polyhead_model.positions import RelativeBias
+from polyhead_model.positions import PositionVectors, RelativeBias
 from polyhead_model.projections import FusibleModule
 from polyhead_model.splade import LexicalHead, SpladeHead
 
@@ -77,6 +80,12 @@ class Encoder(FusibleModule):
                 config.heads, buckets=config.relative_buckets, distance=config.relative_distance
             )
         )
+        self.relative_positions = (
+            None if config.disentangled is None else RelativePositions(config, config.disentangled)
+        )
+        self.convolution = (
+            None if config.convolution is None else TokenConvolution(config, config.convolution)
+        )
         self.pooler = (
             None
             if config.pooling is None
@@ -99,6 +108,19 @@ class Encoder(FusibleModule):
         """Return layer `number`, which may be all of them."""
         return self.layers[0 if self.config.shared_layers else number]
 
+    def position_vectors(self) -> list[PositionVectors]:
+        """Return the keys and queries of relative positions in each layer; none where it has none."""
+        if self.relative_positions is None:
+            return []
+        vectors = self.relative_positions()
+        made = [
+            next(each for each in layer.modules() if isinstance(each, MultiHeadAttention)).position_vectors(
+                vectors
+            )
+            for layer in self.layers
+        ]
+        return made * self.config.layers if self.config.shared_layers else made
+
     def forward(
         self,
         x: Tensor,
@@ -110,6 +132,7 @@ class Encoder(FusibleModule):
         memory_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         head_mask: Tensor | None = None,
+        position_vectors: Sequence[PositionVectors] | None = None,
         need_weights: bool = False,
         attend: Attend = attend_explicitly,
         pack: bool = False,
@@ -127,6 +150,7 @@ class Encoder(FusibleModule):
             memory_mask: Boolean [B or 1, T or 1, S], likewise, for the attention to the memory.
             token_type_ids: Integers [B, T]; None = all 0.
             head_mask: [B, L, H], a factor on what each head gives: 0 silences it; None = all 1.
+            position_vectors: What the method of this name returns; None = it is called.
             need_weights: Whether to return every layer's attention weights.
             attend: The attention of every layer, see `Attend`.
             pack: Whether what each token needs is computed for the tokens that exist alone, where `lengths`
@@ -169,8 +193,15 @@ class Encoder(FusibleModule):
         }
         beside: SequenceInputs | MemoryInputs
         if memory is None:
-            bias = None if self.relative_bias is None else self.relative_bias(x.shape[1])
-            beside = SequenceInputs(self.config, x, keys, bias=bias, rotations=self._rotations, **given)
+            beside = SequenceInputs(
+                self.config,
+                x,
+                keys,
+                bias=None if self.relative_bias is None else self.relative_bias(x.shape[1]),
+                scores=self._position_scores(x, position_vectors),
+                rotations=self._rotations,
+                **given,
+            )
         else:
             beside = MemoryInputs(
                 self.config,
@@ -182,7 +213,7 @@ class Encoder(FusibleModule):
                 **given,
             )
         positions = self._pooled_positions(valid, x) if pooled_only else None
-        hidden = self._embed(x, token_type_ids, valid, layout)
+        hidden, exist = self._embed(x, token_type_ids, valid, layout), valid
         weights: list[tuple[Tensor, ...]] = []
         for number in range(self.config.layers):
             arguments, is_last = beside.of(number), number == self.config.layers - 1
@@ -190,6 +221,9 @@ class Encoder(FusibleModule):
                 arguments, layout, valid = beside.of_tokens(number, positions)
             seen = visit(number, hidden, beside.layout)
             hidden, *of_layer = self.layer(number)(seen, beside.key, **arguments)
+            if number == 0 and self.convolution is not None:
+                lay_out = partial(_lay_out, beside.layout, arguments.get("take", take_all))
+                hidden = self.convolution(hidden, zero_padding(beside.layout.pad(seen), exist), lay_out)
             weights.append(tuple(of_layer))
         hidden = visit(self.config.layers, hidden, layout)
         normed = hidden if self.final_norm is None else self.final_norm(hidden)
@@ -204,6 +238,12 @@ class Encoder(FusibleModule):
             logits,
             None if pooled_only else self._token_vectors(output, valid),
         )
+
+    def _position_scores(self, x: Tensor, vectors: Sequence[PositionVectors] | None) -> PositionScores | None:
+        if self.config.disentangled is None:
+            return None
+        vectors = self.position_vectors() if vectors is None else vectors
+        return PositionScores(self.config.disentangled, vectors, x.shape[1], x.device)
 
     def _embed(
         self, x: Tensor, token_type_ids: Tensor | None, valid: Tensor | None, layout: TokenLayout
@@ -339,3 +379,7 @@ class Encoder(FusibleModule):
 
     def _like(self, *, fused: bool) -> Self:
         return type(self)(dataclasses.replace(self.config, fused=fused))
+
+
+def _lay_out(layout: TokenLayout, take: Take, x: Tensor) -> Tensor:
+    return take(layout.pack(x))

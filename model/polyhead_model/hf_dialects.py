@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyhead_model import hf_fields, hf_grouped
+from polyhead_model.hf_deberta import deberta_dialect
 from polyhead_model.hf_esmc import ESMC
 from polyhead_model.hf_gte import GTE, NEW
 from polyhead_model.hf_jina import FLASH, JINA_V3
@@ -25,6 +26,12 @@ _BERT_LAYER = {
     "attention_norm": "attention.output.LayerNorm",
     **_BERT_FEED_FORWARD,
 }
+_BERT_MASKED_LM = MaskedLMDialect(
+    linear="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.LayerNorm",
+    bias="cls.predictions",
+    decoder="cls.predictions.decoder",
+)
 _DENSE_AND_OUT = ClassifierDialect(dense="classifier.dense", out="classifier.out_proj")
 
 _ROBERTA = Dialect(
@@ -84,14 +91,10 @@ DIALECTS: Mapping[str, Dialect] = {
         prefix="bert.",
         layer_modules=_BERT_LAYER,
         classifier=ClassifierDialect(dense="pooler.dense", out="classifier"),
-        masked_lm=MaskedLMDialect(
-            linear="cls.predictions.transform.dense",
-            norm="cls.predictions.transform.LayerNorm",
-            bias="cls.predictions",
-            decoder="cls.predictions.decoder",
-        ),
+        masked_lm=_BERT_MASKED_LM,
     ),
     "camembert": _ROBERTA,
+    "deberta-v2": deberta_dialect(_BERT_LAYER, _BERT_MASKED_LM),
     "distilbert": Dialect(
         prefix="distilbert.",
         d_model="dim",

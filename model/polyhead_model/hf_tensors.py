@@ -32,15 +32,21 @@ class _Place(NamedTuple):
     rows: Rows | None
     heads: int
     transposed: bool
+    kernel: int | None = None
+    """The width of a convolution, whose matrix has neighbours beside each other here, and there an axis."""
 
     def shape(self, ours: torch.Size) -> torch.Size:
         """Return the shape of the tensor there, from the shape of ours."""
+        if self.kernel is not None:
+            return torch.Size((ours[0], ours[1] // self.kernel, self.kernel))
         joined = torch.Size((ours[0] * (1 if self.rows is None else self.rows.of), *ours[1:]))
         return torch.Size(reversed(joined)) if self.transposed else joined
 
     def read(self, source: Mapping[str, Tensor]) -> Tensor:
         """Return our tensor in fp32."""
         tensor = source[self.name].T if self.transposed else source[self.name]
+        if self.kernel is not None:
+            tensor = tensor.transpose(1, 2).flatten(1)
         if self.rows is not None:
             tensor = _part(tensor, self.rows, self.heads)
         # Copy: safetensors maps the file, and reading a mapped file after it was truncated kills the process.
@@ -81,9 +87,18 @@ def convert(info: CheckpointInfo, encoder: Encoder, source: Mapping[str, Tensor]
                 state[name] = (state[name].double() / divisor).float()
     if positions in places:
         state[positions] = state[positions][info.position_offset :]
-    if info.folded_types:  # of those two sums, the one that every token has
-        summed = positions if positions in places else "embeddings.tokens.weight"
-        state[summed] = state[summed] + source[types].float()
+    if info.folded_types:
+        table = positions if positions in places else "embeddings.tokens.weight"
+        if table != positions and info.encoder.splade is not None:
+            raise CheckpointError(
+                f"{info.folder}: type_vocab_size must not be 1, as the type would be added to the embeddings "
+                "that words are weighed by"
+            )
+        state[table] = state[table] + source[types].float()
+    if (disentangled := info.encoder.disentangled) is not None:
+        # They divide scores by √(K · n), where n counts the products that are added, and we by √K.
+        factor = (1 + len(disentangled.terms)) ** -0.5
+        state |= {name: each * factor for name, each in state.items() if re.search(r"\.w_p?q\.", name)}
     return state
 
 
@@ -161,8 +176,14 @@ def _place(info: CheckpointInfo, name: str) -> _Place:
     rows = place if isinstance(place, Rows) else None
     theirs = place.module if isinstance(place, Rows) else place
     is_matrix = bool(prefix) and kind == "weight" and "norm" not in module
-    heads = info.encoder.heads
-    return _Place(f"{prefix}{theirs}.{kind}", rows, heads, transposed=dialect.transposed and is_matrix)
+    convolution = info.encoder.convolution if name == "convolution.linear.weight" else None
+    return _Place(
+        f"{prefix}{theirs}.{kind}",
+        rows,
+        info.encoder.heads,
+        transposed=dialect.transposed and is_matrix,
+        kernel=None if convolution is None else convolution.width,
+    )
 
 
 def _part(tensor: Tensor, rows: Rows, heads: int) -> Tensor:

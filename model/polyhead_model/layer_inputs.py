@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from polyhead_model import masks
-from polyhead_model.attention import Attend
+from polyhead_model.attention import Attend, ScoreBias
 from polyhead_model.attention_config import AttentionConfig
 from polyhead_model.config import EncoderConfig
+from polyhead_model.disentangled import PositionScores
 from polyhead_model.packing import Packed, Padded, TokenLayout
 from polyhead_model.positions import Rotation, in_fp32, rotary_frequencies, rotation_of
 
@@ -51,6 +52,7 @@ class SequenceInputs:
         valid: Boolean [B, T], True = token; None = all.
         mask: Boolean [B or 1, T or 1, T], True = may attend; or None.
         bias: What is added to the scores of all layers, [1, H, T, T]; or None.
+        scores: What computes it of a layer's queries and keys; or None.
         rotations: Of queries and keys.
         head_mask: [B, L, H]; or None.
         need_weights: Whether layers return their weights.
@@ -70,6 +72,7 @@ class SequenceInputs:
         valid: Tensor | None,
         mask: Tensor | None,
         bias: Tensor | None,
+        scores: PositionScores | None,
         rotations: Rotations,
         head_mask: Tensor | None,
         need_weights: bool,
@@ -79,7 +82,7 @@ class SequenceInputs:
         self._config = config
         self._tokens, self._device = x.shape[1], x.device
         self._valid, self._keys, self._mask = valid, keys, mask
-        self._bias, self._head_mask = bias, head_mask
+        self._bias, self._scores, self._head_mask = bias, scores, head_mask
         self._need_weights, self._attend = need_weights, attend
         self._visible = self._visible_to(None)
         self._rotations = rotations.of(self._tokens, self._device)
@@ -90,7 +93,10 @@ class SequenceInputs:
 
     def of(self, number: int) -> dict[str, Any]:
         """Return the arguments of a layer."""
-        return self._arguments(number, self._visible, self._bias, self.layout)
+        bias: Tensor | ScoreBias | None = self._bias_of(number, self._bias)
+        if self._scores is not None:
+            bias = self._scores.of(number, self.layout)
+        return self._arguments(number, self._visible, bias, self.layout)
 
     def of_tokens(self, number: int, positions: Tensor) -> tuple[dict[str, Any], TokenLayout, Tensor | None]:
         """Return the arguments of a layer that computes no others than tokens at positions [B, Tq].
@@ -98,7 +104,10 @@ class SequenceInputs:
         Also returns the layout of what it gives, and which of that are tokens, Boolean [B, Tq].
         """
         queries = layout_of(torch.ones_like(positions[:, 0]), 1, pack=isinstance(self.layout, Packed))
-        bias = None if self._bias is None else self._bias[0, :, positions].transpose(0, 1)
+        taken = None if self._bias is None else self._bias[0, :, positions].transpose(0, 1)
+        bias: Tensor | ScoreBias | None = self._bias_of(number, taken)
+        if self._scores is not None:
+            bias = self._scores.of_tokens(number, (queries, self.layout), positions)
         arguments = self._arguments(number, self._visible_to(positions), bias, queries)
         arguments["take"] = partial(self.layout.take, positions=positions)
         if (angles := self._rotations[self._config.is_local(number)]) is not None:
@@ -112,18 +121,22 @@ class SequenceInputs:
         self,
         number: int,
         visible: tuple[Tensor | None, Tensor | None],
-        bias: Tensor | None,
+        bias: Tensor | ScoreBias | None,
         queries: TokenLayout,
     ) -> dict[str, Any]:
         is_local = self._config.is_local(number)
         return {
             "mask": visible[is_local],
             "head_mask": _of_heads(self._config, number, self._head_mask, queries),
-            "bias": None if bias is None else _kept(self._config, number, bias),
+            "bias": bias,
             "rotation": self._laid_out[is_local],
             "need_weights": self._need_weights,
             "attend": partial(self._attend, layouts=(queries, self.layout)),
         }
+
+    def _bias_of(self, number: int, bias: Tensor | None) -> Tensor | None:
+        """Return the bias of the heads that a layer has."""
+        return None if bias is None else _kept(self._config, number, bias)
 
     def _visible_to(self, queries: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Return what tokens at positions [B, Tq] see in layers that see everything, and in local ones.

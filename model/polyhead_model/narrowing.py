@@ -24,7 +24,7 @@ def narrow_heads(encoder: Encoder, widths: Mapping[Head, int]) -> Encoder:
 
     Raises:
         ValueError: There is no such head, it is no wider than that, or heads of this encoder have one width:
-            they share keys, or are rotated or normalised.
+            they share keys, are rotated or normalised, or read vectors of positions.
     """
     config = encoder.config
     check_heads(config, widths)

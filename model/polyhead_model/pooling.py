@@ -25,7 +25,7 @@ def _elu(values: Tensor) -> Tensor:
     return torch.where(values > 0, values, torch.exp(values.clamp(max=0)) - 1)
 
 
-_ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "tanh": torch.tanh,
     "relu": F.relu,
@@ -103,7 +103,7 @@ class DenseLayer(nn.Module):
         """Map [..., width] to [..., config.width]."""
         if self.config.normalise:
             x = F.normalize(x, dim=-1)
-        x = _ACTIVATIONS[self.config.activation](apply_linear(x, self.linear))
+        x = ACTIVATIONS[self.config.activation](apply_linear(x, self.linear))
         return x if self.norm is None else apply_norm(x, self.norm)
 
 

@@ -5,6 +5,7 @@ Shape letters: B batch, T tokens, H heads, K head width.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,16 @@ _VECTOR = 16
 Rotation = tuple[Tensor, Tensor]
 """The cosines and the sines [T, K] of each position's angles, for each column: columns i and i + K/2 have
 the same angle, and the first half has the opposite of the sine."""
+
+
+class PositionVectors(NamedTuple):
+    """The keys and queries of relative positions in a layer, [H, 2·span, K], divided by √K.
+
+    They are made of weights alone. None = nothing reads them.
+    """
+
+    keys: Tensor | None
+    queries: Tensor | None
 
 
 def rotary_frequencies(base: float, width: int) -> tuple[float, ...]:

@@ -273,9 +273,10 @@ def _left_columns(before: EncoderConfig, after: EncoderConfig, layer: int) -> tu
 
 def _select_columns(name: str, tensor: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """Select columns from a parameter of one of the projections; return others as they are."""
-    match = re.fullmatch(r".+\.w_(q|k|v|qkv|o)\.(weight|bias)", name)
+    match = re.fullmatch(r".+\.w_(q|k|v|qkv|o|pq|pk)\.(weight|bias)", name)
     if match is None or match.groups() == ("o", "bias"):
         return tensor
     if match[1] == "o":
         return tensor[:, queries]
-    return tensor[{"q": queries, "k": keys, "v": keys, "qkv": torch.cat((queries, keys, keys))}[match[1]]]
+    parts = {"k": keys, "v": keys, "pk": keys, "qkv": torch.cat((queries, keys, keys))}
+    return tensor[parts.get(match[1], queries)]

@@ -37,6 +37,8 @@ class Step:
     """What a matrix product is counted as; None = there is none."""
     over: str | None = None
     """What the product sums over: [B, T, D] times [D, H·K] sums over D."""
+    product: str | None = None
+    """The shape of a product of activations of which it is made, if that is another one than its own."""
     parameters: tuple[ParameterTensor, ...] = ()
     """The parameters that it reads."""
     role: str | None = None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from polyhead_model.attention_steps import cross_attention, self_attention
 from polyhead_model.config import EncoderConfig
 from polyhead_model.step import ParameterTensor, Section, Step, linear_step, norm_step
 from polyhead_model.task_heads import Dense
@@ -74,6 +75,7 @@ def _equal_layers(config: EncoderConfig) -> Iterable[Sequence[int]]:
     for layer in range(config.layers):
         kind = (
             _has_attention_norm(config, layer),
+            layer == 0 and config.convolution is not None,
             config.is_local(layer),
             len(config.heads_of(layer)),
             len(set(config.kv_heads_of(layer))),
@@ -104,6 +106,12 @@ def _beside_layers(config: EncoderConfig) -> Iterator[Step]:
     if config.relative_buckets is not None:
         table = ParameterTensor(name="table", part="relative positions", axes=f"{config.relative_buckets} H")
         yield Step(name="bias (by distance)", axes="H T T", reads=(), parameters=(table,))
+    if (its := config.disentangled) is not None:
+        part, axes = "relative positions", f"{2 * its.span} D"
+        table = ParameterTensor(name="table", part=part, axes=axes)
+        yield Step(name="p = relative positions", axes=axes, reads=(), parameters=(table,))
+        if its.norm:
+            yield norm_step("p", "p", axes, part=part, bias=config.norm_bias)
     given = ["given"] if config.mask_input else []
     own = [*(["causal"] if config.causal else []), "padding", *given]
     is_local = [config.is_local(layer) for layer in range(config.layers)]
@@ -142,12 +150,22 @@ def _embeddings(config: EncoderConfig, vocabulary: int) -> Iterator[Step]:
     for of, rows in (("type", config.types), ("position", config.position_rows)):
         if rows:
             yield Step(name=f"{x} = {x} + {of} embeddings", axes=axes, parameters=table(of, rows))
+    projection = linear_step(
+        "x = e W_E",
+        "B T D",
+        over="E",
+        reads=("e",),
+        part="embedding projection",
+        matrix="E",
+        bias=not config.projection_first,
+    )
+    if config.projection_first:
+        yield projection
+        x, axes = "x", "B T D"
     if config.embedding_norm:
         yield norm_step(x, x, axes, part="embedding norm", bias=config.norm_bias)
-    if width == "E":
-        yield linear_step(
-            "x = e W_E", "B T D", over="E", reads=("e",), part="embedding projection", matrix="E"
-        )
+    if width == "E" and not config.projection_first:
+        yield projection
 
 
 Sublayer = Callable[[EncoderConfig, int, str, str], Iterator[Step]]
@@ -155,9 +173,12 @@ Sublayer = Callable[[EncoderConfig, int, str, str], Iterator[Step]]
 
 
 def _layer_steps(config: EncoderConfig, layer: int) -> Iterator[Step]:
-    attentions: list[Sublayer] = [_self_attention, _cross_attention]
+    convolution = config.convolution if layer == 0 else None
+    if convolution is not None:
+        yield Step(name="n = neighbours(x)", axes=f"B T {convolution.width}·D", reads=("x",))
+    attentions: list[Sublayer] = [self_attention, cross_attention]
     if config.cross_attention != "after_self":
-        attentions = [_self_attention if config.cross_attention is None else _cross_attention]
+        attentions = [self_attention if config.cross_attention is None else cross_attention]
     if config.feed_forward is None:
         yield from attentions[0](config, layer, "x", "x")
         return
@@ -174,123 +195,18 @@ def _layer_steps(config: EncoderConfig, layer: int) -> Iterator[Step]:
         yield Step(name=f"x = x + {result}", axes="B T D", reads=("x", result))
         if config.norm == "post":
             yield norm("x")
-
-
-def _self_attention(config: EncoderConfig, layer: int, x: str, result: str) -> Iterator[Step]:
-    def projection(symbols: str, matrix: str, axes: str) -> Step:
-        return linear_step(
-            f"{symbols} = {x} W_{matrix}",
-            axes,
-            over="D",
-            reads=(x,),
-            part="q, k, v",
-            matrix=matrix,
-            group="attention",
-            bias=config.bias,
+    if convolution is not None:
+        part, own = "convolution", "D" if convolution.groups == 1 else config.d_model // convolution.groups
+        yield linear_step(
+            f"c = {convolution.activation}(n W_c)",
+            "B T D",
+            over=f"{convolution.width}·{own}",
+            reads=("n",),
+            part=part,
+            matrix="c",
         )
-
-    widths = _inner_widths(config)
-    projections = [projection(each, each, f"B T {width}") for each, width in widths.items()]
-    if config.fused:
-        of_all = f"3·{widths['q']}" if config.kv_heads is None else "(H+2G)·K"
-        projections = [
-            projection("qkv", "qkv", f"B T {of_all}"),
-            *(
-                Step(name=f"{each} = part of qkv", axes=f"B T {width}", reads=("qkv",))
-                for each, width in widths.items()
-            ),
-        ]
-    yield from (*projections, *_norms_of_heads(config, "T"))
-    local = "local " if config.is_local(layer) else ""
-    if config.rotary_base is not None:
-        angles = f"{local if config.local_rotary_base is not None else ''}angles"
-        for each in "qk":
-            yield Step(name=f"{each} = rotate({each})", axes=f"B T {widths[each]}", reads=(each, angles))
-    yield from _heads(config, result, keys="T", mask=f"{local}mask")
-
-
-def _norms_of_heads(config: EncoderConfig, keys: str, prefix: str = "") -> Iterator[Step]:
-    """Yield the norms of queries and keys, head by head or of all heads together."""
-    for each, length in (("q", "T"), ("k", keys)) if config.qk_norm or config.qk_layer_norm else ():
-        width = _inner_widths(config)[each]
-        of, factors = ("", width) if config.qk_layer_norm else (" of heads", "K")
-        yield Step(
-            name=f"{each} = norm{of}({each})",
-            axes=f"B {length} {width}",
-            reads=(each,),
-            parameters=(ParameterTensor(name=f"γ_{each}", part=f"{prefix}norms of q, k", axes=factors),),
-        )
-
-
-def _inner_widths(config: EncoderConfig) -> dict[str, str]:
-    """Return the letters of the columns of queries, keys and values."""
-    if config.head_widths is not None:
-        return dict.fromkeys("qkv", "ΣK")
-    return {"q": "H·K"} | dict.fromkeys("kv", "H·K" if config.kv_heads is None else "G·K")
-
-
-def _cross_attention(config: EncoderConfig, _layer: int, x: str, result: str) -> Iterator[Step]:
-    projections = (
-        linear_step(
-            f"{each} = {source} W_{each}",
-            f"B {length} {_inner_widths(config)[each]}",
-            over="D",
-            reads=(source,),
-            part="cross q, k, v",
-            matrix=each,
-            group="cross-attention",
-            bias=config.bias,
-        )
-        for each, source, length in (("q", x, "T"), ("k", "memory", "S"), ("v", "memory", "S"))
-    )
-    norms = _norms_of_heads(config, "S", "cross ")
-    heads = _heads(config, result, keys="S", mask="memory mask", prefix="cross ")
-    yield from (*projections, *norms, *heads)
-
-
-def _heads(config: EncoderConfig, result: str, *, keys: str, mask: str, prefix: str = "") -> Iterator[Step]:
-    """Yield the steps from q, k and v to the output projection, for keys that are T or S."""
-    lengths = {"q": "T", "k": keys, "v": keys}
-    heads = {"q": "H"} | dict.fromkeys("kv", "H" if config.kv_heads is None else "G")
-    widened = ("q", "k", "v") if config.head_widths is not None else ()
-    for each in widened:
-        # Each head's queries are scaled, too: their scores are to be divided by the root of its own width.
-        yield Step(name=f"{each} = pad({each})", axes=f"B {lengths[each]} H·K", reads=(each,))
-    for each, length in lengths.items():
-        yield Step(name=f"{each} = view({each})", axes=f"B {length} {heads[each]} K", reads=(each,))
-    for each, length in lengths.items():
-        yield Step(name=f"{each} = transpose({each})", axes=f"B {heads[each]} {length} K", reads=(each,))
-    for each in ("k", "v") if config.kv_heads is not None else ():
-        yield Step(name=f"{each} = repeat({each})", axes=f"B H {keys} K", reads=(each,))
-    yield Step(name="kᵀ = transpose(k)", axes=f"B H K {keys}", reads=("k",))
-    scores = f"B H T {keys}"
-    yield Step(name="scores = q kᵀ", axes=scores, reads=("q", "kᵀ"), part=f"{prefix}scores", over="K")
-    # The module divides q, of which there is less: the same by the associative law.
-    yield Step(name="scores = scores / √K", axes=scores)
-    if config.relative_buckets is not None:
-        yield Step(name="scores = scores + bias", axes=scores, reads=("scores", "bias"))
-    yield Step(name=f"scores = scores + {mask}", axes=scores, reads=("scores", mask))
-    weights = f"{prefix}weights"
-    role = "cross_attention" if keys == "S" else "attention"
-    yield Step(name=f"{weights} = softmax", axes=scores, role=role)
-    values = f"{prefix}weighted values"
-    yield Step(name=f"heads = {weights} v", axes="B H T K", reads=(weights, "v"), part=values, over=keys)
-    yield Step(name="heads = transpose(heads)", axes="B T H K")
-    yield Step(name="heads = concat(heads)", axes="B T H·K")
-    if config.head_mask_input:
-        yield Step(name="heads = heads · head mask", axes="B T H·K", reads=("heads", "head mask"))
-    if widened:
-        yield Step(name="heads = without padding(heads)", axes="B T ΣK")
-    yield linear_step(
-        f"{result} = heads W_o",
-        "B T D",
-        over=_inner_widths(config)["q"],
-        reads=("heads",),
-        matrix="o",
-        part=f"{prefix}output projection",
-        group="cross-attention" if prefix else "attention",
-        bias=config.bias,
-    )
+        yield Step(name="x = x + c", axes="B T D", reads=("x", "c"))
+        yield norm_step("x", "x", part=part, bias=config.norm_bias, suffix="_c")
 
 
 def _feed_forward(config: EncoderConfig, _layer: int, x: str, result: str) -> Iterator[Step]:

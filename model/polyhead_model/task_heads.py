@@ -1,4 +1,4 @@
-"""The configuration of what reads an encoder's token vectors: dense layers, and heads for tasks."""
+"""The configuration of what reads vectors of tokens: a convolution, dense layers, and heads for tasks."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -37,6 +37,27 @@ class Dense:
         check_fields(self)
         if self.norm_epsilon is not None and not self.norm:
             raise ValueError(f"norm_epsilon needs norm, was {self.norm_epsilon}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """A convolution over tokens beside the first layer: norm(layer(x) + activation(conv(x))) (DeBERTa-v2).
+
+    Raises:
+        ValueError: A field is out of range.
+        TypeError: A field has the wrong type.
+    """
+
+    width: Positive
+    """How many tokens it reads for each, as many before as behind; odd."""
+    activation: DenseActivation = "tanh"
+    groups: Positive = 1
+    """The number of parts of D columns, each of which is computed from the same part."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.width % 2 == 0:
+            raise ValueError(f"width must be odd, was {self.width}")
 
 
 @dataclass(frozen=True, kw_only=True)

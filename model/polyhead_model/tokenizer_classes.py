@@ -5,14 +5,13 @@ tokenizers take only the vocabulary, and build anew what is around it: normalize
 added tokens, and settings of the model. The server reads nothing but a `tokenizer.json`.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, processors
 
 from polyhead_model.checkpoint_files import CheckpointError, read_object
 from polyhead_model.tokenizer_files import (
@@ -24,6 +23,7 @@ from polyhead_model.tokenizer_files import (
     tokenizer_class,
     truncation_side,
 )
+from polyhead_model.tokenizer_steps import normalizer_of, pre_tokenizer_of
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BERT_TOKENS = (None, None, "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
@@ -32,6 +32,7 @@ _DEFAULTS: Mapping[str, tuple[str | None, ...]] = {
     "AlbertTokenizer": ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"),
     "BertTokenizer": _BERT_TOKENS,
     "CamembertTokenizer": _ROBERTA_TOKENS,
+    "DebertaV2Tokenizer": ("[CLS]", "[SEP]", *_BERT_TOKENS[2:]),
     "DistilBertTokenizer": _BERT_TOKENS,
     "GPT2Tokenizer": (*["<|endoftext|>"] * 3, None, None, None, None),
     "GemmaTokenizer": ("<bos>", "<eos>", "<unk>", None, "<pad>", None, "<mask>"),
@@ -47,12 +48,6 @@ _UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 
 To a vocabulary that lacks them it would give ids that the encoder has no embeddings for.
 """
-
-_QWEN_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-    r"\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""What Qwen2Tokenizer takes for a word, whatever tokenizer.json says; Qwen's files say the same."""
 
 _HARD = (
     "The Cat sat on the mat.",
@@ -243,9 +238,9 @@ class _Files:
             self._add_tokens(tokenizer)
             return tokenizer
         tokenizer = Tokenizer(self._model())
-        if (normalizer := self._normalizer()) is not None:
+        if (normalizer := normalizer_of(self._name, self._config, self._content)) is not None:
             tokenizer.normalizer = normalizer
-        tokenizer.pre_tokenizer = self._pre_tokenizer()
+        tokenizer.pre_tokenizer = pre_tokenizer_of(self._name, self._config)
         self._add_tokens(tokenizer)
         processor = self._post_processor(tokenizer, file.post_processor)
         if processor is not None:
@@ -291,6 +286,10 @@ class _Files:
                     vocabulary, self._merges(), unk_token=word, fuse_unk=True, byte_fallback=True
                 )
         scored = [(token, score) for token, score in vocabulary]
+        if self._name == "DebertaV2Tokenizer":
+            entry = self._named["unk_token"].content, 0.0
+            number = scored.index(entry) if entry in scored else self._config.get("unk_id", 1)
+            return models.Unigram(scored, number, byte_fallback=False)
         unknown = {"AlbertTokenizer": 1, "XLMRobertaTokenizer": 3}.get(self._name)
         if unknown is None:
             words = [token for token, _ in scored]
@@ -301,58 +300,6 @@ class _Files:
     def _merges(self) -> list[tuple[str, str]]:
         merges = self._content["model"]["merges"]
         return [tuple(each.split(" ") if isinstance(each, str) else each) for each in merges]
-
-    def _normalizer(self) -> normalizers.Normalizer | None:
-        flag = self._config.get
-        match self._name:
-            case "BertTokenizer" | "DistilBertTokenizer" | "MPNetTokenizer":
-                return normalizers.BertNormalizer(
-                    clean_text=True,
-                    handle_chinese_chars=flag("tokenize_chinese_chars", True),
-                    strip_accents=flag("strip_accents"),
-                    lowercase=flag("do_lower_case", True),
-                )
-            case "GPT2Tokenizer" | "RobertaTokenizer":
-                return None
-            case "GemmaTokenizer":
-                return normalizers.Replace(" ", "\u2581")
-            case "Qwen2Tokenizer":
-                return normalizers.NFC()
-        charsmap = self._charsmap()
-        precompiled = [] if charsmap is None else [normalizers.Precompiled(charsmap)]
-        if self._name != "AlbertTokenizer":
-            return precompiled[0] if precompiled else None
-        steps: list[normalizers.Normalizer] = [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
-        if not flag("keep_accents", False):
-            steps += [normalizers.NFKD(), normalizers.StripAccents()]
-        if flag("do_lower_case", True):
-            steps.append(normalizers.Lowercase())
-        return normalizers.Sequence([*steps, *precompiled])
-
-    def _charsmap(self) -> bytes | None:
-        """Return the first map of characters of SentencePiece that tokenizer.json has."""
-        normalizer = self._content.get("normalizer") or {}
-        for step in normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]:
-            if step.get("type") == "Precompiled":
-                return base64.b64decode(step["precompiled_charsmap"])
-        return None
-
-    def _pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        match self._name:
-            case "BertTokenizer" | "DistilBertTokenizer" | "MPNetTokenizer":
-                return pre_tokenizers.BertPreTokenizer()
-            case "GPT2Tokenizer" | "RobertaTokenizer":
-                return pre_tokenizers.ByteLevel(add_prefix_space=self._config.get("add_prefix_space", False))
-            case "GemmaTokenizer":
-                return pre_tokenizers.Split(" ", "merged_with_previous")
-            case "Qwen2Tokenizer":
-                prefix = bool(self._config.get("add_prefix_space"))
-                words = pre_tokenizers.Split(Regex(_QWEN_WORDS), "isolated")
-                spaced = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
-                return pre_tokenizers.Sequence([words, spaced])
-        scheme = "always" if self._config.get("add_prefix_space", True) else "never"
-        spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-        return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
 
     def _post_processor(self, tokenizer: Tokenizer, own: Any) -> Any:
         def named(key: str) -> tuple[str, int]:
@@ -366,7 +313,7 @@ class _Files:
             return processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(tokens))
 
         match self._name:
-            case "BertTokenizer" | "DistilBertTokenizer":
+            case "BertTokenizer" | "DebertaV2Tokenizer" | "DistilBertTokenizer":
                 first, last = named("cls"), named("sep")
                 single = [f"{first[0]}:0", "$A:0", f"{last[0]}:0"]
                 return template(single, [*single, "$B:1", f"{last[0]}:1"], first, last)

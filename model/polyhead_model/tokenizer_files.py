@@ -16,6 +16,7 @@ BUILT = (
     "AlbertTokenizer",
     "BertTokenizer",
     "CamembertTokenizer",
+    "DebertaV2Tokenizer",
     "DistilBertTokenizer",
     "GPT2Tokenizer",
     "GemmaTokenizer",
@@ -44,6 +45,7 @@ _CLASSES: Mapping[str, str] = {
     "albert": "AlbertTokenizer",
     "bert": "BertTokenizer",
     "camembert": "CamembertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "distilbert": "DistilBertTokenizer",
     "electra": "ElectraTokenizer",
     "esm": "EsmTokenizer",
@@ -165,7 +167,7 @@ def gives_token_types(folder: Path, model_type: str) -> bool | None:
     # Only transformers 5 writes a backend.
     if name in ("AlbertTokenizer", "PreTrainedTokenizer") and "backend" not in config:
         return None
-    return name == "BertTokenizer"
+    return name in ("BertTokenizer", "DebertaV2Tokenizer")
 
 
 def lowercases(tokenizer: Mapping[str, object]) -> bool:

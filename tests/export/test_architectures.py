@@ -16,12 +16,15 @@ from tests.encoders import draw_norms_and_biases, seeded
 from tests.exports import manifest_of
 
 from polyhead_export import export_family
-from polyhead_export.forward_pass import norm_maps_of, run_forward
+from polyhead_export.constants import norm_maps_of
+from polyhead_export.forward_pass import run_forward
 from polyhead_export.kinds.fast import FastGraph
 from polyhead_export.kinds.insight import InsightGraph
+from polyhead_export.precision import Precision
 from polyhead_export.samples import sample_inputs
 from polyhead_model import Encoder, EncoderConfig
-from polyhead_model.task_heads import Classifier, Dense
+from polyhead_model.attention_config import Disentangled
+from polyhead_model.task_heads import Classifier, Convolution, Dense
 
 MODERN = dataclasses.replace(
     encoders.MODERN,
@@ -45,6 +48,16 @@ SHARED = EncoderConfig(
     classifier=Classifier(
         labels=("a", "b", "c"), pooling="mean", pools_logits=True, dense=(Dense(width=5, activation="gelu"),)
     ),
+)
+DISENTANGLED = dataclasses.replace(
+    encoders.BERT,
+    types=0,
+    position_embeddings=False,
+    embedding_width=6,
+    projection_first=True,
+    disentangled=Disentangled(terms=("c2p", "p2c"), span=8, distance=20, shared=True, norm=True),
+    convolution=Convolution(width=3, activation="gelu"),
+    pooling="cls",
 )
 MASKED = EncoderConfig(d_model=8, heads=2, layers=2, local_window=6, global_every=2, mask_input=True)
 
@@ -82,6 +95,31 @@ def test_every_kind_of_graph_of_a_modern_encoder(architectures: Path) -> None:
     assert "" != whole != local != ""
     assert [node.op_type for node in graphs["model.onnx"].node].count("Cos") == 2  # one of each base
     assert added_to_scores(graphs["rows.onnx"]) == [whole, local]
+
+
+@pytest.mark.slow
+def test_every_kind_of_graph_of_a_disentangled_encoder(architectures: Path) -> None:
+    graphs = graphs_of(architectures / "disentangled" / "1")
+
+    first, second = added_to_scores(graphs["model.onnx"])
+    assert "" != first != second != ""
+    assert added_to_scores(graphs["rows.onnx"]) == [first, second]
+    # The keys and queries of positions are constants, so that neither their table nor its norm is there.
+    weights = graphs["model.onnx"].initializer
+    assert [tuple(each.dims) for each in weights].count((2, 2 * 8, 8)) == 2 * DISENTANGLED.layers
+    assert not any("relative_positions" in each.name for each in weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_a_disentangled_encoder_in_other_precisions(precision: Precision, tmp_path: Path) -> None:
+    own = dataclasses.replace(DISENTANGLED.disentangled, shared=False)  # type: ignore[type-var]
+    config = dataclasses.replace(DISENTANGLED, disentangled=own)
+    with traced_once():
+        version = export_family(build(config), "family", tmp_path, precision=precision).folder
+
+    assert set(graphs_of(version)) == {"model.onnx", "attention.onnx"}
+    assert all(added_to_scores(graphs_of(version)["model.onnx"]))
 
 
 @pytest.mark.slow
@@ -134,3 +172,6 @@ def test_working_memory_counts_what_is_made_for_all_layers(kind: FastGraph | Ins
 
     # A bias of each head, and one window.
     assert kind.maps(MODERN) >= kind.maps(plain) + MODERN.heads + 1
+    # Products with twice as many positions, and what they become.
+    without = dataclasses.replace(DISENTANGLED, disentangled=None)
+    assert kind.maps(DISENTANGLED) >= kind.maps(without) + 5 * DISENTANGLED.heads

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from polyhead_export.arithmetic import Widened
 from polyhead_export.comparison import errors_of
-from polyhead_export.forward_pass import ForwardPass, norm_maps_of, run_forward
+from polyhead_export.constants import norm_maps_of
+from polyhead_export.forward_pass import ForwardPass, run_forward
 from polyhead_export.kinds import kinds_of
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, compute_outputs, outputs_of, packs

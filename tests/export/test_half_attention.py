@@ -18,6 +18,7 @@ from polyhead_export.precision import Precision, in_precision
 from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import outputs_of
 from polyhead_model import EncoderConfig
+from polyhead_model.attention_config import Disentangled
 
 KIND = AttentionGraph()
 CONFIG = EncoderConfig(d_model=32, heads=4, layers=2, feed_forward=48)
@@ -26,6 +27,7 @@ VARIANTS = {
     "causal": replace(CONFIG, causal=True),
     "a mask of the caller's": replace(CONFIG, mask_input=True),
     "relative positions": replace(CONFIG, relative_buckets=8, relative_distance=6),
+    "disentangled": replace(CONFIG, disentangled=Disentangled(terms=("c2p", "p2c"), span=4, distance=9)),
     "to a memory": replace(CONFIG, cross_attention="after_self"),
 }
 LARGEST_ERROR: dict[Precision, float] = {"fp16": 1e-3, "bf16": 1e-2}

@@ -27,6 +27,7 @@ from polyhead_export.samples import sample_inputs
 from polyhead_export.signature import GraphKind, outputs_of, packs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.attention_config import Disentangled
 
 CONFIG = replace(BERT, d_model=32, heads=4, feed_forward=48, vocabulary=50, positions=40, pooling="mean")
 VECTORS = EncoderConfig(d_model=32, heads=2, layers=2, feed_forward=48)
@@ -194,6 +195,7 @@ def test_every_graph_of_an_fp16_family_is_packed(tmp_path: Path) -> None:
         {"mask_input": True},
         {"local_window": 4, "global_every": 2},
         {"relative_buckets": 8, "relative_distance": 6},
+        {"disentangled": Disentangled(terms=("c2p",), span=4)},
         {"head_width": 12},
     ],
     ids=lambda change: next(iter(change)),

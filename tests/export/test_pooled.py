@@ -25,6 +25,7 @@ from polyhead_export.parity import Reference, reference_outputs
 from polyhead_export.samples import sample_inputs
 from polyhead_export.weights import names_of, share_weights
 from polyhead_model import Encoder, EncoderConfig
+from polyhead_model.attention_config import Disentangled
 from polyhead_model.task_heads import Classifier, Dense
 
 KIND = PooledGraph()
@@ -52,6 +53,14 @@ ENCODERS = {
     ),
     "MPNet, head masks": dataclasses.replace(
         BERT, relative_buckets=8, relative_distance=6, head_mask_input=True, pooling="cls", normalise=True
+    ),
+    "DeBERTa": dataclasses.replace(
+        BERT,
+        types=0,
+        position_embeddings=False,
+        disentangled=Disentangled(terms=("c2p", "p2c"), span=4, distance=9, shared=True),
+        pooling="last",
+        classifier=None,
     ),
     "masks": dataclasses.replace(BERT, mask_input=True),
 }

@@ -116,6 +116,23 @@ GEMMA = GROUPED | {
     "use_bidirectional_attention": True,
     "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
 }
+# Positions beyond all buckets, as in the published ones.
+DEBERTA = SIZES | {
+    "max_position_embeddings": LONG,
+    "relative_attention": True,
+    "position_buckets": 8,
+    "max_relative_positions": -1,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+DEBERTA_BIASED = SIZES | {
+    "max_position_embeddings": LONG,
+    "relative_attention": True,
+    "pos_att_type": "p2c|c2p",
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", SIZES),
     "bert, one token type": ("Bert", SIZES | {"type_vocab_size": 1}),
@@ -162,6 +179,36 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "jina_embeddings_v3": ("JinaEmbeddingsV3", SIZES | {"max_position_embeddings": LONG}),
     "jina_embeddings_v3, two token types": ("JinaEmbeddingsV3", SIZES | {"type_vocab_size": 2}),
     "gte, no token types": ("Gte", SIZES | {"type_vocab_size": 0}),
+    "deberta-v2": ("DebertaV2", DEBERTA),
+    "deberta-v2, projections of its own": (
+        "DebertaV2",
+        DEBERTA_BIASED | {"pos_att_type": ["c2p", "p2c"], "position_buckets": 16, "type_vocab_size": 2},
+    ),
+    "deberta-v2, content to position": (
+        "DebertaV2",
+        DEBERTA | {"pos_att_type": "c2p", "position_buckets": -1, "max_relative_positions": 12},
+    ),
+    "deberta-v2, position to content": (
+        "DebertaV2",
+        DEBERTA_BIASED | {"pos_att_type": "p2c", "norm_rel_ebd": "layer_norm", "embedding_size": 6},
+    ),
+    "deberta-v2, no relative positions": (
+        "DebertaV2",
+        SIZES | {"norm_rel_ebd": "layer_norm", "type_vocab_size": 1},
+    ),
+    "deberta-v2, nothing of relative positions": (
+        "DebertaV2",
+        DEBERTA | {"pos_att_type": None, "type_vocab_size": 1},
+    ),
+    "deberta-v2, convolution": (
+        "DebertaV2",
+        DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 4},
+    ),
+    "deberta-v2, convolution in groups": (
+        "DebertaV2",
+        DEBERTA_BIASED
+        | {"conv_kernel_size": 5, "conv_act": "sigmoid", "conv_groups": 2, "num_hidden_layers": 1},
+    ),
     "modernbert, no window": ("ModernBert", MODERNBERT | {"global_attn_every_n_layers": 1}),
 }
 
@@ -204,6 +251,8 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "eurobert, first token": {"classifier_pooling": "bos"},
     "gpt2": {"pad_token_id": 49},
     "modernbert, biases": {"classifier_pooling": "mean", "classifier_bias": True, "num_labels": 1},
+    "deberta-v2": {"pooler_hidden_act": "tanh"},
+    "deberta-v2, convolution in groups": {},
 }
 """What classifiers have beyond `FAMILIES`."""
 
@@ -316,6 +365,10 @@ def test_text_needs_a_tokenizer_of_one_file(folder: Path) -> None:
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     (left_out,) = load_checkpoint(folder).left_out
     assert "transformers makes one of vocab.txt: AutoTokenizer" in left_out
+
+    (folder / "spm.model").touch()  # DeBERTa's
+    assert "makes one of vocab.txt, spm.model: " in load_checkpoint(folder).left_out[0]
+    (folder / "spm.model").unlink()
 
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)  # as the message says
     assert load_checkpoint(folder).left_out == ()

@@ -162,8 +162,52 @@ def test_a_configuration_survives_json() -> None:
         ),
         (
             {"padding_id": 1, "vocabulary": 8, "positions": 4, "rotary_base": 9.0},
-            "padding_id needs vocabulary and positions, without rotary_base",
+            "padding_id needs vocabulary and embedded positions",
         ),
+        (
+            {"padding_id": 1, "vocabulary": 8, "positions": 4, "position_embeddings": False},
+            "padding_id needs vocabulary and embedded positions",
+        ),
+        (
+            {"projection_first": True, "vocabulary": 8, "embedding_norm": True},
+            "projection_first needs embedding_norm and embedding_width",
+        ),
+        *(
+            ({"disentangled": {"terms": ["c2p"], "span": 4} | wrong}, f"disentangled: {message}")
+            for wrong, message in (
+                ({"terms": []}, "terms must be c2p, p2c or both, each once, were []"),
+                ({"terms": ["c2p", "c2p"]}, "terms must be c2p, p2c or both, each once"),
+                ({"terms": ["p2p"]}, "terms[0] must be one of c2p, p2c, was 'p2p'"),
+                ({"span": 5, "distance": 9}, "span must be even where there is a distance, was 5"),
+                ({"distance": 3}, "distance must be above span / 2 + 1 (3)"),
+                ({"distance": 2**20 + 1}, "distance must be at most 1,048,576, was 1,048,577"),
+                ({"span": 2**20 + 1}, "span must be at most 1,048,576"),
+            )
+        ),
+        *(
+            (
+                {"disentangled": {"terms": ["c2p"], "span": 4}, **other},
+                f"{next(iter(other))} must be left out where there is disentangled",
+            )
+            for other in (
+                {"kv_heads": 2},
+                {"head_widths": [[4] * 4] * 2},
+                {"qk_norm": True},
+                {"rotary_base": 9.0},
+                {"relative_buckets": 8, "relative_distance": 9},
+            )
+        ),
+        (
+            {"disentangled": {"terms": ["c2p"], "span": 4}, "cross_attention": "alone"},
+            "disentangled must be None where there is cross_attention",
+        ),
+        ({**BLOCK, "convolution": {"width": 4}}, "convolution: width must be odd, was 4"),
+        ({**BLOCK, "convolution": {"width": 3, "groups": 3}}, "groups must divide d_model (16), was 3"),
+        *(
+            ({**BLOCK, "convolution": {"width": 3}, **other}, "convolution needs blocks of self-attention")
+            for other in ({"norm": "pre"}, {"causal": True}, {"cross_attention": "after_self"})
+        ),
+        ({"convolution": {"width": 3}}, "convolution needs blocks of self-attention with norm 'post'"),
     ],
 )
 def test_bad_values_are_named(fields: dict[str, Any], message: str) -> None:

@@ -56,10 +56,9 @@ class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def run(encoder: Encoder, batch: int, tokens: int, memory: int) -> EncoderOutput:
+def run(encoder: Encoder, batch: int, tokens: int, memory: int, **options: Any) -> EncoderOutput:
     """A forward pass on tensors without memory: the largest presets have gigabytes."""
     width = encoder.config.d_model
-    options = {}
     with torch.device("meta"), torch.no_grad():
         x = torch.zeros(batch, tokens, width)
         if encoder.config.vocabulary is not None:
@@ -71,8 +70,9 @@ def run(encoder: Encoder, batch: int, tokens: int, memory: int) -> EncoderOutput
 
 
 def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
-    with torch.device("meta"):
+    with torch.device("meta"), torch.no_grad():
         encoder = Encoder(config).eval()
+        of_positions = encoder.position_vectors()  # they are the same in each pass
     # A mean is counted as such, though it is computed as a product.
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -83,7 +83,7 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
             "polyhead_model.pooling.sum_tokens",
             lambda x, weights, _longest=None: (x * weights[..., None]).sum(1),
         )
-        result = run(encoder, batch, tokens, memory)
+        result = run(encoder, batch, tokens, memory, position_vectors=of_positions)
     length = None if config.cross_attention is None else memory
     numbers = summary("any", config, batch, tokens, length)
 
@@ -94,7 +94,11 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
         tensors.update(each.each for each in count.tensors for _ in range(count.times))
         assert sum(each.each for each in count.tensors) == count.each
     assert tensors == Counter(each.numel() for each in encoder.parameters())
-    in_layers = sum(count.total for count in parameter_counts(config) if count.layers is not None)
+    in_layers = sum(
+        count.total
+        for count in parameter_counts(config)
+        if count.layers is not None and count.name != "convolution"  # which is beside the first one
+    )
     assert in_layers == sum(each.numel() for each in encoder.layers.parameters())
 
     assert numbers["flops"]["total"] == counter.get_total_flops() == flops(config, batch, tokens, length)
@@ -130,6 +134,11 @@ def check(config: EncoderConfig, batch: int, tokens: int, memory: int) -> None:
         letters["(H+2G)·K"] = (heads + 2 * groups) * config.head_size
         letters["ΣK"] = sum(config.widths_of(first or 0))
         letters["3·ΣK"] = 3 * letters["ΣK"]
+        letters["2·T"] = 2 * letters["T"]
+        if config.disentangled is not None:
+            letters[str(2 * config.disentangled.span)] = 2 * config.disentangled.span
+        if config.convolution is not None:
+            letters[f"{config.convolution.width}·D"] = config.convolution.width * letters["D"]
         for step in section["steps"]:
             assert [letters[axis] for axis in step["axes"]] == list(step["shape"])
     known: set[str] = set()
@@ -149,7 +158,10 @@ def test_presets(name: str) -> None:
 def test_any_configuration(config: EncoderConfig, width: int, batch: int, sizes: tuple[int, int]) -> None:
     # Another width than the heads' together, so that no letter can be taken for another.
     widths = config.head_widths and tuple((2 * width, *each[1:]) for each in config.head_widths)
-    changed = replace(config, d_model=3 * width + 1, head_width=2 * width, head_widths=widths)
+    convolution = config.convolution and replace(config.convolution, groups=1)
+    changed = replace(
+        config, d_model=3 * width + 1, head_width=2 * width, head_widths=widths, convolution=convolution
+    )
     check(changed, batch, *sizes)
 
 

@@ -277,7 +277,7 @@ def alternating(*kinds: str) -> dict[str, list[str]]:
     [
         (
             {"model_type": "t5"},
-            "model_type must be one of albert, bert, camembert, distilbert, electra, esm, ",
+            "model_type must be one of albert, bert, camembert, deberta-v2, distilbert, electra, esm, ",
         ),
         ({"model_type": ["bert"]}, "was ['bert']"),
         (

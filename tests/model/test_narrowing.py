@@ -132,6 +132,11 @@ def test_heads_that_are_all_as_narrow_have_one_width() -> None:
             {(0, 1): 2},
             "heads of decoder blocks cannot be narrowed",
         ),
+        (
+            {"disentangled": {"terms": ["c2p"], "span": 4}},
+            {(0, 1): 2},
+            "head_widths must be left out where there is disentangled",
+        ),
         ({"shared_layers": True, "feed_forward": 8}, {(0, 1): 2}, "head_widths must be the same in each"),
     ],
 )

@@ -29,6 +29,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "global_every": 2,
     },
     "relative positions": {"relative_buckets": 8, "relative_distance": 6},
+    "disentangled, with a convolution": {
+        **TOKEN_IDS,
+        "position_embeddings": False,
+        "disentangled": {"terms": ["c2p", "p2c"], "span": 4, "distance": 5, "norm": True},
+        "convolution": {"width": 3, "groups": 2},
+    },
+    "one such layer": {
+        "layers": 1,
+        "fused": True,
+        "disentangled": {"terms": ["p2c"], "span": 3, "shared": True},
+        "convolution": {"width": 5},
+    },
     "a mask of the caller's": {"mask_input": True},
 }
 LENGTHS = torch.tensor([7, 0, 3, 1, 9, 0])

@@ -11,8 +11,9 @@ from tests.numerics import close
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, prune_heads
+from polyhead_model.attention_config import Disentangled, ScoreTerm
 from polyhead_model.config import Activation, Norm, NormType
-from polyhead_model.task_heads import Pooling
+from polyhead_model.task_heads import Convolution, Pooling
 
 examples = settings(max_examples=40)
 
@@ -67,12 +68,19 @@ def layer_fields(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def position_fields(draw: st.DrawFn, *, can_rotate: bool) -> dict[str, Any]:
-    """What attention knows of positions."""
+def position_fields(draw: st.DrawFn, *, can_rotate: bool, plain: bool) -> dict[str, Any]:
+    """What attention knows of positions; `plain` heads are neither in groups nor normed nor of any widths."""
     fields: dict[str, Any] = {}
-    if can_rotate and draw(st.booleans()):
+    if plain and draw(st.integers(0, 2)) == 0:
+        fields["disentangled"] = Disentangled(
+            terms=tuple(draw(st.lists(st.sampled_from(get_args(ScoreTerm)), min_size=1, unique=True))),
+            **draw(st.sampled_from([{"span": 3}, {"span": 4, "distance": 5}])),
+            shared=draw(st.booleans()),
+            norm=draw(st.booleans()),
+        )
+    elif can_rotate and draw(st.booleans()):
         fields |= {"rotary_base": 50.0}
-    if draw(st.booleans()):
+    if "disentangled" not in fields and draw(st.booleans()):
         fields |= {"relative_buckets": 6, "relative_distance": 5}
     if draw(st.booleans()):
         fields |= {
@@ -90,12 +98,15 @@ def embedding_fields(draw: st.DrawFn) -> dict[str, Any]:
     """Vectors, or token ids with embeddings of any kind."""
     if draw(st.booleans()):
         return {}
+    norm, width = draw(st.booleans()), draw(st.sampled_from([None, 5]))
     return {
         "vocabulary": VOCABULARY,
         "positions": draw(st.sampled_from([None, POSITIONS])),
+        "position_embeddings": draw(st.booleans()),
         "types": draw(st.sampled_from([0, 2])),
-        "embedding_norm": draw(st.booleans()),
-        "embedding_width": draw(st.sampled_from([None, 5])),
+        "embedding_norm": norm,
+        "embedding_width": width,
+        "projection_first": norm and width is not None and draw(st.booleans()),
         "token_dropout_id": draw(st.none() | st.just(4)),
     }
 
@@ -105,9 +116,17 @@ def configs(draw: st.DrawFn) -> EncoderConfig:
     fields = draw(layer_fields())
     cross = draw(st.sampled_from([None, None, "alone", "after_self"]))
     if cross is None:
-        fields |= draw(position_fields(can_rotate="head_widths" not in fields)) | draw(embedding_fields())
-        if fields.get("positions") and "rotary_base" not in fields:
+        alike = "head_widths" not in fields
+        plain = alike and not any(fields.get(name) for name in ("kv_heads", "qk_norm", "qk_layer_norm"))
+        fields |= draw(position_fields(can_rotate=alike, plain=plain)) | draw(embedding_fields())
+        if fields.get("positions") and "rotary_base" not in fields and fields["position_embeddings"]:
             fields["padding_id"] = draw(st.none() | st.just(1))
+        if fields.get("norm") == "post" and not fields["causal"] and draw(st.booleans()):
+            fields["convolution"] = Convolution(
+                width=draw(st.sampled_from([1, 3, 5])),
+                groups=draw(st.sampled_from([1, 2])),
+                activation=draw(st.sampled_from(["tanh", "sigmoid"])),
+            )
     elif cross == "alone":
         fields |= {"cross_attention": cross, "causal": False, "fused": False}
     elif "feed_forward" in fields:
@@ -269,7 +288,7 @@ def test_rows_sum_to_one_over_what_is_visible(case: Case) -> None:
 @examples
 @given(cases(of_memory_alone=False), st.integers(0, 6))
 def test_a_causal_position_does_not_see_later_tokens(case: Case, position: int) -> None:
-    config = replace(case.encoder.config, causal=True, token_dropout_id=None)
+    config = replace(case.encoder.config, causal=True, token_dropout_id=None, convolution=None)
     encoder = build(config)
     x = case.inputs["x"]
     changed = (x + 7) % VOCABULARY if x.ndim == 2 else 1 - x
@@ -286,7 +305,15 @@ def test_a_causal_position_does_not_see_later_tokens(case: Case, position: int) 
 def with_heads_in_order(encoder: Encoder, orders: list[list[int]]) -> Encoder:
     """A copy whose layer l has the encoder's heads in the order `orders[l]`."""
     config, state = encoder.config, dict(encoder.split().state_dict())
-    by_head = {"w_q", "w_k", "w_v", "w_o", *(("q_norm", "k_norm") if config.qk_layer_norm else ())}
+    by_head = {
+        "w_q",
+        "w_k",
+        "w_v",
+        "w_o",
+        "w_pq",
+        "w_pk",
+        *(("q_norm", "k_norm") if config.qk_layer_norm else ()),
+    }
     for name, tensor in state.items():
         parts = name.split(".")
         if "relative_bias" in parts:

@@ -13,6 +13,7 @@ from tests.pages import block
 from torch import Tensor
 
 from polyhead_model import Encoder, EncoderConfig, gradient_importance, prune_heads
+from polyhead_model.attention_config import Disentangled
 from polyhead_model.pruning import choose_heads, rank_heads, run_encoder
 
 EXACT = 1e-12
@@ -29,6 +30,16 @@ ENCODERS: Mapping[str, EncoderConfig] = {
     ),
     "rotated": EncoderConfig(
         d_model=12, heads=3, layers=2, rotary_base=100.0, local_window=2, global_every=2
+    ),
+    "disentangled": EncoderConfig(
+        d_model=12, heads=3, layers=2, disentangled=Disentangled(terms=("p2c", "c2p"), span=4)
+    ),
+    "disentangled, fused": EncoderConfig(
+        d_model=12,
+        heads=3,
+        layers=2,
+        fused=True,
+        disentangled=Disentangled(terms=("c2p",), span=9, shared=True),
     ),
     "across": EncoderConfig(d_model=12, heads=3, layers=2, cross_attention="alone"),
     "multi-query": EncoderConfig(

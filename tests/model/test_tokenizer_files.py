@@ -12,6 +12,7 @@ from tests.checkpoints import (
     PROTEIN,
     albert_tokenizer,
     bert_tokenizer,
+    deberta_tokenizer,
     gemma_tokenizer,
     gpt2_tokenizer,
     mpnet_tokenizer,
@@ -176,6 +177,38 @@ def test_flags_of_albert(done: dict[str, bool], said: dict[str, bool], tmp_path:
     assert hold_to_transformers(tmp_path, "albert") == agree
 
 
+@pytest.mark.parametrize(
+    "said", [{}, {"do_lower_case": True}, {"split_by_punct": True}, {"add_prefix_space": False}]
+)
+@pytest.mark.parametrize(
+    "done", [{}, {"lowercase": True}, {"split_by_punct": True}, {"add_prefix_space": False}]
+)
+def test_flags_of_deberta(done: dict[str, bool], said: dict[str, bool], tmp_path: Path) -> None:
+    write(
+        tmp_path, "deberta-v2", deberta_tokenizer(**done), {"tokenizer_class": "DebertaV2Tokenizer", **said}
+    )
+
+    # Whether all words or the first of a text get a space makes no difference to these texts.
+    agree = {key.replace("do_lower_case", "lowercase") for key in said} ^ set(done) <= {PREFIX}
+    assert hold_to_transformers(tmp_path, "deberta-v2") == agree
+
+
+@pytest.mark.parametrize("unknown", [("[UNK]", 0.0), ("[UNK]", -1.0)])
+@pytest.mark.parametrize("said", [{}, {"unk_id": 3}, {"unk_token": "a"}])
+def test_the_unknown_token_of_deberta(
+    said: dict[str, Any], unknown: tuple[str, float], tmp_path: Path
+) -> None:
+    """It is found by its score, or else has the number that is said, or 1."""
+    tokenizer = deberta_tokenizer()
+    write(tmp_path, "deberta-v2", tokenizer, said)
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    change(tmp_path, {"model.vocab": [[*unknown] if each[0] == "[UNK]" else each for each in vocabulary]})
+
+    # Another token is no word any more, but a special token.
+    agrees = not said or (said == {"unk_id": 3} and unknown[1] == 0.0)
+    assert hold_to_transformers(tmp_path, "deberta-v2") == agrees
+
+
 CORPUS = [
     "the cat sat on the mat",
     "a dog and a cat can't stop it now",
@@ -243,6 +276,7 @@ MAKE = {
     "bert": word_piece_tokenizer,
     "camembert": camembert_tokenizer,
     "gemma3_text": gemma_tokenizer,
+    "deberta-v2": deberta_tokenizer,
     "gpt2": gpt2_tokenizer,
     "mpnet": mpnet_tokenizer,
     "qwen3": qwen_tokenizer,
@@ -276,6 +310,7 @@ OF_MODELS: dict[str, Part] = {
     "qwen3": {"model.unk_token": "c", "model.fuse_unk": True, "model.ignore_merges": True},
     "xlm-roberta": {"model.unk_id": 1, "model.byte_fallback": True},
     "camembert": {"model.unk_id": 0},
+    "deberta-v2": {"model.unk_id": 0, "model.byte_fallback": True},
     "albert": {"model.unk_id": 0},
 }
 
@@ -474,6 +509,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     [
         ({"tokenizer_class": "BertTokenizer"}, True),
         ({"tokenizer_class": "ElectraTokenizerFast"}, True),
+        ({"tokenizer_class": "DebertaV2Tokenizer"}, True),
         ({"tokenizer_class": "XLMRobertaTokenizer"}, False),
         ({"tokenizer_class": "TokenizersBackend"}, False),
         ({"tokenizer_class": "PreTrainedTokenizerFast", "backend": "tokenizers"}, False),
@@ -485,7 +521,11 @@ def test_names_of_classes(tmp_path: Path) -> None:
     ],
 )
 def test_token_types_of_classes(config: dict[str, Any], given: bool | None, tmp_path: Path) -> None:
-    tokenizer = unigram_tokenizer() if "XLM" in config["tokenizer_class"] else bert_tokenizer()
+    of_words: dict[str, Any] = {
+        "XLMRobertaTokenizer": unigram_tokenizer,
+        "DebertaV2Tokenizer": deberta_tokenizer,
+    }
+    tokenizer = of_words.get(config["tokenizer_class"], bert_tokenizer)()
     write(tmp_path, "bert", tokenizer, config)
 
     assert gives_token_types(tmp_path, "bert") is given

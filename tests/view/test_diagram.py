@@ -18,7 +18,8 @@ from tests.model.test_properties import configs
 from tests.pages import block
 
 from polyhead_model import PRESETS, Classifier, Dense, EncoderConfig, summary
-from polyhead_model.task_heads import LexicalWeights
+from polyhead_model.attention_config import Disentangled
+from polyhead_model.task_heads import Convolution, LexicalWeights
 from polyhead_view import draw_flow
 
 PRUNED = replace(BERT, d_model=12, heads=3, layers=4, kept_heads=((0, 1), (0, 1, 2), (2,), (0, 1)))
@@ -30,7 +31,12 @@ MANY_HEADS = replace(
     lexical=LexicalWeights(),
     classifier=Classifier(labels=("yes",), dense=(Dense(width=300, activation="leaky_relu", norm=True),)),
 )
-ALL = {**PRESETS, "modern": MODERN, "pruned": PRUNED, "many-heads": MANY_HEADS}
+DISENTANGLED = replace(
+    BERT,
+    disentangled=Disentangled(terms=("c2p", "p2c"), span=8, norm=True),
+    convolution=Convolution(width=3),
+)
+ALL = {**PRESETS, "disentangled": DISENTANGLED, "modern": MODERN, "pruned": PRUNED, "many-heads": MANY_HEADS}
 
 
 def drawn(config: EncoderConfig, name: str = "mine", tokens: int = 8) -> Figure:

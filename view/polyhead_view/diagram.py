@@ -264,7 +264,8 @@ class _Drawing:
         middle = (box.top + box.bottom) / 2
         start = (source.top + source.bottom) / 2
         self._path([(source.left, start), (x, start), (x, middle), (box.left, middle)], _RESIDUAL)
-        self._text(x - 0.1, (start + middle) / 2, "residual", NOTE, rotation=90, color=_RESIDUAL)
+        if source.text[0].split()[0] == box.text[0].split()[0]:  # something is added to it
+            self._text(x - 0.1, (start + middle) / 2, "residual", NOTE, rotation=90, color=_RESIDUAL)
 
     def _path(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         """Draw a line with an arrow at its end."""

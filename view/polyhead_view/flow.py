@@ -49,7 +49,7 @@ class Box:
     """The section: "input", "layers" or "output"."""
     reads: list["Box"] = field(default_factory=list)
     around: list["Box"] = field(default_factory=list)
-    """Those that it reads past the boxes between them: residuals."""
+    """Those that it reads past the boxes between them, such as residuals."""
     notes: list[str] = field(default_factory=list)
     """Its parameters, and what it takes from beside the layers."""
     part: str | None = None

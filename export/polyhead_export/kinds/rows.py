@@ -99,7 +99,11 @@ class RowsGraph(GraphKind):
             queries = split_heads(_take(of_queries.pad(attention.queries[layer]), rows), len(numbers))
             window, bias = attention.windows[layer], attention.biases[layer]
             seen = visible if window is None else masks.combine(visible, _rows_of_all(window, rows))
-            added = None if bias is None else _rows_of_all(bias, rows)
+            added = None
+            if bias is not None:
+                own = config.disentangled is not None  # each sequence has its own
+                of_heads = rows[:, None].expand(-1, len(numbers), -1)
+                added = _take(bias, of_heads) if own else _rows_of_all(bias, rows)
             found.append(attention_weights(queries, by_head[layer], seen, bias=added))
         return stack_layers(found, kept, config.heads)
 

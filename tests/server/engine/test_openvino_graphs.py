@@ -52,7 +52,10 @@ CONFIGS: Mapping[str, EncoderConfig] = {
 def folders(
     architectures: Path, probed_models: Path, int8_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Path]:
-    """Of each family: `modern` and `probed` have every kind of graph, the others two, `vectors` in int8."""
+    """Of each family: `modern`, `disentangled` and `probed` have every kind of graph, the others two.
+
+    `vectors` is in int8.
+    """
     own = tmp_path_factory.mktemp("architectures")
     for name, config in CONFIGS.items():
         export_family(build(config), name, own, graphs=["sparse"] if config.splade else ())
@@ -78,7 +81,7 @@ def random_tensor(spec: TensorSpec, fill: Any, sizes: Mapping[str, int], random:
     return random.integers(0, 20, fill.shape) if spec.below == 20 else fill
 
 
-@pytest.mark.parametrize("family", ["modern", "windowed", "probed", *CONFIGS, "vectors"])
+@pytest.mark.parametrize("family", ["modern", "disentangled", "windowed", "probed", *CONFIGS, "vectors"])
 def test_every_graph_gives_what_onnxruntime_gives(folders: Mapping[str, Path], family: str) -> None:
     folder = folders[family] / "1"
     manifest = read_manifest(folder, family=family, version=1)

@@ -18,7 +18,8 @@ from polyhead_client import Client
 from polyhead_export import export_family
 from polyhead_export.precision import Precision
 from polyhead_model import EncoderConfig
-from polyhead_model.task_heads import Dense
+from polyhead_model.attention_config import Disentangled
+from polyhead_model.task_heads import Convolution, Dense
 from polyhead_server.engine.dataflow import outputs_after
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import choose_device, on_openvino
@@ -153,9 +154,18 @@ def test_every_output_keeps_its_bits_in_company(
             replace(BERT, types=0, relative_buckets=8, relative_distance=16, bias=False, norm_bias=False),
             "fp32",
         ),
+        (
+            replace(
+                BERT,
+                types=0,
+                disentangled=Disentangled(terms=("c2p", "p2c"), span=4, distance=9),
+                convolution=Convolution(width=3, activation="gelu"),
+            ),
+            "fp32",
+        ),
         (EncoderConfig(d_model=24, heads=3, layers=1, cross_attention="alone", pooling="mean"), "fp32"),
     ],
-    ids=["windows in int8", "relative positions", "attention to another sequence"],
+    ids=["windows in int8", "relative positions", "disentangled", "attention to another sequence"],
 )
 def test_other_encoders_keep_their_bits(
     config: EncoderConfig, precision: Precision, tmp_path: Path, device: str
