@@ -103,12 +103,14 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     """The kinds of graphs that tests export of a type, by precision.
 
     In fp32 all; in int8, whose graphs are made of those, but the two largest; in 16 bits, which are traced
-    anew, what every family has, as has a type whose layers are those of an earlier one.
+    anew, what every family has. Of a type whose layers are those of an earlier one, that alone, in fp32.
     """
     known = model_types()
     (this,) = (each for each in known if each.name == model_type)
     first = next(each for each in known if (each.positions, each.layers) == (this.positions, this.layers))
-    every = [kind.name for kind in kinds_of(config, ["all"])] if this == first else ALWAYS
+    if this != first:
+        return {"fp32": ALWAYS}
+    every = [kind.name for kind in kinds_of(config, ["all"])]
     return {
         "fp32": every,
         "int8": [kind for kind in every if kind not in ("insight", "stream")],
