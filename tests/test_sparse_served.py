@@ -161,7 +161,11 @@ def test_a_folder_that_is_no_splade_is_refused(folder: Path, tmp_path: Path) -> 
         ("1_SpladePooling/config.json", {"pooling_strategy": "mean"}, "pooling must be one of max, sum"),
         ("1_SpladePooling/config.json", {"activation_function": "x"}, "must be relu or log1p_relu"),
         ("config.json", {"architectures": ["BertModel"]}, "must name a …ForMaskedLM"),
-        ("config.json", {"model_type": "roberta"}, "must be one of bert, deberta-v2, distilbert for sparse vectors"),
+        (
+            "config.json",
+            {"model_type": "roberta"},
+            "must be one of bert, deberta-v2, distilbert for sparse vectors",
+        ),
     ]
     for number, (file, fields, named) in enumerate(refused):
         copy = tmp_path / str(number)
