@@ -105,7 +105,9 @@ def _of_pairs(
     """Look up the products with all of the table, which is less where Tq is small."""
 
     def products(x: Tensor, layout: TokenLayout, table: Tensor, numbers: Tensor) -> Tensor:
-        found = layout.by_head(x, heads) @ table.to(x.dtype).transpose(1, 2)  # [B, H, T or Tq, 2·span]
+        # In the table's precision: a graph in 16 bits would hold the table rounded.
+        found = layout.by_head(x, heads).to(table.dtype) @ table.transpose(1, 2)  # [B, H, T or Tq, 2·span]
+        found = found.to(x.dtype)
         return found.gather(3, numbers[:, None].expand(-1, heads, -1, -1))
 
     queries, keys, numbers = pairs

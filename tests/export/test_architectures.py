@@ -115,10 +115,11 @@ def test_every_kind_of_graph_of_a_disentangled_encoder(architectures: Path) -> N
 def test_a_disentangled_encoder_in_other_precisions(precision: Precision, tmp_path: Path) -> None:
     own = dataclasses.replace(DISENTANGLED.disentangled, shared=False)  # type: ignore[type-var]
     config = dataclasses.replace(DISENTANGLED, disentangled=own)
+    kinds = ("fast", "attention", "rows", "pooled")
     with traced_once():
-        version = export_family(build(config), "family", tmp_path, precision=precision).folder
+        version = export_family(build(config), "family", tmp_path, precision=precision, graphs=kinds).folder
 
-    assert set(graphs_of(version)) == {"model.onnx", "attention.onnx"}
+    assert set(graphs_of(version)) == {"model.onnx", "attention.onnx", "rows.onnx", "pooled.onnx"}
     assert all(added_to_scores(graphs_of(version)["model.onnx"]))
 
 
