@@ -104,7 +104,7 @@ def _export(options: ExportOptions) -> None:
     from polyhead_export.command import build, say_duration
     from polyhead_export.family import IncompleteExportError, count_steps
     from polyhead_export.kinds import undefined
-    from polyhead_export.progress import Steps
+    from polyhead_export.progress import Steps, print_line
 
     console = Console(stderr=True)
     (source,) = options.sources()
@@ -117,7 +117,7 @@ def _export(options: ExportOptions) -> None:
         try:
             replace(options, graphs=graphs).export(built, source.name, sentences=(), on_step=steps)
         except IncompleteExportError as error:  # the others can be served
-            console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            print_line(console, str(error))
 
 
 def _digest(folder: Path, name: str) -> str:

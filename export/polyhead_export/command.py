@@ -101,11 +101,12 @@ def export(
 def build(source: "Source", steps: "Steps", console: "Console") -> "Built":
     """Build an encoder, and print what its user may not expect."""
     from polyhead_export.found import describe_found
+    from polyhead_export.progress import print_line
 
     steps(f"{source.name}: building the encoder")
     built = source.build()
     for sentence in [*([describe_found(built)] if built.model_type else []), *remarks(built)]:
-        console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{source.name}: {sentence}")
     return built
 
 
@@ -117,11 +118,12 @@ def say_duration(name: str, built: "Built", graphs: Collection[str], console: "C
     """
     from polyhead_export.duration import in_words, seconds_of
     from polyhead_export.kinds import kinds_of
+    from polyhead_export.progress import print_line
 
     kinds = kinds_of(built.encoder.config, graphs)
     listed = ", ".join(kind.name for kind in kinds)
-    words = f"{name}: exporting {listed} takes {in_words(seconds_of(built.encoder.config, kinds))}"
-    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    duration = in_words(seconds_of(built.encoder.config, kinds))
+    print_line(console, f"{name}: exporting {listed} takes {duration}")
 
 
 def _names(base: str | None, heads: "tuple[HeadChoice, ...]") -> list[str]:
@@ -227,5 +229,7 @@ def print_next(models: Path) -> None:
     """Print how what was exported is served."""
     from rich.console import Console
 
+    from polyhead_export.progress import print_line
+
     command = shlex.join(["polyhead", "serve", "--models", str(models)])
-    Console(stderr=True).print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
+    print_line(Console(stderr=True), f"next: {command}")

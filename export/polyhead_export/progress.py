@@ -7,6 +7,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
+def print_line(console: Console, line: str) -> None:
+    """Print a line as it is; where it is too long, the terminal wraps it."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 class Steps:
     """The steps of one family: call it before each, with a description.
 
@@ -48,4 +53,4 @@ class Steps:
         self._progress.update(self._task, description=description, completed=self._begun, visible=True)
         self._begun += 1
         if not self._console.is_terminal:
-            self._console.print(description, markup=False, highlight=False, soft_wrap=True)
+            print_line(self._console, description)

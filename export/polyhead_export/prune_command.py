@@ -69,7 +69,7 @@ def prune(
     from polyhead_export.errors import ExportError
     from polyhead_export.family import IncompleteExportError, count_steps
     from polyhead_export.parity import RANDOM_INPUTS
-    from polyhead_export.progress import Steps
+    from polyhead_export.progress import Steps, print_line
     from polyhead_export.pruning import check_fraction, parse_heads, prune_encoder
     from polyhead_proto.drift import SENTENCES
 
@@ -111,7 +111,7 @@ def prune(
             seed=options.seed,
         )
         for sentence in _sentences(config, pruning, spared, groups=groups):
-            console.print(f"{source.name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+            print_line(console, f"{source.name}: {sentence}")
         built = dataclasses.replace(built, encoder=pruned)  # frees the weights before pruning
         try:
             exported = options.export(

@@ -3,6 +3,9 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+Chosen = TypeVar("Chosen")
 
 
 class CheckpointError(Exception):
@@ -60,6 +63,18 @@ def flag(path: Path, config: Mapping[str, object], name: str, *, default: bool) 
     if not isinstance(value, bool):
         raise CheckpointError(f"{path}: {name} must be true or false, was {value!r}")
     return value
+
+
+def choice(path: Path, config: Mapping[str, object], name: str, choices: Mapping[str, Chosen]) -> Chosen:
+    """Return what a name stands for in the object that was read from `path`.
+
+    Raises:
+        CheckpointError: The value is none of the names.
+    """
+    value = config.get(name)
+    if not isinstance(value, str) or value not in choices:
+        raise CheckpointError(f"{path}: {name} must be one of {', '.join(choices)}, was {value!r}")
+    return choices[value]
 
 
 def inside(path: Path, name: object) -> Path:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyhead_model.checkpoint_files import CheckpointError, flag, integer
+from polyhead_model.checkpoint_files import CheckpointError, choice, flag, integer
 from polyhead_model.hf_fields import Config, Fields, require
-from polyhead_model.hf_layout import BERT_EMBEDDINGS, ClassifierDialect, Dialect, MaskedLMDialect, Places
+from polyhead_model.hf_layout import BERT_EMBEDDINGS, BERT_LAYER, BERT_MASKED_LM, ClassifierDialect, Dialect
 from polyhead_model.task_heads import DenseActivation
 
 _TERMS = ("c2p", "p2c")
@@ -21,44 +21,6 @@ _ACTIVATIONS: Mapping[str, DenseActivation] = {
     "tanh": "tanh",
 }
 """Theirs → ours, of the pooler and of the convolution."""
-
-
-def deberta_dialect(layer: Places, masked_lm: MaskedLMDialect) -> Dialect:
-    """Return the dialect.
-
-    Args:
-        layer: The names of BERT's layers, which it shares but for the projections.
-        masked_lm: Those of BERT's language model, which it shares unless `legacy` is false.
-    """
-    return Dialect(
-        prefix="deberta.",
-        default_epsilon=1e-7,
-        fields=_fields,
-        modules={
-            **BERT_EMBEDDINGS,
-            "embeddings.projection": "embeddings.embed_proj",
-            "relative_positions.table": "encoder.rel_embeddings",
-            "relative_positions.norm": "encoder.LayerNorm",
-            "convolution.linear": "encoder.conv.conv",
-            "convolution.norm": "encoder.conv.LayerNorm",
-        },
-        layer_modules={
-            **layer,
-            "attention.w_q": "attention.self.query_proj",
-            "attention.w_k": "attention.self.key_proj",
-            "attention.w_v": "attention.self.value_proj",
-            "attention.w_pq": "attention.self.pos_query_proj",
-            "attention.w_pk": "attention.self.pos_key_proj",
-        },
-        classifier=ClassifierDialect(dense="pooler.dense", out="classifier", fields=_classifier_fields),
-        masked_lm=masked_lm,
-        # What the configuration may leave unread; v3's published weights have embeddings of positions.
-        unused=(
-            r"encoder\.rel_embeddings\.",
-            r"encoder\.LayerNorm\.",
-            r"embeddings\.position_embeddings\.",
-        ),
-    )
 
 
 def _fields(path: Path, config: Config) -> Fields:
@@ -132,7 +94,7 @@ def _convolution(path: Path, config: Config, width: int) -> Fields | None:
     return {
         "width": size,
         "groups": groups,
-        "activation": _activation(path, {"conv_act": "tanh", **config}, "conv_act"),
+        "activation": choice(path, {"conv_act": "tanh", **config}, "conv_act", _ACTIVATIONS),
     }
 
 
@@ -140,11 +102,36 @@ def _classifier_fields(path: Path, config: Config) -> Fields:
     """Return the activation of the dense layer, which must be as wide as the encoder."""
     width = integer(path, config, "hidden_size")
     require(path, config, "pooler_hidden_size", width, "the pooler reads a token's vector")
-    return {"activation": _activation(path, {"pooler_hidden_act": "gelu", **config}, "pooler_hidden_act")}
+    given = {"pooler_hidden_act": "gelu", **config}
+    return {"activation": choice(path, given, "pooler_hidden_act", _ACTIVATIONS)}
 
 
-def _activation(path: Path, config: Config, name: str) -> DenseActivation:
-    value = config[name]
-    if not isinstance(value, str) or value not in _ACTIVATIONS:
-        raise CheckpointError(f"{path}: {name} must be one of {', '.join(_ACTIVATIONS)}, was {value!r}")
-    return _ACTIVATIONS[value]
+DEBERTA = Dialect(
+    prefix="deberta.",
+    default_epsilon=1e-7,
+    fields=_fields,
+    modules={
+        **BERT_EMBEDDINGS,
+        "embeddings.projection": "embeddings.embed_proj",
+        "relative_positions.table": "encoder.rel_embeddings",
+        "relative_positions.norm": "encoder.LayerNorm",
+        "convolution.linear": "encoder.conv.conv",
+        "convolution.norm": "encoder.conv.LayerNorm",
+    },
+    layer_modules={
+        **BERT_LAYER,
+        "attention.w_q": "attention.self.query_proj",
+        "attention.w_k": "attention.self.key_proj",
+        "attention.w_v": "attention.self.value_proj",
+        "attention.w_pq": "attention.self.pos_query_proj",
+        "attention.w_pk": "attention.self.pos_key_proj",
+    },
+    classifier=ClassifierDialect(dense="pooler.dense", out="classifier", fields=_classifier_fields),
+    masked_lm=BERT_MASKED_LM,  # unless `legacy` is false
+    # What the configuration may leave unread; v3's published weights have embeddings of positions.
+    unused=(
+        r"encoder\.rel_embeddings\.",
+        r"encoder\.LayerNorm\.",
+        r"embeddings\.position_embeddings\.",
+    ),
+)

@@ -4,53 +4,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyhead_model import hf_fields, hf_grouped
-from polyhead_model.hf_deberta import deberta_dialect
+from polyhead_model.hf_deberta import DEBERTA
 from polyhead_model.hf_esmc import ESMC
 from polyhead_model.hf_gte import GTE, NEW
 from polyhead_model.hf_jina import FLASH, JINA_V3
-from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, ClassifierDialect, Dialect, MaskedLMDialect, fused
+from polyhead_model.hf_layout import (
+    BERT_EMBEDDINGS,
+    BERT_FEED_FORWARD,
+    BERT_LAYER,
+    BERT_MASKED_LM,
+    DENSE_AND_OUT,
+    GROUPED_LAYER,
+    QKV,
+    ClassifierDialect,
+    Dialect,
+    MaskedLMDialect,
+    fused,
+)
 from polyhead_model.hf_neobert import NEOBERT
 
 _Q, _K, _V = QKV
 
-_BERT_FEED_FORWARD = {
-    "feed_forward.up": "intermediate.dense",
-    "feed_forward.down": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-}
-_BERT_LAYER = {
-    _Q: "attention.self.query",
-    _K: "attention.self.key",
-    _V: "attention.self.value",
-    "attention.w_o": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    **_BERT_FEED_FORWARD,
-}
-_BERT_MASKED_LM = MaskedLMDialect(
-    linear="cls.predictions.transform.dense",
-    norm="cls.predictions.transform.LayerNorm",
-    bias="cls.predictions",
-    decoder="cls.predictions.decoder",
-)
-_DENSE_AND_OUT = ClassifierDialect(dense="classifier.dense", out="classifier.out_proj")
 
 _ROBERTA = Dialect(
-    prefix="roberta.", layer_modules=_BERT_LAYER, fields=hf_fields.roberta, classifier=_DENSE_AND_OUT
+    prefix="roberta.", layer_modules=BERT_LAYER, fields=hf_fields.roberta, classifier=DENSE_AND_OUT
 )
 
-_GROUPED_LAYER = {
-    _Q: "self_attn.q_proj",
-    _K: "self_attn.k_proj",
-    _V: "self_attn.v_proj",
-    "attention.q_norm": "self_attn.q_norm",
-    "attention.k_norm": "self_attn.k_norm",
-    "attention.w_o": "self_attn.o_proj",
-    "attention_norm": "input_layernorm",
-    "feed_forward.gate": "mlp.gate_proj",
-    "feed_forward.up": "mlp.up_proj",
-    "feed_forward.down": "mlp.down_proj",
-    "feed_forward_norm": "post_attention_layernorm",
-}
 _LAST_TOKEN = ClassifierDialect(dense=None, out="score", bias=False, pooling="last")
 
 _EUROBERT = Dialect(
@@ -61,7 +40,7 @@ _EUROBERT = Dialect(
     fields=hf_grouped.eurobert,
     modules={"embeddings.tokens": "embed_tokens", "final_norm": "norm"},
     layer_prefix="layers.",
-    layer_modules=_GROUPED_LAYER,
+    layer_modules=GROUPED_LAYER,
     classifier=ClassifierDialect(
         dense="dense", activation="gelu", out="classifier", fields=hf_grouped.eurobert_classifier
     ),
@@ -89,12 +68,12 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "bert": Dialect(
         prefix="bert.",
-        layer_modules=_BERT_LAYER,
+        layer_modules=BERT_LAYER,
         classifier=ClassifierDialect(dense="pooler.dense", out="classifier"),
-        masked_lm=_BERT_MASKED_LM,
+        masked_lm=BERT_MASKED_LM,
     ),
     "camembert": _ROBERTA,
-    "deberta-v2": deberta_dialect(_BERT_LAYER, _BERT_MASKED_LM),
+    "deberta-v2": DEBERTA,
     "distilbert": Dialect(
         prefix="distilbert.",
         d_model="dim",
@@ -127,7 +106,7 @@ DIALECTS: Mapping[str, Dialect] = {
         prefix="electra.",
         fields=hf_fields.electra,
         modules={**BERT_EMBEDDINGS, "embeddings.projection": "embeddings_project"},
-        layer_modules=_BERT_LAYER,
+        layer_modules=BERT_LAYER,
         classifier=ClassifierDialect(dense="classifier.dense", activation="gelu", out="classifier.out_proj"),
     ),
     "esm": Dialect(
@@ -142,11 +121,11 @@ DIALECTS: Mapping[str, Dialect] = {
             "final_norm": "encoder.emb_layer_norm_after",
         },
         layer_modules={
-            **_BERT_LAYER,
+            **BERT_LAYER,
             "attention_norm": "attention.LayerNorm",
             "feed_forward_norm": "LayerNorm",
         },
-        classifier=_DENSE_AND_OUT,
+        classifier=DENSE_AND_OUT,
         frequencies="rotary_embeddings.inv_freq",
         contact_head="contact_head.regression",
         # Checkpoints with rotations may have a position table nevertheless.
@@ -160,7 +139,7 @@ DIALECTS: Mapping[str, Dialect] = {
         default_epsilon=1e-6,
         fields=hf_grouped.gemma3,
         layer_modules={
-            **_GROUPED_LAYER,
+            **GROUPED_LAYER,
             "attention_output_norm": "post_attention_layernorm",
             "feed_forward_norm": "pre_feedforward_layernorm",
             "feed_forward_output_norm": "post_feedforward_layernorm",
@@ -241,9 +220,9 @@ DIALECTS: Mapping[str, Dialect] = {
             _V: "attention.attn.v",
             "attention.w_o": "attention.attn.o",
             "attention_norm": "attention.LayerNorm",
-            **_BERT_FEED_FORWARD,
+            **BERT_FEED_FORWARD,
         },
-        classifier=_DENSE_AND_OUT,
+        classifier=DENSE_AND_OUT,
     ),
     "neobert": NEOBERT,
     "new": NEW,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from polyhead_model.checkpoint_files import integer
 from polyhead_model.hf_fields import Config, Fields, require, theta_of
-from polyhead_model.hf_layout import QKV, ClassifierDialect, Dialect
+from polyhead_model.hf_layout import DENSE_AND_OUT, GROUPED_LAYER, ClassifierDialect, Dialect
 
 
 def _fields(path: Path, config: Config) -> Fields:
@@ -39,18 +39,8 @@ ESMC = Dialect(
     fields=_fields,
     modules={"embeddings.tokens": "embed_tokens", "final_norm": "norm"},
     layer_prefix="layers.",
-    layer_modules={
-        **{ours: f"self_attn.{theirs}_proj" for ours, theirs in zip(QKV, "qkv", strict=True)},
-        "attention.q_norm": "self_attn.q_norm",
-        "attention.k_norm": "self_attn.k_norm",
-        "attention.w_o": "self_attn.o_proj",
-        "attention_norm": "input_layernorm",
-        "feed_forward.gate": "mlp.gate_proj",
-        "feed_forward.up": "mlp.up_proj",
-        "feed_forward.down": "mlp.down_proj",
-        "feed_forward_norm": "post_attention_layernorm",
-    },
-    classifier=ClassifierDialect(dense="classifier.dense", out="classifier.out_proj"),
+    layer_modules=GROUPED_LAYER,
+    classifier=DENSE_AND_OUT,
     token_classifier=ClassifierDialect(dense=None, out="score", pooling=None),
     divides_results=lambda layers: (layers / 36) ** 0.5,
 )

@@ -7,6 +7,7 @@ from typing import Any
 from polyhead_model.checkpoint_files import CheckpointError, integer
 from polyhead_model.hf_dialects import DIALECTS
 from polyhead_model.hf_layout import ClassifierDialect, Dialect
+from polyhead_model.logit_score import LogitScore
 from polyhead_model.sentence_modules import SentenceModules
 from polyhead_model.sentence_vectors import DenseFile
 from polyhead_model.task_heads import Classifier, Dense, ScoreActivation, Splade
@@ -76,6 +77,8 @@ def classifier(
         return _of_modules(path, config, modules, modules.score)
     if head is None:
         return None
+    if modules.logit_score is not None:
+        return _of_language_model(path, config, modules, head, modules.logit_score)
     settings = {} if head.fields is None else dict(head.fields(path, config))
     pooling, late = settings.pop("pooling", head.pooling), settings.pop("pools_logits", False)
     dense: tuple[Dense, ...] = ()
@@ -83,15 +86,6 @@ def classifier(
         width = integer(path, config, dialect.d_model)
         layer = {"activation": head.activation, "norm": head.norm is not None} | settings
         dense = (Dense(width=width, **layer),)
-    if modules.logit_score is not None:
-        vocabulary = integer(path, config, "vocab_size")
-        if (largest := max(modules.logit_score.ids)) >= vocabulary:
-            raise CheckpointError(
-                f"{path}: vocab_size must be above the token ids of LogitScore, {largest}, was {vocabulary}"
-            )
-        one = ("LABEL_0",)
-        scores = _of_scores(path, config, modules, one)
-        return Classifier(labels=one, pooling=pooling, bias=head.bias, **scores)
     labels = _labels(path, config)
     others: dict[str, Any] = {} if pooling is None else _of_scores(path, config, modules, labels)
     if pooling == "last" and config.get("pad_token_id") is not None:
@@ -113,6 +107,20 @@ def _check_language_model(path: Path, config: Config, dialect: Dialect, names: S
             f"{path}: architectures must name a …ForCausalLM, as LogitScore reads its logits, "
             f"were {config.get('architectures')!r}"
         )
+
+
+def _of_language_model(
+    path: Path, config: Config, modules: SentenceModules, head: ClassifierDialect, score: LogitScore
+) -> Classifier:
+    """Return the classifier whose one logit LogitScore makes of those of words."""
+    vocabulary = integer(path, config, "vocab_size")
+    if (largest := max(score.ids)) >= vocabulary:
+        raise CheckpointError(
+            f"{path}: vocab_size must be above the token ids of LogitScore, {largest}, was {vocabulary}"
+        )
+    labels = ("LABEL_0",)
+    scores = _of_scores(path, config, modules, labels)
+    return Classifier(labels=labels, pooling=head.pooling, bias=head.bias, **scores)
 
 
 def _of_modules(path: Path, config: Config, modules: SentenceModules, score: DenseFile) -> Classifier:

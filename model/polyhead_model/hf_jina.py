@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyhead_model.checkpoint_files import CheckpointError, integer
 from polyhead_model.hf_fields import Config, Fields, require, theta_of
-from polyhead_model.hf_layout import BERT_EMBEDDINGS, QKV, Adapters, ClassifierDialect, Dialect, fused
+from polyhead_model.hf_layout import BERT_EMBEDDINGS, DENSE_AND_OUT, QKV, Adapters, Dialect, fused
 
 
 def _fields(path: Path, config: Config) -> Fields:
@@ -64,7 +64,7 @@ JINA_V3 = Dialect(
         "feed_forward.down": "mlp.fc2",
         "feed_forward_norm": "norm2",
     },
-    classifier=ClassifierDialect(dense="classifier.dense", out="classifier.out_proj"),
+    classifier=DENSE_AND_OUT,
 )
 
 FLASH = replace(

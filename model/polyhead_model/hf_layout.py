@@ -40,6 +40,33 @@ BERT_EMBEDDINGS: Places = {
     "embeddings.types": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
 }
+BERT_FEED_FORWARD: Places = {
+    "feed_forward.up": "intermediate.dense",
+    "feed_forward.down": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+BERT_LAYER: Places = {
+    "attention.w_q": "attention.self.query",
+    "attention.w_k": "attention.self.key",
+    "attention.w_v": "attention.self.value",
+    "attention.w_o": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    **BERT_FEED_FORWARD,
+}
+GROUPED_LAYER: Places = {
+    "attention.w_q": "self_attn.q_proj",
+    "attention.w_k": "self_attn.k_proj",
+    "attention.w_v": "self_attn.v_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "attention.w_o": "self_attn.o_proj",
+    "attention_norm": "input_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+    "feed_forward_norm": "post_attention_layernorm",
+}
+"""The layers of Llama's relatives, and of ESM-C."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +102,7 @@ class ClassifierDialect:
         return {ours: theirs for ours, theirs in modules.items() if theirs is not None}
 
 
+DENSE_AND_OUT = ClassifierDialect(dense="classifier.dense", out="classifier.out_proj")
 _OF_TOKENS = ClassifierDialect(dense=None, out="classifier", pooling=None)
 
 
@@ -93,6 +121,14 @@ class MaskedLMDialect:
     def modules(self) -> Mapping[str, str]:
         """Our module → theirs."""
         return {"splade.linear": self.linear, "splade.norm": self.norm, "splade": self.bias}
+
+
+BERT_MASKED_LM = MaskedLMDialect(
+    linear="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.LayerNorm",
+    bias="cls.predictions",
+    decoder="cls.predictions.decoder",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
