@@ -56,7 +56,7 @@ def prune(
         Choose heads of keys and values, each with all heads of queries that share it. --fraction is of them,
         and --heads are their layers and numbers.
     width
-        Make the chosen heads so wide instead of removing them.
+        Narrow the chosen heads to this width, in columns, instead of removing them.
     """
     from rich.console import Console
 

@@ -127,7 +127,7 @@ def check_products(model: ir.Model, encoder: Encoder, file: str) -> None:
         encoder.config.layers if encoder.config.shared_layers and not encoder.config.cross_attention else 1
     )
     linear = times * sum(
-        isinstance(part, nn.Linear) and not name.endswith((".w_pk", ".w_pq"))  # which no token is read by
+        isinstance(part, nn.Linear) and not name.endswith((".w_pk", ".w_pq"))  # of positions alone
         for name, part in encoder.layers.named_modules()
     )
     check_operators(count_operators(model), {"MatMulIntegerToFloat": linear}, file)
