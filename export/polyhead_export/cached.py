@@ -34,20 +34,22 @@ app = App(
 
 
 @app.default
-def cached(checkpoint: Path) -> int:
+def cached(checkpoint: Path, *, task: str | None = None) -> int:
     """Export a checkpoint, unless it has been before; print the folder of the model repository that has it.
 
     Parameters
     ----------
     checkpoint
         A folder, or ORG/NAME or ORG/NAME@REVISION on the Hugging Face hub.
+    task
+        The task whose adapter is merged into the weights.
 
     Returns
     -------
     The exit status.
     """
     try:
-        repository = repository_of(checkpoint)
+        repository = repository_of(checkpoint, task)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("polyhead_"):
             raise
@@ -62,7 +64,7 @@ def cached(checkpoint: Path) -> int:
     return 0
 
 
-def repository_of(checkpoint: Path) -> Path:
+def repository_of(checkpoint: Path, task: str | None = None) -> Path:
     """Return the model repository of a checkpoint; export it where it is missing.
 
     Processes that ask for the same one at the same time wait for the one that exports. If that is killed,
@@ -77,8 +79,8 @@ def repository_of(checkpoint: Path) -> Path:
     if find_spec("torch") is None:  # said before anything is downloaded
         raise ModuleNotFoundError(name="torch")
     folder, name = local_checkpoint(checkpoint), name_of(checkpoint)
-    repository = cache_folder() / "exports" / _digest(folder, name)
-    options = ExportOptions(checkpoint=folder, name=name, models=repository)
+    repository = cache_folder() / "exports" / _digest(folder, name, task)
+    options = ExportOptions(checkpoint=folder, name=name, task=task, models=repository)
     manifest = repository / name / str(options.version) / "manifest.json"
     if manifest.exists():
         return repository
@@ -120,9 +122,9 @@ def _export(options: ExportOptions) -> None:
             print_line(console, str(error))
 
 
-def _digest(folder: Path, name: str) -> str:
-    """Return a digest of what decides what is exported: the checkpoint, our code, and the libraries."""
-    digest = hashlib.sha256(f"{name}\n".encode())
+def _digest(folder: Path, name: str, task: str | None) -> str:
+    """Return a digest of what decides what is exported: the checkpoint, the task, our code, the libraries."""
+    digest = hashlib.sha256(f"{name} {task!r}\n".encode())
     for library in _LIBRARIES:
         try:
             digest.update(f"{library} {version(library)}\n".encode())

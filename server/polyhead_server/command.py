@@ -53,12 +53,17 @@ def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollectio
 
 
 def _one_source(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Reject a checkpoint beside a repository."""
+    """Reject a checkpoint beside a repository, and a choice for one where there is none."""
     given = [argument.name for argument in arguments if argument.tokens]
     if {"--checkpoint", "--models"} <= {*given}:
         raise CycloptsError(
             msg="--models or --checkpoint must say what to serve, not both; each may come from a flag, "
             "POLYHEAD_SERVE_MODELS or POLYHEAD_SERVE_CHECKPOINT, or the file: leave one out."
+        )
+    if "--task" in given and "--checkpoint" not in given:
+        raise CycloptsError(
+            msg="--task chooses an adapter of a --checkpoint; that of --models was chosen when they were "
+            "exported: leave it out."
         )
 
 
@@ -72,6 +77,7 @@ app = App(
 def serve(
     *,
     checkpoint: str | None = None,
+    task: str | None = None,
     settings: Settings = DEFAULT_SETTINGS,
     engine: Literal["grpc", "ray"] = "grpc",
     config: Path | None = None,
@@ -90,6 +96,8 @@ def serve(
         checkpoint: Instead of --models: a Hugging Face folder of an encoder, or its name on the Hugging Face
             hub, ORG/NAME or ORG/NAME@REVISION. The first start exports it into a cache: its attention, and
             what embeddings and ranks take. `polyhead export` has other graphs and precisions.
+        task: Of a checkpoint with adapters for tasks: the one that is merged into the weights, by its name,
+            such as retrieval.query. Its prompt is put before each text.
         settings: The server's settings.
         engine: grpc: a server of our own. ray: Ray Serve on this machine, to try it out; --workers are
             replicas of each model. docs/deploy.md describes clusters.
@@ -106,7 +114,7 @@ def serve(
         if checkpoint is not None:
             from polyhead_server.checkpoint import exported
 
-            settings = replace(settings, models=exported(checkpoint))
+            settings = replace(settings, models=exported(checkpoint, task))
         if engine == "ray":
             return _serve_on_ray(settings)
         gpus = gpus_for(settings.device)

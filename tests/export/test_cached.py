@@ -76,8 +76,16 @@ def test_what_decides_what_is_exported_names_it(
         patched.setattr(cached, "version", lambda name: "9.9")
         others.add(repository_of(copy))
 
-    assert len(others - {first}) == 3
+    others.add(repository_of(copy, "retrieval.query"))
+
+    assert len(others - {first}) == 4
     assert repository_of(copy) == first
+
+
+def test_a_task_that_there_is_no_adapter_for_is_said(cache: Path, checkpoint: Path, capfd: Captured) -> None:
+    assert cached.app(["--task=retrieval.query", "--", str(checkpoint)], result_action="return_value") == 1
+
+    assert "task must be left out, was 'retrieval.query'" in capfd.readouterr().err
 
 
 def test_who_comes_meanwhile_waits(

@@ -147,6 +147,7 @@ def test_an_empty_variable_is_one_that_is_not_set(
     ("tokens", "message"),
     [
         (["--models", "m", "--checkpoint", "c"], "--models or --checkpoint must say what to serve, not both"),
+        (["--models", "m", "--task", "t"], "--task chooses an adapter of a --checkpoint; .*: leave it out"),
         (["--models", "m", "--port", "65536"], "65535"),
         (["--models", "m", "--max-reply-bytes", "much"], "a size must be a number of bytes"),
         (["--models", "m", "--max-reply-bytes", "2GiB"], "Must be <="),
@@ -252,6 +253,16 @@ def test_a_checkpoint_is_exported_and_what_came_of_it_served(
     assert run("--checkpoint", "org/name", "--port", "3") == 0
 
     assert served == [Settings(models=Path("/exports/of org/name"), port=3)]
+
+
+def test_the_task_of_a_checkpoint_goes_to_its_export(
+    served: list[Settings], exporter: Callable[[str], None]
+) -> None:
+    exporter("import sys; print('/' + ' '.join(sys.argv[1:]))")
+
+    assert run("--checkpoint", "org/name", "--task", "retrieval.query") == 0
+
+    assert served == [Settings(models=Path("/--task=retrieval.query -- org/name"))]
 
 
 def test_a_checkpoint_that_is_not_exported_is_not_served(
