@@ -286,8 +286,11 @@ def _adapters(
     """Return the adapters for tasks, of which the one that is wanted must be one."""
     adapters = None if dialect.adapters is None else dialect.adapters(path, config)
     if task is not None and adapters is None:
+        apart = ", ".join(map(str, _adapters_apart(path.parent)))
+        why = f"adapters in files of their own are not merged here ({apart}), {_MERGE}"
         raise CheckpointError(
-            f"{path}: task must be left out, was {task!r}: the checkpoint has no adapters for tasks"
+            f"{path}: task must be left out, was {task!r}: "
+            + (why if apart else "the checkpoint has no adapters for tasks")
         )
     if task is not None and adapters is not None and task not in adapters.tasks:
         raise CheckpointError(f"{path}: task must be one of {', '.join(adapters.tasks)}, was {task!r}")
@@ -304,11 +307,19 @@ def _prompts_of(modules: SentenceModules, task: str | None) -> Prompts:
 
 def _unmerged(folder: Path, adapters: Adapters | None, task: str | None) -> tuple[str, ...]:
     """Name the adapters beside which the weights are served as they are."""
-    named = [path.parent.name for path in sorted(folder.glob("*/adapter_config.json"))]
-    folders = f"the adapters {', '.join(named)} are not served: merge one (peft's merge_and_unload)"
+    named = [path.parent.name for path in _adapters_apart(folder)]
+    folders = f"the adapters {', '.join(named)} are not served: {_MERGE}"
     if adapters is None or task is not None:
         return (folders,) if named else ()
     return (f"the adapters for {', '.join(adapters.tasks)} are not served: choose one with --task",)
+
+
+_MERGE = "merge one (peft's merge_and_unload)"
+
+
+def _adapters_apart(folder: Path) -> list[Path]:
+    """Return what describes the adapters of a folder that have folders of their own."""
+    return sorted(folder.glob("*/adapter_config.json"))
 
 
 def _refuse_adapters(folder: Path) -> None:

@@ -241,3 +241,8 @@ def test_adapters_in_folders_are_said(tmp_path: Path) -> None:
 
     (said,) = read_checkpoint_info(tmp_path).left_out
     assert said.startswith("the adapters retrieval_query are not served: merge one")
+    message = (
+        r"task must be left out, .* not merged here \(.*/retrieval_query/adapter_config\.json\), merge one"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint_info(tmp_path, task="retrieval_query")
