@@ -100,7 +100,12 @@ def _export_faster(patch: pytest.MonkeyPatch) -> None:
 
     Another version of torch or onnxscript may keep its parts elsewhere: exports then take longer.
     """
-    for quicker in (_load_translations_once, _match_the_operator_first, _keep_what_was_computed):
+    for quicker in (
+        _load_translations_once,
+        _match_the_operator_first,
+        _keep_what_was_computed,
+        _keep_no_shapes,
+    ):
         with suppress(ImportError, AttributeError):
             owner, name, made = quicker()
             REPLACED.append((owner, name, getattr(owner, name)))
@@ -160,6 +165,13 @@ def _keep_what_was_computed() -> tuple[Any, str, Any]:
         return node.meta["val"]
 
     return interpreter, "run_node", run_node
+
+
+def _keep_no_shapes() -> tuple[Any, str, Any]:
+    """To keep shapes that were inferred takes a third of the time, and few layers meet few of them again."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode, "_cached_dispatch_impl", FakeTensorMode._dispatch_impl
 
 
 def manifest_of(version: Path) -> dict[str, Any]:

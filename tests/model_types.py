@@ -95,15 +95,33 @@ def build(folder: Path) -> Built:
     return from_checkpoint(folder, "small", pooling=pooling or "cls").build()
 
 
-MARKS = {4: "●", 2: "◐", 1: "○", 0: "·"}
+MARKS = {4: "●", 3: "◕", 2: "◐", 1: "○", 0: "·"}
 """What the page shows of a kind that is defined, by the number of precisions in which a test exports it."""
+
+IN_16_BITS: Mapping[str, Sequence[tuple[Precision, str]]] = {
+    "albert": [("fp16", "pooled")],
+    "bert": [("bf16", "sparse")],
+    "deberta-v2": [("bf16", "rows")],
+    "esm": [("fp16", "contacts"), ("bf16", "contacts")],
+    "esmc": [("fp16", "insight")],
+    "eurobert": [("fp16", "maxsim")],
+    "gemma3_text": [("bf16", "insight")],
+    "gpt2": [("fp16", "stream")],
+    "gte": [("bf16", "maxsim")],
+    "modernbert": [("fp16", "rows")],
+    "neobert": [("bf16", "stream")],
+    "nomic_bert": [("fp16", "sparse")],
+    "qwen3": [("bf16", "pooled")],
+}
+"""What is exported of a type beside what every family has: over all types, each kind in each of both."""
 
 
 def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Sequence[str]]:
     """The kinds of graphs that tests export of a type, by precision.
 
-    In fp32 all; in int8, whose graphs are made of those, but the two largest; in 16 bits, which are traced
-    anew, what every family has. Of a type whose layers are those of an earlier one, that alone, in fp32.
+    In fp32 and int8, whose graphs are made of those, all; in 16 bits, which are traced anew, what every
+    family has, and a share of the others. Of a type whose layers are those of an earlier one, what every
+    family has, in fp32.
     """
     known = model_types()
     (this,) = (each for each in known if each.name == model_type)
@@ -111,12 +129,15 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     if this != first:
         return {"fp32": ALWAYS}
     every = [kind.name for kind in kinds_of(config, ["all"])]
-    return {
+    exported: dict[Precision, list[str]] = {
         "fp32": every,
-        "int8": [kind for kind in every if kind not in ("insight", "stream")],
-        "fp16": ALWAYS,
-        "bf16": ALWAYS,
+        "int8": every,
+        "fp16": [*ALWAYS],
+        "bf16": [*ALWAYS],
     }
+    for precision, kind in IN_16_BITS.get(model_type, ()):
+        exported[precision].append(kind)
+    return exported
 
 
 PAGE = ROOT / "docs" / "encoders.md"

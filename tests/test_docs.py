@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,12 @@ import numpy as np
 import pytest
 from tests.browser import needs_browser, open_browser
 from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
-from tests.model_types import with_table
+from tests.model_types import IN_16_BITS, with_table
 from tests.pages import PAGES, ROOT, block, blocks
 from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
 
+from polyhead_export.kinds import ALWAYS, KINDS
 from polyhead_model import Encoder, EncoderConfig
 from polyhead_model.hf_dialects import DIALECTS
 
@@ -278,6 +280,13 @@ def test_messages_are_those_of_the_code(sentence: str) -> None:
 
 def test_the_table_of_model_types_is_made_of_the_tables() -> None:
     assert with_table(ENCODERS) == ENCODERS, "run python -m tests.model_types"
+
+
+def test_each_graph_is_exported_in_each_precision() -> None:
+    """In fp32 and int8 of many types: `exports_of`."""
+    exported = [pair for pairs in IN_16_BITS.values() for pair in pairs]
+
+    assert {*exported} == {*product(("fp16", "bf16"), KINDS.keys() - {*ALWAYS})}
 
 
 def test_the_page_tells_what_is_special_of_every_model_type() -> None:
