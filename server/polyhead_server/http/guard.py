@@ -41,6 +41,42 @@ _PROMPT_SECONDS = 0.25
 
 _PAUSE_SECONDS = 0.01
 
+_JOINED_BYTES = 64 * 2**10
+"""What has been written is sent at once when it is so much."""
+
+
+class _JoinedWrites:
+    """A transport that sends together what is written together.
+
+    uvicorn writes the head and the body of a reply one after the other: two packets and two system calls.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._written = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send in the next iteration of the event loop, unless `flush` comes first."""
+        if not self._written:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._written += data
+        if len(self._written) >= _JOINED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has been written."""
+        if self._written:
+            self._transport.write(self._written)
+            self._written = bytearray()
+
+    def close(self) -> None:
+        """Close the connection once all has been sent."""
+        self.flush()
+        self._transport.close()
+
 
 class GuardedProtocol(HttpToolsProtocol):
     """One connection, with limits on the head of a request, and on the time for reading a reply.
@@ -81,7 +117,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
-        super().connection_made(transport)
+        super().connection_made(_JoinedWrites(transport))  # type: ignore[arg-type] # it has all that is used
         transport.max_size = READ_BYTES  # type: ignore[attr-defined] # no effect with TLS
         self._watch_head()
 
@@ -116,6 +152,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request; a part of it may have come."""
         self.since = self.loop.time()
+        self.transport.flush()  # type: ignore[attr-defined] # of `_JoinedWrites`
         if not self.flow.write_paused:
             self._forget_stall()
         if self.expect_100_continue and self.cycle.more_body:

@@ -5,9 +5,11 @@ A router has endpoints of one API, which write errors in the same form and are t
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -125,24 +127,31 @@ def _check_may_call(caller: Caller, procedure: str) -> None:
         raise found
 
 
+_Seconds = Annotated[
+    str | None,
+    Header(alias=TIMEOUT, pattern=_SECONDS, description="How many seconds the caller waits, such as 1.5"),
+    WithJsonSchema({"type": "string", "pattern": _SECONDS}),
+]
+_Priority = Annotated[
+    str | None,
+    Header(alias=PRIORITY, pattern=_PRIORITY, description="1 (the highest) to 5"),
+    WithJsonSchema({"type": "string", "pattern": _PRIORITY}),
+]
+_Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
+_InQuery = Annotated[_Text, Query(alias="model", description="The family, where the body names none")]
+_InHeader = Annotated[
+    _Text, Header(alias=MODEL, description="The family, where neither the body nor the query names one")
+]
+
+
+# None depends on another: FastAPI takes as long for a dependency as for all that it reads of headers.
 async def _caller(request: Request) -> Caller:
     caller: Caller = request.scope["caller"]
     return caller
 
 
-async def _inferring(
-    caller: Annotated[Caller, Depends(_caller)],
-    seconds: Annotated[
-        str | None,
-        Header(alias=TIMEOUT, pattern=_SECONDS, description="How many seconds the caller waits, such as 1.5"),
-        WithJsonSchema({"type": "string", "pattern": _SECONDS}),
-    ] = None,
-    priority: Annotated[
-        str | None,
-        Header(alias=PRIORITY, pattern=_PRIORITY, description="1 (the highest) to 5"),
-        WithJsonSchema({"type": "string", "pattern": _PRIORITY}),
-    ] = None,
-) -> Caller:
+async def _inferring(request: Request, seconds: _Seconds = None, priority: _Priority = None) -> Caller:
+    caller = await _caller(request)
     for name in (TIMEOUT, PRIORITY):
         if "," in (given := caller.headers.get(name, "")):
             raise InvalidRequestError(f"{name} must be given once, was {quoted(given)}")
@@ -153,33 +162,36 @@ async def _inferring(
     return caller
 
 
-_Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
-AnyCaller = Annotated[Caller, Depends(_caller)]
-Inferring = Annotated[Caller, Depends(_inferring)]
-"""The caller of an inference, with the deadline and the priority that headers give."""
-
-
-async def _choosing(
-    caller: AnyCaller,
-    model: Annotated[_Text, Query(description="The family, where the body names none")] = None,
-    named: Annotated[
-        _Text, Header(alias=MODEL, description="The family, where neither the body nor the query names one")
-    ] = None,
-) -> Caller:
+async def _choosing(request: Request, model: _InQuery = None, named: _InHeader = None) -> Caller:
+    caller = await _caller(request)
     caller.model = model or named
     return caller
 
 
+async def _of_texts(
+    request: Request,
+    seconds: _Seconds = None,
+    priority: _Priority = None,
+    model: _InQuery = None,
+    named: _InHeader = None,
+) -> Caller:
+    await _choosing(request, model, named)
+    return await _inferring(request, seconds, priority)
+
+
+AnyCaller = Annotated[Caller, Depends(_caller)]
+Inferring = Annotated[Caller, Depends(_inferring)]
+"""The caller of an inference, with the deadline and the priority that headers give."""
 Choosing = Annotated[Caller, Depends(_choosing)]
 """The caller of what a family does, with the one that the query or a header names."""
-
-
-async def _of_texts(caller: Inferring, _: Choosing) -> Caller:
-    return caller
-
-
 OfTexts = Annotated[Caller, Depends(_of_texts)]
 """The caller of an inference on texts, with what `Inferring` and `Choosing` have."""
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> bytes:
+    """Return a `Date`, in seconds since the epoch."""
+    return formatdate(seconds, usegmt=True).encode()
 
 
 def with_callers(application: Application, service: Service) -> Application:
@@ -196,8 +208,7 @@ def with_callers(application: Application, service: Service) -> Application:
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
-                date = formatdate(usegmt=True).encode()
-                own = [(b"date", date), (REQUEST_ID.encode(), caller.id.encode())]
+                own = [(b"date", _date(int(time.time()))), (REQUEST_ID.encode(), caller.id.encode())]
                 if caller.ignored:
                     own.append((IGNORED_FIELDS.encode(), ", ".join(dict.fromkeys(caller.ignored)).encode()))
                 message = {**message, "headers": [*message["headers"], *own]}

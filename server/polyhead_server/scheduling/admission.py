@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from threading import Lock
 
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
@@ -79,17 +80,19 @@ class Queue:
                 self._levels[entry.place][entry.number] = entry
                 self._count(entry, 1)
 
-    def remove(self, entry: Entry) -> bool:
-        """Remove an entry. Return False if it did not wait any more: another thread has removed it."""
+    def remove(self, *entries: Entry) -> list[Entry]:
+        """Remove entries, and return those that waited: another thread may have removed the others."""
+        removed = []
         with self._lock:
-            waits = self._levels[entry.place].pop(entry.number, None) is not None
-            if waits:
-                self._count(entry, -1)
-            return waits
+            for entry in entries:
+                if self._levels[entry.place].pop(entry.number, None) is not None:
+                    self._count(entry, -1)
+                    removed.append(entry)
+        return removed
 
     def clear(self) -> list[Entry]:
         """Remove and return all that waits."""
-        return [entry for level in self._levels for entry in list(level.values()) if self.remove(entry)]
+        return self.remove(*chain.from_iterable(list(level.values()) for level in self._levels))
 
     def window(self, most: int, *, oldest_first: bool = False) -> list[Entry]:
         """Return the entries that go next, without removing them; where any do not yield, only such.

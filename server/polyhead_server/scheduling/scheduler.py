@@ -232,7 +232,7 @@ class Scheduler:
         """Choose the next batch from all that waits now; None if nothing can run. One thread at a time."""
         while self._queue.tokens and (batch := self._choose()) is not None:
             self._running.add(batch)
-            batch.entries = [entry for entry in batch.entries if self._queue.remove(entry)]
+            batch.entries = self._queue.remove(*batch.entries)
             if self._wanted(batch, batch.entries, starting=True):
                 if self._queue.tokens:
                     self._threads.wake()

@@ -57,6 +57,13 @@ def test_a_silent_client_is_let_go(metrics: int, monkeypatch: pytest.MonkeyPatch
         read_all(silent)
 
 
+def test_a_reply_is_sent_whole(metrics: int) -> None:
+    with connect(metrics) as connection:
+        for _ in range(3):  # on one connection
+            connection.sendall(HEALTH)
+            assert connection.recv(2**16).endswith(b"\r\n\r\nok\n")
+
+
 def test_an_ipv6_address_is_served(repository: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
