@@ -127,6 +127,7 @@ def test_soak(folder: Path) -> None:
 
     shown, facts = page(folder, "soak")
     timed = (
+        "connections, alone",  # what a proxy is for: docs/operations.md
         "delays a lone text",
         "the longest honest call",
         "files are flat",

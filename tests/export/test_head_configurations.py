@@ -1,7 +1,7 @@
-"""Exports of heads that share keys and values, and of heads of different widths, with the norms of today.
+"""Exports of heads that share keys and values, and of heads of different widths.
 
-The export itself compares every graph with PyTorch, ragged, at sizes that were not traced. Causal encoders
-and local layers are in test_model_types.py, in every kind.
+The export itself compares every graph with PyTorch, ragged, at sizes that were not traced. What checkpoints
+have is in test_model_types.py, in every kind and precision; here is what none has.
 """
 
 from dataclasses import replace
@@ -16,69 +16,20 @@ from polyhead_export.precision import Precision
 from polyhead_model import Encoder, EncoderConfig
 
 BASE = replace(BERT, d_model=32, heads=4, layers=2, types=0, positions=130, pooling="cls")
-LIKE_QWEN = replace(
-    BASE,
-    kv_heads=2,
-    qk_norm=True,
-    norm="pre",
-    norm_type="rms",
-    norm_bias=False,
-    bias=False,
-    gated=True,
-    activation="silu",
-    causal=True,
-    rotary_base=1000.0,
-    final_norm=True,
-    embedding_norm=False,
-    pooling="last",
-    layer_norm_epsilon=1e-6,
-)
 CONFIGS = {
     "grouped": replace(BASE, kv_heads=2, fused=True, kept_heads=((0, 1, 2, 3), (0, 1, 3))),
     "multi-query": EncoderConfig(
         d_model=32, heads=4, layers=2, kv_heads=1, mask_input=True, head_mask_input=True
     ),
-    "causal": LIKE_QWEN,
-    "local": replace(
-        LIKE_QWEN,
-        kv_heads=1,
-        norm="both",
-        activation="gelu_tanh",
-        causal=False,
-        local_window=8,
-        global_every=2,
-        first_global=1,
-        local_rotary_base=100.0,
-        pooling="mean",
-        fused=True,
-    ),
     "widths": replace(BASE, head_widths=((8, 4, 2, 6), (3, 8, 1, 8))),
-    "norms of all heads": replace(
-        BASE,
-        qk_layer_norm=True,
-        norm="pre",
-        bias=False,
-        gated=True,
-        activation="silu",
-        rotary_base=1000.0,
-        final_norm=True,
-        final_norm_bias=False,
-        embedding_norm=False,
-    ),
     "norms of groups": replace(BASE, qk_layer_norm=True, kv_heads=2, fused=True, gated=True, up_bias=False),
 }
 
 FORMS: list[tuple[str, Precision, list[str]]] = [
     *((name, "fp32", ["all"]) for name in ("grouped", "multi-query", "widths")),
-    ("grouped", "int8", ["rows", "pooled"]),
-    ("local", "int8", []),
     ("widths", "int8", []),
-    ("norms of all heads", "int8", []),
-    ("grouped", "fp16", ["insight", "rows"]),
     ("widths", "fp16", []),
-    ("norms of all heads", "fp16", []),
     ("norms of groups", "fp16", []),
-    ("local", "bf16", []),
 ]
 
 

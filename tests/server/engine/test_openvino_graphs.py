@@ -1,4 +1,7 @@
-"""OpenVINO gives what onnxruntime gives: every kind of graph, and encoders of every architecture."""
+"""OpenVINO gives what onnxruntime gives: every kind of graph, and what no checkpoint has.
+
+Those of checkpoints are in tests/export/test_model_types.py.
+"""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -7,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.export.test_architectures import SHARED, build
+from tests.export.test_architectures import build
 from tests.export.test_head_configurations import CONFIGS as HEADS
 from tests.numerics import close
 
 from polyhead_export import export_family
-from polyhead_model import EncoderConfig, Splade
+from polyhead_model import EncoderConfig
 from polyhead_proto.outputs.sparse import SPARSE_INDICES
 from polyhead_proto.outputs.top_keys import TOP_KEYS
 from polyhead_proto.tensors import TensorSpec
@@ -24,27 +27,10 @@ from polyhead_server.repository.signature import Signature, signature_of
 pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 
 CONFIGS: Mapping[str, EncoderConfig] = {
-    "shared": SHARED,
-    "gpt": EncoderConfig(
-        d_model=12,
-        heads=2,
-        layers=2,
-        feed_forward=16,
-        norm="pre",
-        causal=True,
-        vocabulary=20,
-        positions=24,
-        activation="gelu_tanh",
-        final_norm=True,
-        fused=True,
-    ),
-    "splade": EncoderConfig(
-        d_model=12, heads=2, layers=2, feed_forward=16, vocabulary=20, positions=24, splade=Splade()
-    ),
     "decoder": EncoderConfig(
         d_model=12, heads=2, layers=2, feed_forward=16, cross_attention="after_self", mask_input=True
     ),
-    **{name: HEADS[name] for name in ("local", "widths")},
+    "widths": HEADS["widths"],
 }
 
 
@@ -58,7 +44,7 @@ def folders(
     """
     own = tmp_path_factory.mktemp("architectures")
     for name, config in CONFIGS.items():
-        export_family(build(config), name, own, graphs=["sparse"] if config.splade else ())
+        export_family(build(config), name, own)
     repositories = (architectures, probed_models, int8_models, own)
     return {folder.name: folder for models in repositories for folder in models.iterdir()}
 
