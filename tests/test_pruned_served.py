@@ -1,6 +1,8 @@
 """A pruned encoder from the command to the pictures: what is left has its numbers, what is gone is blank."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -304,13 +306,17 @@ def test_what_cannot_be_pruned_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_percentage_is_refused_before_anything_is_built(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ExportError, match=r"must be above 0 and below 1, such as 0\.25, was 25\.0"):
-        prune("--checkpoint", tmp_path / "nowhere", "--fraction", "25")
+def test_a_percentage_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = None  # importing it would fail
+from polyhead_export.prune_command import app
+app(["--checkpoint", {str(tmp_path / "nowhere")!r}, "--fraction", "25"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert capsys.readouterr() == ("", "")
+    assert done.stdout == ""
+    assert "ExportError: --fraction must be above 0 and below 1, such as 0.25, was 25.0" in done.stderr
 
 
 def test_what_is_there_is_kept_unless_it_was_pruned_otherwise(tmp_path: Path) -> None:

@@ -65,13 +65,8 @@ def prune(
         print_kept([name], options.version)
         return
 
-    from polyhead_export.batches import batches_of_sentences, random_batches
     from polyhead_export.errors import ExportError
-    from polyhead_export.family import IncompleteExportError, count_steps
-    from polyhead_export.parity import RANDOM_INPUTS
-    from polyhead_export.progress import Steps, print_line
-    from polyhead_export.pruning import check_fraction, parse_heads, prune_encoder
-    from polyhead_proto.drift import SENTENCES
+    from polyhead_export.heads_to_prune import check_fraction, parse_heads
 
     if (fraction is None) == (heads is None):
         raise ExportError("give either --fraction or --heads")
@@ -80,6 +75,15 @@ def prune(
     if fraction is not None:
         check_fraction(fraction)
     named = () if heads is None else parse_heads(heads)
+
+    # torch takes seconds, which a wrong argument need not wait for
+    from polyhead_export.batches import batches_of_sentences, random_batches
+    from polyhead_export.family import IncompleteExportError, count_steps
+    from polyhead_export.parity import RANDOM_INPUTS
+    from polyhead_export.progress import Steps, print_line
+    from polyhead_export.pruning import prune_encoder
+    from polyhead_proto.drift import SENTENCES
+
     given = options.lines()
     (source,) = options.sources()
     options.check_versions([source.name])

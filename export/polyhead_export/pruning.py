@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyhead_export.errors import ExportError
+from polyhead_export.heads_to_prune import check_fraction
 from polyhead_export.parity import Cosine
 from polyhead_model import Encoder, EncoderConfig, EncoderOutput, narrow_heads, prune_heads
 from polyhead_model.narrowing import check_narrowing
@@ -174,23 +175,6 @@ def _of_groups(config: EncoderConfig, groups: Sequence[Head]) -> list[Head]:
     return heads
 
 
-def parse_heads(spelled: str) -> tuple[Head, ...]:
-    """Parse `0:3,2:1`: layer and head of each.
-
-    Raises:
-        ExportError: It is anything else.
-    """
-    heads = []
-    for part in spelled.split(","):
-        layer, colon, head = (piece.strip() for piece in part.partition(":"))
-        if not (colon and layer.isdecimal() and head.isdecimal() and max(len(layer), len(head)) < 9):
-            raise ExportError(
-                f"--heads must be layers and heads such as 0:3,0:7 (layer 0, head 3, ...), was {spelled!r}"
-            )
-        heads.append((int(layer), int(head)))
-    return tuple(heads)
-
-
 def read_scores(file: Path, config: EncoderConfig) -> Tensor:
     """Read the importance of each head, [L, H], from what `polyhead heads --ablate --json` writes.
 
@@ -260,16 +244,6 @@ def _vectors(result: EncoderOutput, lengths: Tensor) -> Tensor:
     if vectors.ndim == 2:
         return vectors[lengths > 0]
     return vectors[torch.arange(vectors.shape[1]) < lengths[:, None]]
-
-
-def check_fraction(fraction: float) -> None:
-    """Check the fraction of heads to remove.
-
-    Raises:
-        ExportError: It is not above 0 and below 1.
-    """
-    if not 0 < fraction < 1:
-        raise ExportError(f"--fraction must be above 0 and below 1, such as 0.25, was {fraction}")
 
 
 def _count(config: EncoderConfig, fraction: float, *, groups: bool) -> int:
