@@ -6,8 +6,8 @@
 The modules that are served compute the same, and their parameters have the same names. So what was trained
 here can be exported: `polyhead_model.Encoder(config).load_state_dict(encoder.state_dict())`.
 
-Shape letters: B batch, T tokens, D d_model, H heads, G key and value heads, K head width, F feed-forward
-width, V vocabulary.
+Shape letters: B batch, T tokens, D d_model, H heads, G key and value heads, K head width. Masks are boolean,
+True = may attend: [T, T], or [B or 1, T or 1, T]. A row of a mask that sees nothing becomes NaN.
 """
 
 import math
@@ -20,28 +20,22 @@ from torch import Tensor, nn
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the output [..., T, K] and the weights [..., T, T] of queries, keys and values [..., T, K].
-
-    `mask` is boolean, True = may attend, broadcastable to [..., T, T]. A row that sees nothing becomes NaN.
-    """
+    """Compute the output [..., T, K] and the weights [..., T, T] of queries, keys and values [..., T, K]."""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # [..., T, T]: a row for each query
-    if mask is not None:
+    if mask is not None:  # boolean, True = may attend
         scores = scores.masked_fill(~mask, -math.inf)  # exp(-inf) = 0
     weights = scores.softmax(dim=-1)  # each row sums to 1
     return weights @ value, weights
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions beside each other; each looks at all tokens, in K columns of its own.
-
-    `kv_heads` = G below H: each H / G heads in a row share their keys and values (grouped queries).
-    """
+    """Several attentions beside each other; each looks at all tokens, in K columns of its own."""
 
     def __init__(
         self, d_model: int, heads: int, head_width: int | None = None, kv_heads: int | None = None
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.heads, self.kv_heads = heads, kv_heads or heads  # G below H: H / G heads share keys and values
         self.head_width = head_width or d_model // heads
         inner, inner_kv = heads * self.head_width, self.kv_heads * self.head_width
         self.w_q = nn.Linear(d_model, inner)
@@ -50,14 +44,11 @@ class MultiHeadAttention(nn.Module):
         self.w_o = nn.Linear(inner, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Attend with all heads at once: x [B, T, D] → the output [B, T, D], the weights [B, H, T, T].
-
-        `mask` is boolean, True = may attend: [T, T], or [B or 1, T or 1, T].
-        """
+        """Attend with all heads at once: x [B, T, D] → the output [B, T, D], the weights [B, H, T, T]."""
         q, k, v = self.split(self.w_q(x)), self.split(self.w_k(x)), self.split(self.w_v(x))  # [B, H, T, K]
         if self.kv_heads < self.heads:  # k, v are [B, G, T, K]
             k, v = (each.repeat_interleave(self.heads // self.kv_heads, dim=1) for each in (k, v))
-        every_head = None if mask is None else mask.unsqueeze(-3)
+        every_head = None if mask is None else mask.unsqueeze(-3)  # [T, T] or [B, T, T] → [..., 1, T, T]
         context, weights = scaled_dot_product_attention(q, k, v, every_head)  # [B, H, T, K], [B, H, T, T]
         return self.w_o(self.merge(context)), weights
 

@@ -1,5 +1,7 @@
 """The page for reading against the modules that are served, which others hold to independent references."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.numerics import close
@@ -83,3 +85,8 @@ def test_a_row_that_sees_nothing_is_nan_here_and_zero_where_it_is_served() -> No
     assert not served[1].any()
     assert not served_weights[1].any()
     close(output[0], served[0])
+
+
+def test_it_is_a_page() -> None:
+    """docs/README.md says how many lines."""
+    assert len(Path(plain.__file__).read_text().splitlines()) <= 120
