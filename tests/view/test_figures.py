@@ -1,14 +1,18 @@
 """Image files."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
+from matplotlib import font_manager
+from matplotlib.figure import Figure
 from matplotlib.image import imread
+from tests.view.encodings import encoding
 
-from polyhead_view import draw_heads, save
+from polyhead_view import draw_head, draw_heads, draw_pair, draw_scores, fonts, save
 
 WEIGHTS = np.full((2, 4, 4), 0.25)
 
@@ -63,3 +67,65 @@ def test_a_notebook_is_told_of_characters_that_no_font_has() -> None:
 
     with pytest.warns(UserWarning, match="install Noto Sans Cuneiform"):
         DisplayFormatter().format(figure)  # type: ignore[no-untyped-call]
+
+
+LONG = "a-family-with-a-rather-long-name.attention"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: draw_heads(np.full((1, 1, 12), 0.1), tokens=["a"], key_tokens=["b"] * 12, title=LONG * 2),
+        lambda: draw_heads(np.full((2, 40, 300), 0.1)),
+        lambda: draw_head(np.full((1, 30), 0.1), tokens=["a"], key_tokens=["b"] * 30),
+        lambda: draw_pair(
+            encoding(2, ["The", "cat"], size=2, model=LONG), encoding(2, ["The", "cat"], size=2), head=1
+        ),
+        lambda: draw_pair(encoding(1, ["yesterday"] * 8, size=8, model=LONG), encoding(1, None, size=8)),
+        lambda: draw_scores(np.ones((1, 1)), title=f"the entropy of the only head of {LONG}"),
+    ],
+)
+def test_words_are_within_the_picture_and_apart(draw: Callable[[], Figure]) -> None:
+    figure = draw()
+    figure.draw_without_rendering()
+    drawn, whole = figure.get_tightbbox(), figure.bbox_inches
+    assert (drawn.x0, drawn.y0) >= (-0.01, -0.01)
+    assert drawn.x1 <= whole.x1 + 0.01
+    assert drawn.y1 <= whole.y1 + 0.01
+    outer = (figure._suptitle, figure._supxlabel, figure._supylabel)  # type: ignore[attr-defined]
+    for name in filter(None, outer):
+        box = name.get_window_extent()
+        assert not [axis.get_title() for axis in figure.axes if box.overlaps(axis.get_tightbbox())]
+    titles = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
+    for at, box in enumerate(titles):
+        assert not box.count_overlaps(titles[:at])
+
+
+def test_a_font_installed_after_matplotlib_has_listed_them_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = font_manager.fontManager.ttflist
+    (path,) = {
+        entry.fname for entry in listed if entry.name == "STIXGeneral" and entry.fname.endswith("ral.ttf")
+    }
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [one for one in listed if one.fname != path])
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [path, "/not/there.ttf"])
+
+    fonts._add_new_fonts()
+
+    assert path in {entry.fname for entry in font_manager.fontManager.ttflist}
+
+
+def test_a_font_that_a_pdf_embeds_as_it_is_comes_first(tmp_path: Path) -> None:
+    for name, start in {"a.ttf": b"\0\1\0\0", "b.otf": b"OTTO"}.items():
+        (tmp_path / name).write_bytes(start)
+        collection = b"ttcf" + bytes([0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 16]) + start
+        (tmp_path / name).with_suffix(".ttc").write_bytes(collection)
+
+    assert [
+        fonts._is_truetype(str(tmp_path / name)) for name in ("a.ttf", "b.otf", "a.ttc", "b.ttc", "c")
+    ] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]

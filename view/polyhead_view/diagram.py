@@ -210,11 +210,11 @@ class _Drawing:
             left = min([*(box.left for box in own), *(end - 0.3 for end in ends)]) - 0.12
             right = max([*(box.right for box in own), *(end + 0.3 for end in ends)]) + 0.3
             top, bottom = min(box.top for box in own) - 0.12, max(box.bottom for box in own) + 0.1
-            for card in (2, 1, 0):
+            heads = own[0].shape[1]
+            for card in (2, 1, 0) if heads > 1 else (0,):
                 away = 0.05 * card
                 sides = _Sides(left + away, top - away, right + away, bottom - away)
                 self._ground(sides, _HEADS, _HEADS_EDGE, order=1)
-            heads = own[0].shape[1]
             self._text(
                 right - 0.08,
                 (top + bottom) / 2,

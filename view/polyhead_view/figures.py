@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import IO, Any
 
 import matplotlib as mpl
@@ -27,11 +28,15 @@ PITCH = 0.125
 """The least distance of two tick labels, in inches."""
 BAR_COLOUR = "#4c6a92"
 KEY, QUERY = "key: the token that is attended to", "query: the token that attends"
+LEAST_HEIGHT = 1.8
+"""The least height of a figure whose rows are queries, in inches: `QUERY` stands beside them."""
 DPI = 150
 """Dots an inch of image files, unless something else is asked for."""
 
 _CHARACTER = 0.065
 """The width of a character of a label, in inches."""
+_LETTER, _LINE = 0.058, 0.125
+"""The width of a letter of a sentence, and the height of a line, in inches."""
 _WIDE = 0x1100
 """The first character from which on most are twice as wide."""
 _LEAST_SIDE, _MOST_SIDE = 1.4, 8.0
@@ -68,6 +73,12 @@ def margin(labels: Sequence[str]) -> float:
     return _CHARACTER * max(
         (sum(1 + (ord(each) >= _WIDE) for each in _short(one)) for one in labels), default=1
     )
+
+
+def wrapped(text: str, inches: float, *, size: float = FONT_SIZE) -> str:
+    """Return a text in as many lines as it takes at this width."""
+    letters = max(int(inches / _LETTER * FONT_SIZE / size), 8)
+    return "\n".join(fill(line, letters) for line in text.split("\n"))
 
 
 def draw_map(
@@ -223,10 +234,16 @@ def add_bar(
 
 
 def set_title(figure: Figure, title: str | None, *lines: str) -> None:
-    """Write the title of a figure; None means these lines, as far as they are not empty, and "" none."""
+    """Write the title of a figure; None means these lines, as far as they are not empty, and "" none.
+
+    Lines that are longer than the figure is wide become several, and the figure higher.
+    """
     text = "\n".join(filter(None, lines)) if title is None else title
     if text:
-        figure.suptitle(text, fontsize=FONT_SIZE + 1, parse_math=False, fontfamily=families([text]))
+        fitting = wrapped(text, figure.get_figwidth() - 0.1, size=FONT_SIZE + 1)
+        more = fitting.count("\n") - text.count("\n")
+        figure.set_figheight(figure.get_figheight() + more * _LINE * (FONT_SIZE + 1) / FONT_SIZE)
+        figure.suptitle(fitting, fontsize=FONT_SIZE + 1, parse_math=False, fontfamily=families([text]))
 
 
 def kinds() -> Collection[str]:
@@ -237,8 +254,10 @@ def kinds() -> Collection[str]:
 def save(figure: Figure, path: Path | str, *, dpi: float = DPI) -> None:
     """Write an image; the suffix of its name selects the format, one of `kinds`.
 
-    PDF and PostScript files embed their fonts as TrueType (type 42), which journals ask for. Characters that
-    no installed font has are drawn as boxes, and a warning says which font to install.
+    PDF and PostScript files embed their fonts as TrueType (type 42), which journals ask for. Debian's Noto
+    Sans CJK has other outlines, which strict readers of PDF refuse; WenQuanYi Zen Hei has the same characters
+    and is preferred where it is installed. Characters that no installed font has are drawn as boxes, and a
+    warning says which font to install.
 
     Args:
         figure: What to write.

@@ -2,7 +2,9 @@
 
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib import font_manager
@@ -16,7 +18,7 @@ def families(texts: Iterable[str]) -> list[str]:
     own = list(mpl.rcParams["font.family"])
     missing = _missing(frozenset("".join(texts)), tuple(own))
     while missing:
-        best = max(_installed(), key=lambda family: len(missing & _installed()[family]), default="")
+        best = max(_installed(), key=lambda family: _fitness(family, missing), default="")
         if not best or not missing & _installed()[best]:
             break
         own.append(best)
@@ -39,19 +41,48 @@ def _missing(characters: frozenset[str], own: tuple[str, ...]) -> frozenset[str]
     )
 
 
+def _fitness(family: str, missing: frozenset[str]) -> tuple[int, bool]:
+    """Return how well a family goes with matplotlib's own, which has no serifs."""
+    return len(missing & _installed()[family]), "Serif" not in family
+
+
 @cache
 def _installed() -> dict[str, frozenset[str]]:
-    """Return family → its characters, of upright fonts."""
+    """Return family → its characters, of upright fonts: first those that a PDF can embed as TrueType."""
+    _add_new_fonts()
     found: dict[str, frozenset[str]] = {}
-    for entry in sorted(font_manager.fontManager.ttflist, key=_boldness):
+    for entry in sorted(font_manager.fontManager.ttflist, key=_rank):
         if entry.style == "normal" and entry.name not in found and "Last Resort" not in entry.name:
             found[entry.name] = _characters(entry.fname)
     return found
 
 
-def _boldness(entry: font_manager.FontEntry) -> int:
-    """Return how far a font's weight is from that of plain text."""
-    return abs(int(font_manager.weight_dict.get(str(entry.weight), entry.weight)) - 400)
+def _add_new_fonts() -> None:
+    """Tell matplotlib of fonts that were installed after it has stored its list of them."""
+    known = {str(entry.fname) for entry in font_manager.fontManager.ttflist}
+    for path in sorted(set(font_manager.findSystemFonts()) - known):
+        with suppress(OSError, RuntimeError):  # a font that FreeType cannot read
+            font_manager.fontManager.addfont(path)
+
+
+def _rank(entry: font_manager.FontEntry) -> tuple[bool, int]:
+    """Return whether a font has other outlines than TrueType, and how far its weight is from plain text's."""
+    boldness = abs(int(font_manager.weight_dict.get(str(entry.weight), entry.weight)) - 400)
+    return not _is_truetype(str(entry.fname)), boldness
+
+
+@cache
+def _is_truetype(path: str) -> bool:
+    """Return whether a font's outlines are TrueType; those of OpenType may be PostScript's (CFF)."""
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(16)
+            if start[:4] == b"ttcf":  # a collection, with the places of its fonts
+                file.seek(int.from_bytes(start[12:], "big"))
+                start = file.read(4)
+    except OSError:
+        return False
+    return start[:4] != b"OTTO"
 
 
 @cache

@@ -20,6 +20,7 @@ from polyhead_view.explorer import saved
 from polyhead_view.figures import (
     FONT_SIZE,
     KEY,
+    LEAST_HEIGHT,
     QUERY,
     Colours,
     Picture,
@@ -30,6 +31,7 @@ from polyhead_view.figures import (
     set_title,
     side,
     weight_scale,
+    wrapped,
     write_values,
 )
 
@@ -89,7 +91,7 @@ def draw_heads(
     height = width * len(maps.queries) / keys
     size = (
         columns * (width + 0.12) + margin(maps.queries) + 1.1,
-        rows * (height + 0.3) + margin(maps.keys) + 0.75,
+        max(rows * (height + 0.3) + margin(maps.keys) + 0.75, LEAST_HEIGHT),
     )
     figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -101,8 +103,10 @@ def draw_heads(
         axis.set_title(f"head {number}", fontsize=FONT_SIZE, pad=3)
     for axis in axes.flat[heads:]:
         axis.set_visible(False)
-    figure.supxlabel(named[0], fontsize=FONT_SIZE)
-    figure.supylabel(named[1], fontsize=FONT_SIZE)
+    for axis in axes.flat[heads - columns : heads]:  # below some, the last row has no map
+        axis.tick_params(labelbottom=True)
+    figure.supxlabel(wrapped(named[0], size[0]), fontsize=FONT_SIZE)
+    figure.supylabel(wrapped(named[1], size[1]), fontsize=FONT_SIZE)
     add_bar(figure, image, axes, _kind(maps), masked=_is_masked(maps))
     to = " to the memory" if cross else ""
     set_title(figure, title, maps.source, f"{_what(maps)}{to}{maps.place}")
@@ -142,15 +146,15 @@ def draw_head(
     rows, keys = len(maps.queries), len(maps.keys)
     width = min(max(keys * _CELL, _SMALLEST), side(keys, 8.0) if keys > _MOST_NUMBERED else 8.0)
     height = width * rows / keys
-    size = (width + margin(maps.queries) + 1.2, height + margin(maps.keys) + 1.0)
+    size = (width + margin(maps.queries) + 1.2, max(height + margin(maps.keys) + 1.0, LEAST_HEIGHT))
     figure = Picture(figsize=size, layout="constrained")
     axis = figure.subplots()
     image, named = _draw(axis, maps, 0, (width, height), most=_most(maps), colours=colours)
     if keys <= _MOST_NUMBERED:
         visible = True if maps.visible is None else maps.visible[0]
         write_values(axis, image, maps.weights[0], visible)
-    axis.set_xlabel(named[0], fontsize=FONT_SIZE)
-    axis.set_ylabel(named[1], fontsize=FONT_SIZE)
+    axis.set_xlabel(wrapped(named[0], size[0]), fontsize=FONT_SIZE)
+    axis.set_ylabel(wrapped(named[1], size[1]), fontsize=FONT_SIZE)
     add_bar(figure, image, axis, _kind(maps), masked=_is_masked(maps))
     which = f"head {maps.heads[0]}{maps.place}" if len(layers.heads) > 1 or maps.place else ""
     set_title(figure, title, maps.source, f"{_what(maps)}{' of ' if which else ''}{which}")
@@ -201,11 +205,14 @@ def draw_pair(
     widths = [side(len(maps.keys), 6.0) for maps in pair]
     heights = [width * len(maps.queries) / len(maps.keys) for width, maps in zip(widths, pair, strict=True)]
     room = max(margin(maps.queries) for maps in pair)
-    size = (sum(widths) + 2 * room + 2.2, max(heights) + max(margin(maps.keys) for maps in pair) + 1.0)
+    over_maps = [wrapped(over, width + room + 0.6) for over, width in zip(titles, widths, strict=True)]
+    below, lines = max(margin(maps.keys) for maps in pair), max(over.count("\n") for over in over_maps)
+    above = 0.3 + 0.125 * lines if lines else 0.0
+    size = (sum(widths) + 2 * room + 2.2, max(max(heights) + below + 1.0, LEAST_HEIGHT) + above)
     figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(1, 2, width_ratios=widths)
     longest = max(len(maps.keys) for maps in pair)
-    for axis, maps, over, width, height in zip(axes, pair, titles, widths, heights, strict=True):
+    for axis, maps, over, width, height in zip(axes, pair, over_maps, widths, heights, strict=True):
         most, keys = (_most(*pair), longest) if shared_scale else (_most(maps), len(maps.keys))
         image, named = _draw(axis, maps, 0, (width, height), most=most, keys=keys, colours=colours)
         axis.set_title(over, fontsize=FONT_SIZE, pad=3, parse_math=False)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from polyhead_client import Encoding
@@ -92,6 +93,7 @@ def draw_neurons(
     ):
         image = draw_map(axis, values, scale_of, colours=colours or "PuOr_r", visible=seen)
         axis.tick_params(labelsize=FONT_SIZE - 1, length=2, pad=1)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if axis in axes[1]:
             add_bar(figure, image, axis, "", height=height)
     for axis, values, name in (

@@ -72,7 +72,7 @@ def draw_scores(
     label(axis.yaxis, [str(row) for row in rows], len(rows) * min(cell, 0.26), rotation=0)
     axis.set_xlabel("head", fontsize=FONT_SIZE)
     axis.set_ylabel("layer", fontsize=FONT_SIZE)
-    add_bar(figure, image, axis, "")
+    add_bar(figure, image, axis, "", height=len(rows) * min(cell, 0.26))
     set_title(figure, title)
     return figure
 
@@ -197,6 +197,7 @@ def draw_similarity(
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].tick_params(bottom=False)
     axes[1, 1].tick_params(left=False)
+    axes[1, 1].locator_params(axis="x", nbins=2)  # there is no room for more
     for axis_, name, texts, inches, rotation in (
         (axes[1, 0].xaxis, "second", columns, width, 90),
         (axes[1, 0].yaxis, "first", rows, height, 0),
