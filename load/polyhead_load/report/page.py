@@ -87,7 +87,7 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    formats = (unbroken, number, count, percent, size, spread, load_title)
+    formats = (unbroken, with_code, number, count, percent, size, spread, load_title)
     environment.filters |= {each.__name__: each for each in formats}
     return environment.get_template("page.html").render(
         findings=findings,
@@ -108,6 +108,14 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
         choice=choose_lines(report.options, report.target),
         machines_cell=machines_cell,
         capacity_cell=capacity_cell,
+    )
+
+
+def with_code(text: str) -> Markup:
+    """Return a sentence as HTML, with what stands between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else unbroken(part) for at, part in enumerate(parts)
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.load.sweep.synthetic import measured, new_folder, small_sweep
 
-from polyhead_load.report.page import write_report
+from polyhead_load.report.page import with_code, write_report
 from polyhead_load.sweep.folder import RunFolder
 
 ENCODER = {"d_model": 16, "heads": 4, "layers": 2}
@@ -116,3 +116,9 @@ def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
     text = path.read_text()
     assert "it cannot be exported" in text
     assert "<img" not in text
+
+
+def test_commands_in_sentences_are_code() -> None:
+    assert with_code("measured <alone>: `polyhead load --model a,b` loads both") == (
+        "measured &lt;alone&gt;: <code>polyhead load --model a,b</code> loads both"
+    )
