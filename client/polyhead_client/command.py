@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         An invalid command line exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # Else it prints a line to the terminal whenever a server closes an idle connection.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     commands = {point.name: point for point in entry_points(group=GROUP)}
     called = commands.get(arguments[0]) if arguments else None
     name = "polyhead" if called is None else f"polyhead {called.name}"

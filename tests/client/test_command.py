@@ -128,6 +128,23 @@ def test_faults_of_ours_are_not_hidden(add: Add, body: str, error: type[Exceptio
         main(["tried"])
 
 
+@pytest.mark.parametrize(("given", "holds"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
+def test_grpc_prints_errors_only_unless_asked(
+    add: Add,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: str | None,
+    holds: str,
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", given or "")
+    if given is None:
+        monkeypatch.delenv("GRPC_VERBOSITY")
+    add("import os; print(os.environ['GRPC_VERBOSITY'])")
+
+    assert main(["tried"]) == 0
+    assert capsys.readouterr().out == f"{holds}\n"
+
+
 def test_ctrl_c_ends_quietly(add: Add, capsys: pytest.CaptureFixture[str]) -> None:
     add("raise KeyboardInterrupt")
 
