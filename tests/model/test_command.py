@@ -1,6 +1,7 @@
 """`polyhead describe` as a user calls it."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,19 @@ def describe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         return capsys.readouterr().out
 
     return call
+
+
+def test_what_the_documentation_s_table_names_is_shown(
+    describe: Describe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "README.md").read_text()
+    commands = sorted(set(re.findall("`polyhead describe ?(.*?)`", page)))
+    monkeypatch.chdir(tmp_path)
+
+    assert len(commands) == 4
+    for command in commands:
+        assert describe(*command.split())
+    assert (tmp_path / "flow.svg").stat().st_size > 1000
 
 
 def test_presets_are_listed(describe: Describe) -> None:
