@@ -35,7 +35,7 @@ DPI = 150
 
 _CHARACTER = 0.065
 """The width of a character of a label, in inches."""
-_LETTER, _LINE = 0.058, 0.125
+_LETTER, LINE = 0.058, 0.125
 """The width of a letter of a sentence, and the height of a line, in inches."""
 _WIDE = 0x1100
 """The first character from which on most are twice as wide."""
@@ -242,7 +242,7 @@ def set_title(figure: Figure, title: str | None, *lines: str) -> None:
     if text:
         fitting = wrapped(text, figure.get_figwidth() - 0.1, size=FONT_SIZE + 1)
         more = fitting.count("\n") - text.count("\n")
-        figure.set_figheight(figure.get_figheight() + more * _LINE * (FONT_SIZE + 1) / FONT_SIZE)
+        figure.set_figheight(figure.get_figheight() + more * LINE * (FONT_SIZE + 1) / FONT_SIZE)
         figure.suptitle(fitting, fontsize=FONT_SIZE + 1, parse_math=False, fontfamily=families([text]))
 
 

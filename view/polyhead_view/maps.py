@@ -21,6 +21,7 @@ from polyhead_view.figures import (
     FONT_SIZE,
     KEY,
     LEAST_HEIGHT,
+    LINE,
     QUERY,
     Colours,
     Picture,
@@ -207,7 +208,7 @@ def draw_pair(
     room = max(margin(maps.queries) for maps in pair)
     over_maps = [wrapped(over, width + room + 0.6) for over, width in zip(titles, widths, strict=True)]
     below, lines = max(margin(maps.keys) for maps in pair), max(over.count("\n") for over in over_maps)
-    above = 0.3 + 0.125 * lines if lines else 0.0
+    above = 0.3 + LINE * lines if lines else 0.0
     size = (sum(widths) + 2 * room + 2.2, max(max(heights) + below + 1.0, LEAST_HEIGHT) + above)
     figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(1, 2, width_ratios=widths)

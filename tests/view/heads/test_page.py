@@ -5,12 +5,14 @@ import io
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from tests.view.heads.surveys import HEADS, LAYERS, survey
 
-from polyhead_view.heads.page import as_page
+from polyhead_view import draw_scores
+from polyhead_view.heads.page import _png, as_page
 
 
 class Tags(HTMLParser):
@@ -61,3 +63,12 @@ def test_a_corpus_of_one_text_has_a_page(text: str, monkeypatch: pytest.MonkeyPa
 
     assert "± –" in page
     assert ("Not known: no text is short enough" in page) is (len(text) > 1)
+
+
+def test_cells_without_a_value_are_grey_on_a_page_of_any_colour() -> None:
+    figure = draw_scores(np.array([[0.5, np.nan]]), title="")
+
+    dots = imread(io.BytesIO(base64.b64decode(_png(figure, 50))))
+
+    assert (np.abs(dots - [*[0x9A / 255] * 3, 1]).max(-1) < 0.01).mean() > 0.05
+    assert dots[0, 0, 3] == 0

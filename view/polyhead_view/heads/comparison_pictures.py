@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from polyhead_view.figures import FONT_SIZE, Colours, Picture, add_bar, draw_map, label
+from polyhead_view.figures import FONT_SIZE, LINE, Colours, Picture, add_bar, draw_map, label, wrapped
 from polyhead_view.heads.comparison import ComparedKind, HeadComparison, common_means
 from polyhead_view.heads.statistics import Redundancy
 from polyhead_view.heads.survey import HeadSurvey
@@ -33,8 +33,16 @@ def draw_compared_scores(
     layers = max(len(survey.layers) for survey in surveys)
     height = min(max(1.4 * layers / comparison.a.heads, 0.8), 2.4)
     count = len(comparison.scores)
+    titles = {
+        (score, survey.model, survey.version): wrapped(
+            f"{score.replace('_', ' ')}, {comparison.name_of(survey)}", _WIDTH + 0.3
+        )
+        for score in comparison.scores
+        for survey in surveys
+    }
+    gap = 0.4 + LINE * max(title.count("\n") for title in titles.values())
     # A constrained layout of as many maps would take half a minute.
-    wide, high = columns * (_WIDTH + 0.5), count * (height + 0.4)
+    wide, high = columns * (_WIDTH + 0.5), count * (height + gap)
     figure = Picture(figsize=(wide, high))
     axes = figure.subplots(
         count,
@@ -44,8 +52,8 @@ def draw_compared_scores(
             "left": 0.4 / wide,
             "right": 1 - 0.35 / wide,
             "bottom": 0.4 / high,
-            "top": 1 - 0.2 / high,
-            "hspace": 0.4 / height,
+            "top": 1 - (gap - 0.2) / high,
+            "hspace": gap / height,
             "wspace": 0.12,
         },
     )
@@ -54,7 +62,7 @@ def draw_compared_scores(
         most = max(float(np.nanmax(each[..., row], initial=0.0)) for each in means) or 1.0
         scale = Normalize(0, most)
         maps: list[tuple[str, NDArray[Any], Normalize, Colours]] = [
-            (f"{title}, {comparison.name_of(survey)}", each[..., row], scale, colours)
+            (titles[score, survey.model, survey.version], each[..., row], scale, colours)
             for survey, each in zip(surveys, means, strict=True)
         ]
         if difference is not None:

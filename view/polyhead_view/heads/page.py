@@ -141,5 +141,5 @@ def picture(draw: Callable[[], Figure], dpi: float) -> dict[str, Any]:
 
 def _png(figure: Figure, dpi: float) -> str:
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=dpi, transparent=True)
+    figure.savefig(data, format="png", dpi=dpi, facecolor="none")  # cells without a value stay grey
     return base64.b64encode(data.getvalue()).decode()
