@@ -27,7 +27,7 @@ PINNED := --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino check format dist installed bench calls compare course lessons gpu-check soak images publish proto constraints clean
+.PHONY: help run serve environments test test-all suite test-numerics test-compose test-ray test-openvino test-precisions check format dist installed bench calls compare course lessons gpu-check soak images publish proto constraints clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ test-ray: environments  ## Run the tests on Ray, also behind HAProxy, which the 
 
 test-openvino: $(VENV)/dev  ## Run the tests of the server that hold whatever computes, on OpenVINO
 	POLYHEAD_TEST_OPENVINO=1 $(PYTEST) tests -k openvino
+
+test-precisions: environments  ## Export every graph of every model type in every precision, of which the suite has a share
+	POLYHEAD_TEST_PRECISIONS=1 $(BIN)/python -m pytest tests/export/test_model_types.py
 
 course: $(VENV)/course  ## Run the lessons on attention; build/course has them as pages
 	$(BIN)/python -m nbconvert --execute --to html --output-dir build/course $(LESSONS)

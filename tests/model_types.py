@@ -5,7 +5,8 @@ shows it, and `python -m tests.model_types` writes it there.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,10 +96,12 @@ def build(folder: Path) -> Built:
     return from_checkpoint(folder, "small", pooling=pooling or "cls").build()
 
 
+IN_ALL = "POLYHEAD_TEST_PRECISIONS" in os.environ
+
 MARKS = {4: "●", 3: "◕", 2: "◐", 1: "○", 0: "·"}
 """What the page shows of a kind that is defined, by the number of precisions in which a test exports it."""
 
-IN_16_BITS: Mapping[str, Sequence[tuple[Precision, str]]] = {
+SHARES: Mapping[str, Sequence[tuple[Precision, str]]] = {
     "albert": [("fp16", "pooled")],
     "bert": [("bf16", "sparse")],
     "deberta-v2": [("bf16", "rows")],
@@ -108,20 +111,22 @@ IN_16_BITS: Mapping[str, Sequence[tuple[Precision, str]]] = {
     "gemma3_text": [("bf16", "insight")],
     "gpt2": [("fp16", "stream")],
     "gte": [("bf16", "maxsim")],
+    "jina_embeddings_v3": [("int8", "insight")],
     "modernbert": [("fp16", "rows")],
+    "mpnet": [("int8", "stream")],
     "neobert": [("bf16", "stream")],
     "nomic_bert": [("fp16", "sparse")],
     "qwen3": [("bf16", "pooled")],
 }
-"""What is exported of a type beside what every family has: over all types, each kind in each of both."""
+"""What each type adds to what is exported of all: with it, each kind is exported in each precision."""
 
 
 def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Sequence[str]]:
     """The kinds of graphs that tests export of a type, by precision.
 
-    In fp32 and int8, whose graphs are made of those, all; in 16 bits, which are traced anew, what every
-    family has, and a share of the others. Of a type whose layers are those of an earlier one, what every
-    family has, in fp32.
+    In fp32 all; in int8, whose graphs are made of those, all but the two largest; in 16 bits, which are
+    traced anew, what every family has; and its share of the others. Of a type whose layers are those of an
+    earlier one, what every family has, in fp32. `make test-precisions` exports all in all.
     """
     known = model_types()
     (this,) = (each for each in known if each.name == model_type)
@@ -129,15 +134,17 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     if this != first:
         return {"fp32": ALWAYS}
     every = [kind.name for kind in kinds_of(config, ["all"])]
-    exported: dict[Precision, list[str]] = {
-        "fp32": every,
-        "int8": every,
-        "fp16": [*ALWAYS],
-        "bf16": [*ALWAYS],
+    of_all: Mapping[Precision, Set[str]] = {
+        "fp32": {*every},
+        "int8": {*every} - {"insight", "stream"},
+        "fp16": {*ALWAYS},
+        "bf16": {*ALWAYS},
     }
-    for precision, kind in IN_16_BITS.get(model_type, ()):
-        exported[precision].append(kind)
-    return exported
+    share = SHARES.get(model_type, ())
+    return {
+        precision: [kind for kind in every if IN_ALL or kind in kinds or (precision, kind) in share]
+        for precision, kinds in of_all.items()
+    }
 
 
 PAGE = ROOT / "docs" / "encoders.md"

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from tests.browser import needs_browser, open_browser
 from tests.interop.conftest import CLIENTS_PYTHON, needs_clients
-from tests.model_types import IN_16_BITS, with_table
+from tests.model_types import SHARES, with_table
 from tests.pages import PAGES, ROOT, block, blocks
 from tests.server.http.conftest import OverHttp, over_http
 from tests.servers import quick_settings, serving
@@ -283,10 +283,11 @@ def test_the_table_of_model_types_is_made_of_the_tables() -> None:
 
 
 def test_each_graph_is_exported_in_each_precision() -> None:
-    """In fp32 and int8 of many types: `exports_of`."""
-    exported = [pair for pairs in IN_16_BITS.values() for pair in pairs]
+    """Beside what is exported of all types: `exports_of`."""
+    exported = {pair for pairs in SHARES.values() for pair in pairs}
 
-    assert {*exported} == {*product(("fp16", "bf16"), KINDS.keys() - {*ALWAYS})}
+    others = {*product(("fp16", "bf16"), KINDS.keys() - {*ALWAYS})}
+    assert exported == others | {("int8", "insight"), ("int8", "stream")}
 
 
 def test_the_page_tells_what_is_special_of_every_model_type() -> None:
