@@ -6,7 +6,7 @@ shows it, and `python -m tests.model_types` writes it there.
 
 import json
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,13 +102,13 @@ MARKS = {4: "●", 3: "◕", 2: "◐", 1: "○", 0: "·"}
 """What the page shows of a kind that is defined, by the number of precisions in which a test exports it."""
 
 SHARES: Mapping[str, Sequence[tuple[Precision, str]]] = {
-    "albert": [("fp16", "pooled")],
-    "bert": [("bf16", "sparse")],
-    "deberta-v2": [("bf16", "rows")],
-    "esm": [("fp16", "contacts"), ("bf16", "contacts")],
+    "albert": [("int8", "rows"), ("fp16", "pooled")],
+    "bert": [("int8", "maxsim"), ("bf16", "sparse")],
+    "deberta-v2": [("int8", "pooled"), ("bf16", "rows")],
+    "esm": [("int8", "contacts"), ("fp16", "contacts"), ("bf16", "contacts")],
     "esmc": [("fp16", "insight")],
     "eurobert": [("fp16", "maxsim")],
-    "gemma3_text": [("bf16", "insight")],
+    "gemma3_text": [("int8", "sparse"), ("bf16", "insight")],
     "gpt2": [("fp16", "stream")],
     "gte": [("bf16", "maxsim")],
     "jina_embeddings_v3": [("int8", "insight")],
@@ -124,8 +124,7 @@ SHARES: Mapping[str, Sequence[tuple[Precision, str]]] = {
 def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Sequence[str]]:
     """The kinds of graphs that tests export of a type, by precision.
 
-    In fp32 all; in int8, whose graphs are made of those, all but the two largest; in 16 bits, which are
-    traced anew, what every family has; and its share of the others. Of a type whose layers are those of an
+    In fp32 all; in the others what every family has, and its share. Of a type whose layers are those of an
     earlier one, what every family has, in fp32. `make test-precisions` exports all in all.
     """
     known = model_types()
@@ -134,16 +133,14 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     if this != first:
         return {"fp32": ALWAYS}
     every = [kind.name for kind in kinds_of(config, ["all"])]
-    of_all: Mapping[Precision, Set[str]] = {
-        "fp32": {*every},
-        "int8": {*every} - {"insight", "stream"},
-        "fp16": {*ALWAYS},
-        "bf16": {*ALWAYS},
-    }
     share = SHARES.get(model_type, ())
+    others: tuple[Precision, ...] = ("int8", "fp16", "bf16")
     return {
-        precision: [kind for kind in every if IN_ALL or kind in kinds or (precision, kind) in share]
-        for precision, kinds in of_all.items()
+        "fp32": every,
+        **{
+            precision: [kind for kind in every if IN_ALL or kind in ALWAYS or (precision, kind) in share]
+            for precision in others
+        },
     }
 
 
