@@ -306,17 +306,26 @@ def test_what_cannot_be_pruned_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_percentage_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--fraction", "25"], "--fraction must be above 0 and below 1, such as 0.25, was 25.0"),
+        (["--heads", "0-3"], "--heads must be layers and heads such as 0:3,0:7"),
+    ],
+)
+def test_what_is_no_choice_of_heads_is_refused_before_torch_is_loaded(
+    tmp_path: Path, given: list[str], message: str
+) -> None:
     code = f"""
 import sys
 sys.modules["torch"] = None  # importing it would fail
 from polyhead_export.prune_command import app
-app(["--checkpoint", {str(tmp_path / "nowhere")!r}, "--fraction", "25"])
+app(["--checkpoint", {str(tmp_path / "nowhere")!r}, *{given}])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.stdout == ""
-    assert "ExportError: --fraction must be above 0 and below 1, such as 0.25, was 25.0" in done.stderr
+    assert f"ExportError: {message}" in done.stderr
 
 
 def test_what_is_there_is_kept_unless_it_was_pruned_otherwise(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ CONFIGS = {
 
 FORMS: list[tuple[str, Precision, list[str]]] = [
     *((name, "fp32", ["all"]) for name in ("grouped", "multi-query", "widths")),
+    ("grouped", "int8", []),
+    ("grouped", "fp16", ["rows"]),
     ("widths", "int8", []),
     ("widths", "fp16", []),
     ("norms of groups", "fp16", []),

@@ -78,6 +78,7 @@ LONG = "a-family-with-a-rather-long-name.attention"
         lambda: draw_heads(np.full((1, 1, 12), 0.1), tokens=["a"], key_tokens=["b"] * 12, title=LONG * 2),
         lambda: draw_heads(np.full((2, 40, 300), 0.1)),
         lambda: draw_head(np.full((1, 30), 0.1), tokens=["a"], key_tokens=["b"] * 30),
+        lambda: draw_head(np.full((1, 4), 0.1), tokens=["a"], key_tokens=["b"] * 4, title="→" * 60),
         lambda: draw_pair(
             encoding(2, ["The", "cat"], size=2, model=LONG), encoding(2, ["The", "cat"], size=2), head=1
         ),

@@ -77,7 +77,8 @@ def margin(labels: Sequence[str]) -> float:
 
 def wrapped(text: str, inches: float, *, size: float = FONT_SIZE) -> str:
     """Return a text in as many lines as it takes at this width."""
-    letters = max(int(inches / _LETTER * FONT_SIZE / size), 8)
+    wide = any(ord(character) >= _WIDE for character in text)
+    letters = max(int(inches / _LETTER / (1 + wide) * FONT_SIZE / size), 8)
     return "\n".join(fill(line, letters) for line in text.split("\n"))
 
 

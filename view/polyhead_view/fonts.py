@@ -61,7 +61,7 @@ def _add_new_fonts() -> None:
     """Tell matplotlib of fonts that were installed after it has stored its list of them."""
     known = {str(entry.fname) for entry in font_manager.fontManager.ttflist}
     for path in sorted(set(font_manager.findSystemFonts()) - known):
-        with suppress(OSError, RuntimeError):  # a font that FreeType cannot read
+        with suppress(Exception):  # a font that cannot be read: matplotlib's own list leaves it out, too
             font_manager.fontManager.addfont(path)
 
 

@@ -112,8 +112,10 @@ def _page(report: SweepReport, pictures: list[tuple[Plot, str]]) -> str:
 
 
 def with_code(text: str) -> Markup:
-    """Return a sentence as HTML, with what stands between backticks as code."""
+    """Return a sentence as HTML, with what stands between backticks as code, if they are in pairs."""
     parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return unbroken(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if at % 2 else unbroken(part) for at, part in enumerate(parts)
     )

@@ -42,10 +42,10 @@ _PROMPT_SECONDS = 0.25
 _PAUSE_SECONDS = 0.01
 
 _JOINED_BYTES = 64 * 2**10
-"""What has been written is sent at once when it is so much."""
+"""The most that is joined: what is larger is sent as it is, without a copy."""
 
 
-class _JoinedWrites:
+class JoinedWrites:
     """A transport that sends together what is written together.
 
     uvicorn writes the head and the body of a reply one after the other: two packets and two system calls.
@@ -60,11 +60,14 @@ class _JoinedWrites:
 
     def write(self, data: bytes) -> None:
         """Send in the next iteration of the event loop, unless `flush` comes first."""
+        if len(self._written) + len(data) > _JOINED_BYTES:
+            self.flush()
+        if len(data) > _JOINED_BYTES:
+            self._transport.write(data)
+            return
         if not self._written:
             asyncio.get_running_loop().call_soon(self.flush)
         self._written += data
-        if len(self._written) >= _JOINED_BYTES:
-            self.flush()
 
     def flush(self) -> None:
         """Send what has been written."""
@@ -117,7 +120,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
-        super().connection_made(_JoinedWrites(transport))  # type: ignore[arg-type] # it has all that is used
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type] # it has all that is used
         transport.max_size = READ_BYTES  # type: ignore[attr-defined] # no effect with TLS
         self._watch_head()
 
@@ -152,7 +155,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request; a part of it may have come."""
         self.since = self.loop.time()
-        self.transport.flush()  # type: ignore[attr-defined] # of `_JoinedWrites`
+        self.transport.flush()  # type: ignore[attr-defined] # of `JoinedWrites`
         if not self.flow.write_paused:
             self._forget_stall()
         if self.expect_100_continue and self.cycle.more_body:

@@ -1,5 +1,6 @@
 """Slow and many clients of the HTTP port."""
 
+import asyncio
 import http.client
 import json
 import resource
@@ -62,6 +63,39 @@ def test_a_reply_is_sent_whole(metrics: int) -> None:
         for _ in range(3):  # on one connection
             connection.sendall(HEALTH)
             assert connection.recv(2**16).endswith(b"\r\n\r\nok\n")
+
+
+class Recording:
+    """A transport that notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.seen: list[int | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.seen.append(len(data))
+
+    def close(self) -> None:
+        self.seen.append("close")
+
+
+async def test_what_is_written_together_is_sent_together_and_in_order() -> None:
+    sent = Recording()
+    joined: Any = guard.JoinedWrites(sent)  # type: ignore[arg-type]
+
+    for size in (2, 3):
+        joined.write(bytes(size))
+    assert sent.seen == []
+    await asyncio.sleep(0)
+    assert sent.seen == [5]
+    joined.write(bytes(7))
+    joined.write(bytes(2**17))  # as it is
+    assert sent.seen == [5, 7, 2**17]
+    joined.write(bytes(2**16))
+    joined.write(bytes(1))  # too much to join
+    joined.close()
+    assert sent.seen == [5, 7, 2**17, 2**16, 1, "close"]
+    await asyncio.sleep(0)
+    assert sent.seen[-1] == "close"
 
 
 def test_an_ipv6_address_is_served(repository: Path) -> None:
