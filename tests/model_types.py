@@ -97,6 +97,7 @@ def build(folder: Path) -> Built:
 
 
 IN_ALL = "POLYHEAD_TEST_PRECISIONS" in os.environ
+"""Whether each kind is exported in each precision of each type: `make test-precisions`."""
 
 MARKS = {4: "●", 3: "◕", 2: "◐", 1: "○", 0: "·"}
 """What the page shows of a kind that is defined, by the number of precisions in which a test exports it."""
@@ -135,13 +136,12 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     every = [kind.name for kind in kinds_of(config, ["all"])]
     share = SHARES.get(model_type, ())
     others: tuple[Precision, ...] = ("int8", "fp16", "bf16")
-    return {
-        "fp32": every,
-        **{
-            precision: [kind for kind in every if IN_ALL or kind in ALWAYS or (precision, kind) in share]
-            for precision in others
-        },
-    }
+    exported: dict[Precision, Sequence[str]] = {"fp32": every}
+    for precision in others:
+        exported[precision] = [
+            kind for kind in every if IN_ALL or kind in ALWAYS or (precision, kind) in share
+        ]
+    return exported
 
 
 PAGE = ROOT / "docs" / "encoders.md"

@@ -280,18 +280,19 @@ def _code(config: Mapping[str, object]) -> str:
     return str(named["AutoModel"]) if isinstance(named, dict) and "AutoModel" in named else ""
 
 
+_MERGE = "merge one (peft's merge_and_unload)"
+
+
 def _adapters(
     path: Path, config: Mapping[str, object], dialect: Dialect, task: str | None
 ) -> Adapters | None:
     """Return the adapters for tasks, of which the one that is wanted must be one."""
     adapters = None if dialect.adapters is None else dialect.adapters(path, config)
     if task is not None and adapters is None:
-        apart = ", ".join(map(str, _adapters_apart(path.parent)))
-        why = f"adapters in files of their own are not merged here ({apart}), {_MERGE}"
-        raise CheckpointError(
-            f"{path}: task must be left out, was {task!r}: "
-            + (why if apart else "the checkpoint has no adapters for tasks")
-        )
+        why = "the checkpoint has no adapters for tasks"
+        if apart := ", ".join(map(str, _adapters_apart(path.parent))):
+            why = f"adapters in files of their own are not merged here ({apart}), {_MERGE}"
+        raise CheckpointError(f"{path}: task must be left out, was {task!r}: {why}")
     if task is not None and adapters is not None and task not in adapters.tasks:
         raise CheckpointError(f"{path}: task must be one of {', '.join(adapters.tasks)}, was {task!r}")
     return adapters
@@ -312,9 +313,6 @@ def _unmerged(folder: Path, adapters: Adapters | None, task: str | None) -> tupl
     if adapters is None or task is not None:
         return (folders,) if named else ()
     return (f"the adapters for {', '.join(adapters.tasks)} are not served: choose one with --task",)
-
-
-_MERGE = "merge one (peft's merge_and_unload)"
 
 
 def _adapters_apart(folder: Path) -> list[Path]:

@@ -121,12 +121,5 @@ def test_a_font_that_a_pdf_embeds_as_it_is_comes_first(tmp_path: Path) -> None:
         collection = b"ttcf" + bytes([0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 16]) + start
         (tmp_path / name).with_suffix(".ttc").write_bytes(collection)
 
-    assert [
-        fonts._is_truetype(str(tmp_path / name)) for name in ("a.ttf", "b.otf", "a.ttc", "b.ttc", "c")
-    ] == [
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
+    expected = {"a.ttf": True, "b.otf": False, "a.ttc": True, "b.ttc": False, "c": False}
+    assert {name: fonts._is_truetype(str(tmp_path / name)) for name in expected} == expected

@@ -71,7 +71,6 @@ def _rank(entry: font_manager.FontEntry) -> tuple[bool, int]:
     return not _is_truetype(str(entry.fname)), boldness
 
 
-@cache
 def _is_truetype(path: str) -> bool:
     """Return whether a font's outlines are TrueType; those of OpenType may be PostScript's (CFF)."""
     try:

@@ -61,18 +61,17 @@ def draw_scores(
     low, high = limits or (min(0.0, float(np.nanmin(values, initial=0.0))), _most(values))
     numbered = values.shape[1] <= 24
     cell = 0.36 if numbered else 0.16
-    figure = Picture(
-        figsize=(values.shape[1] * cell + 1.5, len(values) * min(cell, 0.26) + 1.0), layout="constrained"
-    )
+    width, height = values.shape[1] * cell, len(values) * min(cell, 0.26)
+    figure = Picture(figsize=(width + 1.5, height + 1.0), layout="constrained")
     axis = figure.subplots()
     image = draw_map(axis, values, Normalize(low, high), colours=colours or "cividis")
     if numbered:
         write_values(axis, image, values)
-    label(axis.xaxis, [str(head) for head in range(values.shape[1])], values.shape[1] * cell, rotation=0)
-    label(axis.yaxis, [str(row) for row in rows], len(rows) * min(cell, 0.26), rotation=0)
+    label(axis.xaxis, [str(head) for head in range(values.shape[1])], width, rotation=0)
+    label(axis.yaxis, [str(row) for row in rows], height, rotation=0)
     axis.set_xlabel("head", fontsize=FONT_SIZE)
     axis.set_ylabel("layer", fontsize=FONT_SIZE)
-    add_bar(figure, image, axis, "", height=len(rows) * min(cell, 0.26))
+    add_bar(figure, image, axis, "", height=height)
     set_title(figure, title)
     return figure
 

@@ -127,19 +127,19 @@ def _check_may_call(caller: Caller, procedure: str) -> None:
         raise found
 
 
-_Seconds = Annotated[
+_TimeoutHeader = Annotated[
     str | None,
     Header(alias=TIMEOUT, pattern=_SECONDS, description="How many seconds the caller waits, such as 1.5"),
     WithJsonSchema({"type": "string", "pattern": _SECONDS}),
 ]
-_Priority = Annotated[
+_PriorityHeader = Annotated[
     str | None,
     Header(alias=PRIORITY, pattern=_PRIORITY, description="1 (the highest) to 5"),
     WithJsonSchema({"type": "string", "pattern": _PRIORITY}),
 ]
 _Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
-_InQuery = Annotated[_Text, Query(alias="model", description="The family, where the body names none")]
-_InHeader = Annotated[
+_ModelQuery = Annotated[_Text, Query(alias="model", description="The family, where the body names none")]
+_ModelHeader = Annotated[
     _Text, Header(alias=MODEL, description="The family, where neither the body nor the query names one")
 ]
 
@@ -150,7 +150,9 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
-async def _inferring(request: Request, seconds: _Seconds = None, priority: _Priority = None) -> Caller:
+async def _inferring(
+    request: Request, seconds: _TimeoutHeader = None, priority: _PriorityHeader = None
+) -> Caller:
     caller = await _caller(request)
     for name in (TIMEOUT, PRIORITY):
         if "," in (given := caller.headers.get(name, "")):
@@ -162,7 +164,7 @@ async def _inferring(request: Request, seconds: _Seconds = None, priority: _Prio
     return caller
 
 
-async def _choosing(request: Request, model: _InQuery = None, named: _InHeader = None) -> Caller:
+async def _choosing(request: Request, model: _ModelQuery = None, named: _ModelHeader = None) -> Caller:
     caller = await _caller(request)
     caller.model = model or named
     return caller
@@ -170,10 +172,10 @@ async def _choosing(request: Request, model: _InQuery = None, named: _InHeader =
 
 async def _of_texts(
     request: Request,
-    seconds: _Seconds = None,
-    priority: _Priority = None,
-    model: _InQuery = None,
-    named: _InHeader = None,
+    seconds: _TimeoutHeader = None,
+    priority: _PriorityHeader = None,
+    model: _ModelQuery = None,
+    named: _ModelHeader = None,
 ) -> Caller:
     await _choosing(request, model, named)
     return await _inferring(request, seconds, priority)

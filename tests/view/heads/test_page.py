@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from tests.view.heads.surveys import HEADS, LAYERS, survey
 
 from polyhead_view import draw_scores
-from polyhead_view.heads.page import _png, as_page
+from polyhead_view.heads.page import as_page, picture
 
 
 class Tags(HTMLParser):
@@ -66,9 +66,9 @@ def test_a_corpus_of_one_text_has_a_page(text: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_cells_without_a_value_are_grey_on_a_page_of_any_colour() -> None:
-    figure = draw_scores(np.array([[0.5, np.nan]]), title="")
+    drawn = picture(lambda: draw_scores(np.array([[0.5, np.nan]]), title=""), 50)
 
-    dots = imread(io.BytesIO(base64.b64decode(_png(figure, 50))))
+    dots = imread(io.BytesIO(base64.b64decode(drawn["light"])))
 
     assert (np.abs(dots - [*[0x9A / 255] * 3, 1]).max(-1) < 0.01).mean() > 0.05
     assert dots[0, 0, 3] == 0

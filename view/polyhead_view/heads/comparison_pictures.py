@@ -33,14 +33,12 @@ def draw_compared_scores(
     layers = max(len(survey.layers) for survey in surveys)
     height = min(max(1.4 * layers / comparison.a.heads, 0.8), 2.4)
     count = len(comparison.scores)
-    titles = {
-        (score, survey.model, survey.version): wrapped(
-            f"{score.replace('_', ' ')}, {comparison.name_of(survey)}", _WIDTH + 0.3
-        )
-        for score in comparison.scores
-        for survey in surveys
-    }
-    gap = 0.4 + LINE * max(title.count("\n") for title in titles.values())
+    names = [score.replace("_", " ") for score in comparison.scores]
+    titles = [
+        [wrapped(f"{name}, {comparison.name_of(survey)}", _WIDTH + 0.3) for survey in surveys]
+        for name in names
+    ]
+    gap = 0.4 + LINE * max(title.count("\n") for of_score in titles for title in of_score)
     # A constrained layout of as many maps would take half a minute.
     wide, high = columns * (_WIDTH + 0.5), count * (height + gap)
     figure = Picture(figsize=(wide, high))
@@ -57,23 +55,21 @@ def draw_compared_scores(
             "wspace": 0.12,
         },
     )
-    for row, score in enumerate(comparison.scores):
-        title = score.replace("_", " ")
+    for row, name in enumerate(names):
         most = max(float(np.nanmax(each[..., row], initial=0.0)) for each in means) or 1.0
         scale = Normalize(0, most)
         maps: list[tuple[str, NDArray[Any], Normalize, Colours]] = [
-            (titles[score, survey.model, survey.version], each[..., row], scale, colours)
-            for survey, each in zip(surveys, means, strict=True)
+            (title, each[..., row], scale, colours) for title, each in zip(titles[row], means, strict=True)
         ]
         if difference is not None:
             values = difference.mean[..., row]
             most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
-            maps.append((f"{title}, difference", values, Normalize(-most, most), "PuOr_r"))
-        for axis, survey, (name, values, limits, map_) in zip(
+            maps.append((f"{name}, difference", values, Normalize(-most, most), "PuOr_r"))
+        for axis, survey, (title, values, limits, map_) in zip(
             axes[row], (*surveys, comparison.a), maps, strict=False
         ):
             image = draw_map(axis, values, limits, colours=map_)
-            axis.set_title(name, fontsize=FONT_SIZE, pad=3, parse_math=False)
+            axis.set_title(title, fontsize=FONT_SIZE, pad=3, parse_math=False)
             _label(axis, survey, height)
             add_bar(figure, image, axis, "", height=height)
     for axis in axes[-1]:
