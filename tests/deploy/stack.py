@@ -26,8 +26,14 @@ PORTS = (
 )
 
 
-def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: Any) -> str:
-    """Runs a command; what it printed, on both outputs.
+def run(
+    *command: str | Path,
+    check: bool = True,
+    timeout: float = 600,
+    stderr: int | None = subprocess.STDOUT,
+    **more: Any,
+) -> str:
+    """Runs a command; what it printed, on both outputs, where nothing else is said of the second.
 
     Raises:
         AssertionError: It failed, and must not.
@@ -35,7 +41,7 @@ def run(*command: str | Path, check: bool = True, timeout: float = 600, **more: 
     done = subprocess.run(
         [str(word) for word in command],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         timeout=timeout,
         check=False,
@@ -79,6 +85,7 @@ class Stack:
         *arguments: str,
         check: bool = True,
         timeout: float = 600,
+        stderr: int | None = subprocess.STDOUT,
         settings: Mapping[str, str] | None = None,
     ) -> str:
         """Runs `docker compose` with these arguments; what it printed."""
@@ -90,7 +97,9 @@ class Stack:
             written.writelines(f"{name}={value}\n" for name, value in values.items())
             written.flush()
             command = ["docker", "compose", "--project-name", self.name, "--env-file", written.name]
-            return run(*command, *arguments, check=check, timeout=timeout, cwd=ROOT, env=environment)
+            return run(
+                *command, *arguments, check=check, timeout=timeout, stderr=stderr, cwd=ROOT, env=environment
+            )
 
     @property
     def address(self) -> str:
