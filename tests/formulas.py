@@ -20,6 +20,8 @@ Formulas = Callable[[Weights, Mapping[str, Any], list[int]], tuple[Tensor, list[
 
 ROUNDED = 5e-6
 """What may differ in float64: the angles of rotations, up to some tens, are those of fp32."""
+ROUNDED_MORE = 3e-5
+"""In fp32, where it only must not be worse than rounding: scores of some tens round to their last bit, 2e-6."""
 
 
 def write(
@@ -50,7 +52,7 @@ def compare(
     longest = max(lengths)
     valid = masks.valid_tokens(torch.tensor(lengths), longest)
     ids = torch.where(valid, torch.randint(0, config["vocab_size"], valid.shape), 0)
-    for dtype, tolerance in ((torch.float64, ROUNDED), (torch.float32, 1e-5)):
+    for dtype, tolerance in ((torch.float64, ROUNDED), (torch.float32, ROUNDED_MORE)):
         encoder = encoder.to(dtype)
         with torch.no_grad():
             batch = encoder(ids, torch.tensor(lengths), need_weights=True)
@@ -65,7 +67,12 @@ def compare(
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
-    torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=tolerance)
+    """Hold values to others, within a part of the largest, or of 1.
+
+    Each sum rounds to its last bits, in another order on another processor.
+    """
+    of = max(1, float(theirs.abs().max()))
+    torch.testing.assert_close(ours.double(), theirs.double(), rtol=0, atol=tolerance * of)
 
 
 def layer_norm(x: Tensor, weights: Weights, name: str, epsilon: float) -> Tensor:

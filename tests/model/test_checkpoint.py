@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load, save_file
 from tests import checkpoints
 from tests.checkpoints import random_of, sentence_transformers, write_checkpoint
+from tests.formulas import close
 from tokenizers import Tokenizer
 
 from polyhead_model import CheckpointError, load_checkpoint, masks
@@ -49,11 +50,9 @@ def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> N
         ours = encoder(ids, lengths, need_weights=True, **extra)
 
     for row, length in enumerate(lengths.tolist()):
-        torch.testing.assert_close(
-            ours.output[row, :length], theirs.last_hidden_state[row, :length], rtol=0, atol=TOLERANCE
-        )
+        close(ours.output[row, :length], theirs.last_hidden_state[row, :length], TOLERANCE)
         for own, other in zip(ours.attention, theirs.attentions, strict=True):
-            torch.testing.assert_close(own[row, :, :length], other[row, :, :length], rtol=0, atol=TOLERANCE)
+            close(own[row, :, :length], other[row, :, :length], TOLERANCE)
 
 
 def test_sentence_embeddings_are_sentence_transformers_own(minilm_checkpoint: Path) -> None:
