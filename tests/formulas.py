@@ -21,7 +21,7 @@ Formulas = Callable[[Weights, Mapping[str, Any], list[int]], tuple[Tensor, list[
 ROUNDED = 5e-6
 """What may differ in float64: the angles of rotations, up to some tens, are those of fp32."""
 ROUNDED_MORE = 3e-5
-"""In fp32, where it only must not be worse than rounding: scores of some tens round to their last bit, 2e-6."""
+"""In fp32, which must not be worse than rounding: scores of some tens round to their last bit, 2e-6."""
 
 
 def write(
