@@ -53,8 +53,7 @@ suite: environments
 
 # A machine whose PyTorch sums in wide vectors must not hide that a tolerance is too narrow for others. These are the
 # tests of numbers that PyTorch computes; onnxruntime does not see the setting.
-NUMERICS = tests/model/insight tests/export/test_planted_mistakes.py $(foreach part, \
-	attention cross_attention encoder masks packing properties pruning torch_modules,tests/model/test_$(part).py)
+NUMERICS = tests/model tests/export/test_planted_mistakes.py
 test-numerics: numerics-default numerics-avx2
 
 numerics-default: ALSO = tests/export/test_blocks.py tests/export/test_parity.py
@@ -67,8 +66,8 @@ test-compose:  ## Build the images and really run the compose stack, on a contai
 	POLYHEAD_TEST_COMPOSE=1 $(BIN)/python -m pytest tests/deploy/test_stack.py
 	@cat build/compose/report.json
 
-test-ray: environments  ## Run the tests on Ray, also behind HAProxy, which the suite leaves out
-	POLYHEAD_TEST_HAPROXY=1 $(BIN)/python -m pytest tests/server/ray
+test-ray: environments  ## Run the tests on Ray, also on a cluster and behind HAProxy, which the suite leaves out
+	POLYHEAD_TEST_RAY=1 $(BIN)/python -m pytest tests/server/ray
 
 test-openvino: $(VENV)/dev  ## Run the tests of the server that hold whatever computes, on OpenVINO
 	POLYHEAD_TEST_OPENVINO=1 $(PYTEST) tests -k openvino

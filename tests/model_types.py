@@ -112,21 +112,25 @@ SHARES: Mapping[str, Sequence[tuple[Precision, str]]] = {
     "gemma3_text": [("int8", "sparse"), ("bf16", "insight")],
     "gpt2": [("fp16", "stream")],
     "gte": [("bf16", "maxsim")],
-    "jina_embeddings_v3": [("int8", "insight")],
+    "jina_embeddings_v3": [("int8", "insight"), ("bf16", "fast")],
     "modernbert": [("fp16", "rows")],
-    "mpnet": [("int8", "stream")],
+    "mpnet": [("int8", "stream"), ("fp16", "fast")],
     "neobert": [("bf16", "stream")],
     "nomic_bert": [("fp16", "sparse")],
     "qwen3": [("bf16", "pooled")],
 }
-"""What each type adds to what is exported of all: with it, each kind is exported in each precision."""
+"""What each type adds to what is exported of all: with it, each kind is exported in each precision.
+
+In 16 bits, which have traces of their own, also what every family has.
+"""
 
 
 def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Sequence[str]]:
     """The kinds of graphs that tests export of a type, by precision.
 
-    In fp32 all; in the others what every family has, and its share. Of a type whose layers are those of an
-    earlier one, what every family has, in fp32. `make test-precisions` exports all in all.
+    In fp32 all; in int8, and in the 16 bits of its share, what every family has, and the share. Of a type
+    whose layers are those of an earlier one, what every family has, in fp32. `make test-precisions` exports
+    all in all.
     """
     known = model_types()
     (this,) = (each for each in known if each.name == model_type)
@@ -137,7 +141,7 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     share = SHARES.get(model_type, ())
     others: tuple[Precision, ...] = ("int8", "fp16", "bf16")
     exported: dict[Precision, Sequence[str]] = {"fp32": every}
-    for precision in others:
+    for precision in others if IN_ALL else sorted({"int8", *(precision for precision, _ in share)}):
         exported[precision] = [
             kind for kind in every if IN_ALL or kind in ALWAYS or (precision, kind) in share
         ]

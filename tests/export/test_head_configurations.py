@@ -26,7 +26,9 @@ CONFIGS = {
 }
 
 FORMS: list[tuple[str, Precision, list[str]]] = [
-    *((name, "fp32", ["all"]) for name in ("grouped", "multi-query", "widths")),
+    ("grouped", "fp32", ["insight", "rows"]),
+    ("multi-query", "fp32", ["insight"]),
+    ("widths", "fp32", ["all"]),
     ("grouped", "int8", []),
     ("grouped", "fp16", ["rows"]),
     ("widths", "int8", []),

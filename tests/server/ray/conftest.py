@@ -1,5 +1,6 @@
 """Ray as processes of their own: what it does to its process stays there."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,12 @@ with suppress(ImportError), warnings.catch_warnings(action="ignore"):  # it warn
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 FAMILIES = ("tiny", "tiny-tokens")
+
+ALONE = pytest.mark.skipif(
+    os.environ.get("POLYHEAD_TEST_RAY") != "1",
+    reason="make test-ray runs it, on two cores that do nothing else",
+)
+"""For what keeps both cores busy with starting processes, which Ray waits 30 s for."""
 
 
 class RayCluster:

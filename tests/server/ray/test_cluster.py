@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from tests.interop.test_tritonclient import PYTHON
 from tests.server.conftest import Running, procedure
-from tests.server.ray.conftest import RayCluster
+from tests.server.ray.conftest import ALONE, RayCluster
 
 from polyhead_client import Client
 from polyhead_proto import messages as pb
 
-pytestmark = pytest.mark.timeout(1800)  # beside other tests, on two cores
+pytestmark = [ALONE, pytest.mark.timeout(1800)]
 
 X = np.random.default_rng(5).standard_normal((1, 5, 16)).astype(np.float32)
 LONG = np.random.default_rng(5).standard_normal((1, 600, 16)).astype(np.float32)

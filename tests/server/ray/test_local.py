@@ -1,6 +1,5 @@
 """`polyhead serve --engine ray`, also behind HAProxy: Serve's other way from a port to a replica."""
 
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -10,6 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from tests.server.conftest import fails
+from tests.server.ray.conftest import ALONE
 from tests.server.ray.test_cluster import LONG, OWN, X, call, request, trailers
 from tests.servers import ServerProcess
 
@@ -38,19 +38,7 @@ def started(*arguments: str) -> ServerProcess:
     pytest.skip(said)
 
 
-@pytest.mark.parametrize(
-    "haproxy",
-    [
-        "0",
-        pytest.param(
-            "1",
-            marks=pytest.mark.skipif(
-                os.environ.get("POLYHEAD_TEST_HAPROXY") != "1",
-                reason="make test-ray runs it, on two cores that do nothing else",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("haproxy", ["0", pytest.param("1", marks=ALONE)])
 def test_what_can_be_loaded_is_served(
     haproxy: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
