@@ -121,7 +121,7 @@ SHARES: Mapping[str, Sequence[tuple[Precision, str]]] = {
 }
 """What each type adds to what is exported of all: with it, each kind is exported in each precision.
 
-In 16 bits, which have traces of their own, also what every family has.
+Of 16 bits, it also says in which a type is exported at all: each is traced anew.
 """
 
 
@@ -138,13 +138,12 @@ def exports_of(model_type: str, config: EncoderConfig) -> Mapping[Precision, Seq
     if this != first:
         return {"fp32": ALWAYS}
     every = [kind.name for kind in kinds_of(config, ["all"])]
+    if IN_ALL:
+        return {"fp32": every, "int8": every, "fp16": every, "bf16": every}
     share = SHARES.get(model_type, ())
-    others: tuple[Precision, ...] = ("int8", "fp16", "bf16")
     exported: dict[Precision, Sequence[str]] = {"fp32": every}
-    for precision in others if IN_ALL else sorted({"int8", *(precision for precision, _ in share)}):
-        exported[precision] = [
-            kind for kind in every if IN_ALL or kind in ALWAYS or (precision, kind) in share
-        ]
+    for precision in ("int8", *(precision for precision, _ in share)):
+        exported[precision] = [kind for kind in every if kind in ALWAYS or (precision, kind) in share]
     return exported
 
 

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median_high, quantiles
+from statistics import median_high
+
+import numpy as np
 
 from benchmarks.rounds import Condition
 from benchmarks.soak.counters import ModelCounts, ServerCounters, ServerSample
@@ -132,20 +134,19 @@ def _resources(run: SoakRun) -> list[Condition]:
     """Judge whether anything grows from the second third of the run to the last."""
     third = len(run.samples) // 3
 
-    def medians(field: str) -> tuple[float, float]:
+    def thirds(field: str) -> tuple[list[float], list[float]]:
         values = [getattr(sample, field) for sample in run.samples]
-        return median_high(values[third : 2 * third]), median_high(values[2 * third :])
+        return values[third : 2 * third], values[2 * third :]
 
-    files, threads = map(medians, ("fds", "threads"))
-    # Allocators keep now more, now less of what was freed, so that a median may jump. A leak raises both.
-    memory = [sample.rss_mib for sample in run.samples[third:]]
-    (low, *_, high), (low_at_end, *_, high_at_end) = (
-        quantiles(values, n=20) for values in (memory[:third], memory[third:])
+    files, threads = ([*map(median_high, thirds(field))] for field in ("fds", "threads"))
+    # How much allocators keep of what was freed varies, so that the median may jump. A leak raises both ends.
+    (low, high), (low_at_end, high_at_end) = (
+        np.percentile(part, (5, 95)).tolist() for part in thirds("rss_mib")
     )
     short = run.seconds < 60 * _MINUTES
     return [
         Condition(
-            name=f"memory, its lowest or its highest twentieth, grows by at most {_GROWTH_MIB:g} MiB",
+            name=f"the 5th or the 95th percentile of memory grows by at most {_GROWTH_MIB:g} MiB",
             holds=short or min(low_at_end - low, high_at_end - high) <= _GROWTH_MIB,
             seen=f"from {low:.1f} and {high:.1f} to {low_at_end:.1f} and {high_at_end:.1f} MiB"
             + (", too short a run to judge by" if short else ""),

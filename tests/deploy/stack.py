@@ -33,7 +33,7 @@ def run(
     stderr: int | None = subprocess.STDOUT,
     **more: Any,
 ) -> str:
-    """Runs a command; what it printed, on both outputs, where nothing else is said of the second.
+    """Runs a command; what it printed, with its standard error unless that goes elsewhere.
 
     Raises:
         AssertionError: It failed, and must not.
@@ -88,7 +88,7 @@ class Stack:
         stderr: int | None = subprocess.STDOUT,
         settings: Mapping[str, str] | None = None,
     ) -> str:
-        """Runs `docker compose` with these arguments; what it printed."""
+        """Runs `docker compose` with these arguments; what it printed, as `run` has it."""
         ours = ("POLYHEAD_", "COMPOSE_", "LOCUST_", "PROMETHEUS_", "GRAFANA_", "EXPLORER_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         values = {name: str(port) for name, port in self.ports.items()} | self.settings | dict(settings or {})

@@ -461,7 +461,7 @@ def _get(address: str, path: str) -> None:
 def _load(stack: Stack, *, seconds: int, settings: Mapping[str, str] | None = None) -> int:
     """Runs locust without its web interface; how many requests there were, none of which failed."""
     arguments = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", f"{seconds}s", "--json"]
-    # The log goes to the other output, and would stand in the middle of the statistics.
+    # Not the log, lines of which may come amid the statistics: that is on standard error.
     stats = json.loads(
         stack("run", "--rm", "--no-deps", "locust", *arguments, stderr=None, settings=settings)
     )

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save_file
 from tests import checkpoints
 from tests.checkpoints import random_of, sentence_transformers, write_checkpoint
-from tests.formulas import close
+from tests.numerics import close
 from tokenizers import Tokenizer
 
 from polyhead_model import CheckpointError, load_checkpoint, masks
@@ -50,9 +50,9 @@ def compare(folder: Path, model: Any, *, pad: int = 0, types: bool = False) -> N
         ours = encoder(ids, lengths, need_weights=True, **extra)
 
     for row, length in enumerate(lengths.tolist()):
-        close(ours.output[row, :length], theirs.last_hidden_state[row, :length], TOLERANCE)
+        close(ours.output[row, :length], theirs.last_hidden_state[row, :length])
         for own, other in zip(ours.attention, theirs.attentions, strict=True):
-            close(own[row, :, :length], other[row, :, :length], TOLERANCE)
+            close(own[row, :, :length], other[row, :, :length], scale=1)
 
 
 def test_sentence_embeddings_are_sentence_transformers_own(minilm_checkpoint: Path) -> None:

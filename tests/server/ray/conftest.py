@@ -28,7 +28,7 @@ ALONE = pytest.mark.skipif(
     os.environ.get("POLYHEAD_TEST_RAY") != "1",
     reason="make test-ray runs it, on two cores that do nothing else",
 )
-"""For what keeps both cores busy with starting processes, which Ray waits 30 s for."""
+"""For tests that start many processes: Ray waits 30 s for a node, which beside other tests is too short."""
 
 
 class RayCluster:
