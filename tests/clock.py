@@ -1,4 +1,4 @@
-"""An event loop on which a deadline passes when a test says so, and not when the machine stalls."""
+"""An event loop whose deadlines pass when a test says so, and that drops late events of gRPC when closed."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Calls back, unless the loop is closed: gRPC tells such, too, from another test, how calls ended."""
+        """Calls back; once closed, drops what gRPC reports late, from the loop of another test."""
         if self.is_closed():
             return asyncio.Handle(callback, args, self, context)
         return super().call_soon_threadsafe(callback, *args, context=context)

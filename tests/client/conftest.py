@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.clock import SkippingLoop
 from tests.metadata import AXES, SCORES, described
 from tests.servers import quick_settings, serving_many
 
@@ -366,7 +367,7 @@ class Awaited:
     """An `AsyncClient` in a loop of its own, called like a `Client`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = SkippingLoop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._client = AsyncClient(*args, **kwargs)
