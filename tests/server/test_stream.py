@@ -138,11 +138,21 @@ class OpenStream(OpenGraph):
         return self.work(feeds)
 
 
-def run_together(graph: "OpenStream", items: Sequence[Any]) -> Iterator[tuple[list[Any], Any]]:
+def run_together(graph: "OpenStream", items: Sequence[Any]) -> list[tuple[list[Any], Any]]:
     """Run works of which all are wanted."""
+    runs: list[tuple[list[Any], Any]] = []
     session = Lanes(engine=graph.engine, costs=CostModel({Size.full(1, 1): 1.0}))
     planner = Planner(packed=True)
-    return run_batch(session, [*items], signature=graph.signature, planner=planner, wanted=lambda some: some)
+    run_batch(
+        session,
+        [*items],
+        planner.joint([item.work.size for item in items]),
+        signature=graph.signature,
+        planner=planner,
+        wanted=lambda some: some,
+        send=lambda some, result: runs.append((some, result)),
+    )
+    return runs
 
 
 def test_requests_with_other_edits_share_a_batch(
@@ -185,7 +195,7 @@ def test_what_is_asked_counts_as_tokens(probed_models: Path, device: str) -> Non
     assert many.size == Size(1, 1, 1 + asked // (8 * 4 * D))
     # Each is more than may be joined, and so runs alone.
     items = [SimpleNamespace(work=each) for each in (many, many)]
-    runs = list(run_together(graph, items))
+    runs = run_together(graph, items)
     assert [some for some, _ in runs] == [items[:1], items[1:]]
     for _, result in runs:
         assert not isinstance(result, Exception)

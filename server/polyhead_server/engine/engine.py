@@ -157,15 +157,20 @@ class Engine:
         Returns:
             The inputs, and the sizes by letter that they had: `_trim` takes them.
         """
+        signature, device = self.signature, self.device
         sizes: dict[str, int] = {}
         wider: dict[str, int] = {}
         for letter, (name, axis) in self._sized.items():
-            sizes[letter] = feeds[name].shape[axis]
-            wider[letter] = self._padded_size(letter, sizes[letter])
+            sizes[letter] = size = feeds[name].shape[axis]
+            multiple = device.length_multiple if letter in signature.sequences else 1
+            padded = max(device.least_size, -(-size // multiple) * multiple)
+            if letter == signature.length and signature.max_tokens is not None:
+                padded = max(size, min(padded, signature.max_tokens))  # the graph takes no more
+            wider[letter] = padded
         if wider == sizes:
             return feeds, {}
-        padded = dict(feeds)
-        for spec in self.signature.feeds:
+        whole = dict(feeds)
+        for spec in signature.feeds:
             value = feeds[spec.name]
             # A mask that a request left out stays of size 1.
             shape = [
@@ -173,18 +178,9 @@ class Engine:
                 for letter, size in zip(spec.axes, value.shape, strict=True)
             ]
             if shape != [*value.shape]:
-                padded[spec.name] = np.zeros(shape, value.dtype)
-                spec.cut(padded[spec.name], sizes)[:] = value
-        return padded, sizes
-
-    def _padded_size(self, letter: str, size: int) -> int:
-        """Return the size that an axis is padded to, no larger than the graph takes."""
-        signature, device = self.signature, self.device
-        multiple = device.length_multiple if letter in signature.sequences else 1
-        padded = max(device.least_size, -(-size // multiple) * multiple)
-        if letter != signature.length or signature.max_tokens is None:
-            return padded
-        return max(size, min(padded, signature.max_tokens))
+                whole[spec.name] = np.zeros(shape, value.dtype)
+                spec.cut(whole[spec.name], sizes)[:] = value
+        return whole, sizes
 
     def _trim(self, values: Arrays, sizes: Mapping[str, int]) -> Arrays:
         """Cut outputs to the sizes that inputs had."""

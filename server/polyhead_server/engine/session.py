@@ -5,6 +5,7 @@ Onnxruntime computes shapes on the CPU, on purpose. `dataflow` tells which nodes
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +21,27 @@ from polyhead_server.errors import DeviceError, RepositoryError
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
 
+@dataclass(eq=False)
 class OnnxRuntimeRun:
-    """A run of a session of onnxruntime. Any number of them go side by side.
+    """A run of a session of onnxruntime. Any number of them go side by side."""
 
-    Args:
-        session: The session.
-        arena: The arena that runs take memory from.
-    """
-
-    def __init__(self, session: ort.InferenceSession, arena: str) -> None:
-        self._session = session
-        self._arena = arena
-        self._options = ort.RunOptions()
+    session: ort.InferenceSession
+    arena: str
+    """The arena that it takes memory from."""
+    options: ort.RunOptions = field(default_factory=ort.RunOptions)
 
     def __call__(
         self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, shrink: bool
     ) -> list[NDArray[Any]]:
         """Run the graph; see `EngineRun`."""
         if shrink:
-            self._options.add_run_config_entry(_SHRINK, self._arena)
-        values: list[NDArray[Any]] = self._session.run(list(outputs), dict(feeds), self._options)
+            self.options.add_run_config_entry(_SHRINK, self.arena)
+        values: list[NDArray[Any]] = self.session.run(list(outputs), dict(feeds), self.options)
         return values
 
     def cancel(self) -> None:
         """Let onnxruntime end the run."""
-        self._options.terminate = True
+        self.options.terminate = True
 
 
 def open_session(path: Path, *, device: Device, threads: int) -> ort.InferenceSession:

@@ -21,7 +21,7 @@ from polyhead_server.errors import RequestError, TooLargeError
 from polyhead_server.http.caller import Caller
 from polyhead_server.http.fields import TextOptions
 from polyhead_server.http.tensors import Values, write_parameters
-from polyhead_server.inference.reply import InferReply, detach
+from polyhead_server.inference.reply import InferReply, detached
 from polyhead_server.inference.wire import LARGE, InferRequest, InputContent
 from polyhead_server.repository.signature import Signature
 from polyhead_server.serving.tokeniser import check_total, padded
@@ -67,7 +67,7 @@ def _request_of(
 
 def keep_arrays(reply: InferReply) -> Kept:
     """Return the outputs of a reply to a chunk; may be called in any thread."""
-    return [np.asarray(each) for each in detach(reply).contents]
+    return [np.asarray(detached(each)) for each in reply.contents]
 
 
 def joined(chunks: Sequence[Kept]) -> tuple[list[NDArray[Any]], int]:

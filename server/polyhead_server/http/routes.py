@@ -153,7 +153,7 @@ async def _caller(request: Request) -> Caller:
 async def _inferring(
     request: Request, seconds: _TimeoutHeader = None, priority: _PriorityHeader = None
 ) -> Caller:
-    caller = await _caller(request)
+    caller: Caller = request.scope["caller"]
     for name in (TIMEOUT, PRIORITY):
         if "," in (given := caller.headers.get(name, "")):
             raise InvalidRequestError(f"{name} must be given once, was {quoted(given)}")
@@ -165,7 +165,7 @@ async def _inferring(
 
 
 async def _choosing(request: Request, model: _ModelQuery = None, named: _ModelHeader = None) -> Caller:
-    caller = await _caller(request)
+    caller: Caller = request.scope["caller"]
     caller.model = model or named
     return caller
 

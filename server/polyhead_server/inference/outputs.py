@@ -6,6 +6,7 @@ All sizes are known before anything is computed. Shape letters: B batch, T token
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -100,6 +101,11 @@ class OutputLayout:
     """What these become then."""
     ranges: Ranges | None = field(default=None, compare=False)
     """What that needs."""
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all of it is wanted, as it is: there is nothing to `take`."""
+        return not (self.selection or self.normalises or self.precision)
 
     def take(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return what is wanted of all that the graph gives for it, before it is converted."""

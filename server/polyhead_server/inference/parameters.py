@@ -14,6 +14,7 @@ from polyhead_proto import names
 from polyhead_proto.datatypes import Precision
 from polyhead_proto.outputs.pooled import VectorPrecision
 from polyhead_server.errors import InvalidRequestError, listed, quoted, shorten
+from polyhead_server.scheduling.batch import level_of
 
 _OF_OUTPUTS = "heads, queries, layers, top, dimensions, precision and dtype"
 _OF_REQUESTS = f"timeout, priority, parts, {_OF_OUTPUTS}"
@@ -116,8 +117,8 @@ class RequestParameters:
     """Reply in parts."""
     timeout: float | None = None
     """The longest time in the queue, in seconds. None: not given."""
-    priority: int = 0
-    """1 is the highest, 0 the default."""
+    level: int = level_of(0)
+    """The index of its priority in the queue."""
     default: OutputParameters = OutputParameters()
     """For every output that it applies to."""
 
@@ -156,7 +157,7 @@ def read_request_parameters(parameters: Parameters, *, takes_text: bool) -> Requ
         prompt_name=prompt_name,
         parts=parts,
         timeout=timeout / 1e6 if timeout else None,
-        priority=priority,
+        level=level_of(priority),
         default=_read_selection(rest, "the request", known, raw="binary_data_output", text=takes_text),
     )
 

@@ -16,7 +16,7 @@ from polyhead_proto.datatypes import DTYPES, convert
 from polyhead_proto.names import FINAL, PART, PARTS, START, WHOLE
 from polyhead_server.errors import TooLargeError
 from polyhead_server.inference.outputs import OutputLayout
-from polyhead_server.inference.reply import SERIALISE, Content, InferReply, detached, write_id
+from polyhead_server.inference.reply import SERIALISE, Content, InferReply, detached
 from polyhead_server.repository.signature import Signature
 
 PART_BYTES = 3 * 2**20
@@ -27,7 +27,7 @@ and again. glibc maps fresh pages for each block of 4 MiB (see `engine.allocator
 copying it.
 """
 
-# A part's own fields: numbers, shapes and names of bounded length, and the five timings of the last.
+# A part's own fields: numbers, shapes, names of bounded length, an id's frame, and timings of the last one.
 _FIELDS_BYTES = 1024
 
 
@@ -89,7 +89,7 @@ def parts_of(
         TooLargeError: All of them together have more bytes than the total limit, or an output cannot be cut
             into parts of at most the part limit.
     """
-    fields = _FIELDS_BYTES + len(signature.name) + len(write_id(request_id))
+    fields = _FIELDS_BYTES + len(signature.name) + len(request_id.encode())
     most = part_limit - fields
     part_bytes = min(most, PART_BYTES)
     count = 0

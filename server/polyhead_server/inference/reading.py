@@ -127,7 +127,7 @@ def read(
             real_tokens=real_tokens,
             deadline=deadline,
             timeout=parameters.timeout,
-            priority=parameters.priority,
+            level=parameters.level,
         )
     return Job(
         template=template,

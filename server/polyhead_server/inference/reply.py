@@ -29,9 +29,7 @@ Piece: TypeAlias = bytes | memoryview
 SERIALISE = TIMINGS[-1]
 """The timing that is known last: that of making the reply."""
 
-_ID_TAG = bytes([pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | 2])
 _RAW_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
-_PARAMETER_TAG = bytes([pb.ModelInferResponse.PARAMETERS_FIELD_NUMBER << 3 | 2])
 _STREAM_TAG = bytes([pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2])
 _ALIGNMENT = 8
 # Fields of 6 to 13 bytes, which make up a size to a multiple of 8. Their number is the largest that there is,
@@ -43,8 +41,9 @@ _PADDING = [b""] + [
 _MAX_PADDING_BYTES = max(map(len, _PADDING))
 # An array may keep alive another that is so many times its size.
 _WORTH_KEEPING = 1.25
-# Five timings, each with a name of at most 12 letters and an integer of at most 9 bytes; a stream's frame.
-_TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 12 + _MAX_PADDING_BYTES
+# Five timings, each with a name of at most 12 letters and an integer of at most 9 bytes; what precedes an id
+# of at most 1 KiB; a stream's frame.
+_TIMINGS_BYTES = 5 * (2 + 2 + 12 + 3 + 10) + 3 + 12 + _MAX_PADDING_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +137,7 @@ def check_size(layout: ReplyLayout, request_id: str, limit: int) -> None:
     Raises:
         ReplyTooLargeError: It has more bytes than the limit.
     """
-    needed = layout.size + len(write_id(request_id))
+    needed = layout.size + len(request_id.encode())
     if needed > limit:
         raise ReplyTooLargeError(
             f"the reply needs {needed} bytes, the limit is {limit}: ask for fewer outputs or less of them "
@@ -166,7 +165,7 @@ def make_reply(
     for output in layout.outputs:
         content = arrays[output.spec.name]
         if not isinstance(content, bytes):
-            content = convert(output.take(content), output.datatype)
+            content = convert(content if output.is_whole else output.take(content), output.datatype)
         contents.append(content)
     return InferReply(
         signature=layout.signature,
@@ -180,7 +179,10 @@ def make_reply(
 
 def write_reply(reply: InferReply, *, streamed: bool = False) -> bytes:
     """Write a reply as a `ModelInferResponse`, or as a `ModelStreamInferResponse`."""
-    pieces: list[Piece] = [reply.header, write_id(reply.request_id), write_timings(reply.timings)]
+    fields = pb.ModelInferResponse(id=reply.request_id)
+    for name, ns in reply.timings.items():
+        fields.parameters[name].int64_param = ns
+    pieces: list[Piece] = [reply.header, fields.SerializeToString()]
     for content in reply.contents:
         memory = memory_of(content)
         pieces += (_frame(len(memory)), memory)
@@ -197,26 +199,6 @@ def detached(content: Content) -> Content:
     if isinstance(content, bytes) or not isinstance(content.base, np.ndarray):
         return content
     return content.copy() if content.base.nbytes > _WORTH_KEEPING * content.nbytes else content
-
-
-def write_id(request_id: str) -> bytes:
-    """Write the request's id."""
-    if not request_id:
-        return b""
-    content = request_id.encode()
-    return _ID_TAG + write_varint(len(content)) + content
-
-
-def write_timings(timings: Mapping[str, int]) -> bytes:
-    """Write the reply's parameters, in nanoseconds.
-
-    The bytes are protobuf's, for a quarter of the time that its messages of one integer take.
-    """
-    entries: list[bytes] = []
-    for name, value in timings.items():
-        number = write_varint(value)
-        entries += (_timing_prefix(name, len(number)), number)
-    return b"".join(entries)
 
 
 def memory_of(content: Content) -> Piece:
@@ -250,11 +232,3 @@ def join(pieces: Sequence[Piece], *, streamed: bool) -> bytes:
 def _frame(size: int) -> bytes:
     """Write what precedes the memory of a raw output: its tag and length."""
     return _RAW_TAG + write_varint(size)
-
-
-@lru_cache(maxsize=256)
-def _timing_prefix(name: str, digits: int) -> bytes:
-    """Write a map entry up to its number: tag and size, the key, and the parameter that holds the number."""
-    key = name.encode()
-    entry = bytes((0x0A, len(key))) + key + bytes((0x12, digits + 1, 0x10))
-    return _PARAMETER_TAG + write_varint(len(entry) + digits) + entry

@@ -106,6 +106,15 @@ class Signature:
         return tuple(spec for spec in self.feeds if isinstance(spec.fill, str) and spec.fill in self.letters)
 
     @cached_property
+    def marked(self) -> frozenset[str]:
+        """The outputs that hold anything but zeros in padding, such as the numbers of top keys."""
+        return frozenset(
+            spec.name
+            for spec in self.results
+            if spec.dtype.kind != "f" and not self.measures.keys().isdisjoint(spec.axes)
+        )
+
+    @cached_property
     def packed(self) -> bool:
         """Whether layers compute the tokens that exist, and no padding."""
         return self.manifest.graphs[self.graph].activations == PACKED

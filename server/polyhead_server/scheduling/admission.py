@@ -11,6 +11,7 @@ from threading import Lock
 from polyhead_server.errors import EngineError, ExpiredError, UnavailableError
 from polyhead_server.observability.statistics import Drop, Observer
 from polyhead_server.scheduling.batch import PRIORITIES, Done, Piece, Work
+from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import TURN_SECONDS, Dispatch, Lanes
 from polyhead_server.settings import Settings
 
@@ -128,6 +129,7 @@ class RunningBatch:
     """A batch that runs."""
 
     session: Lanes
+    size: Size
     ends: float
     """The estimated end, in the event loop's time."""
     entries: list[Entry]
@@ -136,7 +138,10 @@ class RunningBatch:
 
 def free_in(running: Iterable[RunningBatch], now: float) -> float:
     """Estimate in how many seconds the last of the running batches ends."""
-    return max([0.0, *(batch.ends - now for batch in running)])
+    latest = now
+    for batch in running:
+        latest = max(latest, batch.ends)
+    return latest - now
 
 
 class RetryAfter:
@@ -191,13 +196,13 @@ class Admission:
     retry_after: RetryAfter = field(default_factory=RetryAfter)
 
     def check_room(self, work: Work, waiting: int) -> None:
-        """Check that there is room for work beside so many tokens that wait.
+        """Check that there is room for work beside so many tokens that wait: if none do, there always is.
 
         Raises:
             UnavailableError: There is none.
         """
         limit = self.limits.max_queued_tokens
-        if waiting and waiting + work.size.tokens > limit:
+        if waiting + work.size.tokens > limit:
             self.observer.on_drop(Drop.QUEUE_FULL)
             raise UnavailableError(
                 f"{self.name}'s queue is full: {waiting} tokens wait, {work.size.tokens} more would pass "

@@ -26,6 +26,11 @@ DEFAULT_PRIORITY = 3
 """What 0, and anything above the last priority, stands for, as in Triton."""
 
 
+def level_of(priority: int) -> int:
+    """Return the index in the queue of a request's priority: 0 is that of the highest."""
+    return (priority if 1 <= priority <= PRIORITIES else DEFAULT_PRIORITY) - 1
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class Work:
     """One request for the engine. Made once per request, and not frozen: that takes three times as long."""
@@ -40,14 +45,8 @@ class Work:
     """When the caller stops waiting, in the event loop's time."""
     timeout: float | None = None
     """The longest that it may wait to start, in seconds. None is the server's limit."""
-    priority: int = 0
-    """1 is the highest; 0 is the default."""
-
-    @property
-    def level(self) -> int:
-        """The priority's index in the queue, from 0."""
-        priority = self.priority if 1 <= self.priority <= PRIORITIES else DEFAULT_PRIORITY
-        return priority - 1
+    level: int = DEFAULT_PRIORITY - 1
+    """The index of its priority in the queue, from 0, see `level_of`."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -103,24 +102,21 @@ def measure(feeds: Arrays, signature: Signature) -> tuple[Size, int]:
 # ---- Joined ------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class JointWork:
-    """Requests that run together.
+    """Requests that run together."""
 
-    Args:
-        works: At least one.
-        signature: What the graph takes and gives.
-        size: That of the run.
-    """
-
-    def __init__(self, works: Sequence[Work], signature: Signature, size: Size) -> None:
-        self.works = works
-        self.size = size
-        self._signature = signature
+    works: Sequence[Work]
+    """At least one."""
+    signature: Signature
+    """What the graph takes and gives."""
+    size: Size
+    """That of the run."""
 
     @cached_property
     def _sizes(self) -> list[Sizes]:
         """The sizes of the letters of each request."""
-        return [sizes_of(work.feeds, self._signature) for work in self.works]
+        return [sizes_of(work.feeds, self.signature) for work in self.works]
 
     @cached_property
     def _longest(self) -> Sizes:
@@ -130,23 +126,15 @@ class JointWork:
     @property
     def outputs(self) -> Sequence[str]:
         """Every output that any of the requests asks for."""
-        if len(self.works) == 1:
-            return self.works[0].outputs
         return list(dict.fromkeys(name for work in self.works for name in work.outputs))
 
     def feeds(self) -> Arrays:
-        """Concatenate the inputs of all requests, padded with zeros to the longest.
-
-        Those of a single one are returned without a copy.
-        """
-        works = self.works
-        if len(works) == 1:
-            return works[0].feeds
-        sizes = self._sizes
+        """Concatenate the inputs of all requests, padded with zeros to the longest."""
+        works, sizes = self.works, self._sizes
         are_equal = sizes.count(sizes[0]) == len(sizes)
         feeds = {}
         for name in works[0].feeds:
-            parts, spec = [work.feeds[name] for work in works], self._signature.inputs[name]
+            parts, spec = [work.feeds[name] for work in works], self.signature.inputs[name]
             if (are_equal and not spec.broadcasts) or len({part.shape[1:] for part in parts}) == 1:
                 # Where all left an input out, it stays small. A value that was given for a sequence of length
                 # 1 holds for its padding, too.
@@ -164,9 +152,7 @@ class JointWork:
 
     def split(self, outputs: Arrays) -> list[Arrays]:
         """Return the outputs of each request, in its own shape. They are views; nothing is copied."""
-        if len(self.works) == 1:
-            return [outputs]
-        specs = self._signature.outputs
+        specs = self.signature.outputs
         parts: list[Arrays] = []
         row = 0
         for work, own in zip(self.works, self._sizes, strict=True):
@@ -179,13 +165,13 @@ class JointWork:
 
     def asked_bytes(self) -> int:
         """Return the bytes of what the requests ask of their sequences, padding included."""
-        signature = self._signature
+        signature = self.signature
         asked = [signature.asked_bytes(letter) * self._longest[letter] for letter in signature.optional]
         return self.size.rows * sum(asked)
 
     def computed_tokens(self) -> int:
         """Return how many tokens layers compute: those of the run's size, without what is asked."""
-        signature, size = self._signature, self.size
+        signature, size = self.signature, self.size
         if not signature.packed and len(signature.lengths) > 1:
             return size.rows * sum([self._longest[str(spec.fill)] for spec in signature.lengths])
         if not signature.optional:
@@ -234,11 +220,12 @@ class SplitReply:
         """Put the outputs of a piece where they belong. In an engine's thread."""
         for name, array in outputs.items():
             spec = self._specs[name]
-            shape = spec.at({**self.sizes, "B": self._rows})
             with self._lock:
                 if (whole := self._outputs.get(name)) is None:  # zeros, as in all padding
+                    shape = spec.at({**self.sizes, "B": self._rows})
                     whole = self._outputs[name] = np.zeros(shape, array.dtype)
-            spec.cut(whole, piece.sizes)[piece.rows] = array
+            own = whole if piece.sizes == self.sizes else spec.cut(whole, piece.sizes)
+            own[piece.rows] = array
 
     def _take(self, piece: "asyncio.Future[Done]") -> None:
         error = None if piece.cancelled() else piece.exception()  # read also of those after the first
@@ -280,7 +267,7 @@ class Piece:
 
 def split_request(work: Work, signature: Signature, dispatch: Dispatch) -> list[Piece]:
     """Cut a request into pieces, where that is sooner; else return none."""
-    if not signature.packed or work.size.rows == 1 or _has_marked_padding(work, signature):
+    if not signature.packed or work.size.rows == 1 or not signature.marked.isdisjoint(work.outputs):
         return []
     lengths = [np.maximum(1, work.feeds[spec.name]).tolist() for spec in signature.lengths]
     asked = asked_tokens(work.feeds, signature) if signature.optional else 0
@@ -293,23 +280,17 @@ def split_request(work: Work, signature: Signature, dispatch: Dispatch) -> list[
     return [_piece(reply, work, [order[place] for place in batch], signature) for batch in batches]
 
 
-def _has_marked_padding(work: Work, signature: Signature) -> bool:
-    """Return whether an output holds anything but zeros in padding, such as the numbers of top keys."""
-    specs = [signature.outputs[name] for name in work.outputs]
-    return any(
-        spec.dtype.kind != "f" and not signature.measures.keys().isdisjoint(spec.axes) for spec in specs
-    )
-
-
 def _piece(reply: SplitReply, work: Work, rows: list[int], signature: Signature) -> Piece:
     """Take sequences of a request, without the padding that none of them needs."""
     sizes = dict(reply.sizes)
     for spec in signature.lengths:
         sizes[str(spec.fill)] = max(1, int(work.feeds[spec.name][rows].max()))
-    feeds = {  # an input that was left out has size 1 there
-        name: np.ascontiguousarray(signature.inputs[name].cut(array[rows], sizes))
-        for name, array in work.feeds.items()
-    }
+    feeds = {name: array[rows] for name, array in work.feeds.items()}
+    if sizes != reply.sizes:  # an input that was left out has size 1 there
+        feeds = {
+            name: np.ascontiguousarray(signature.inputs[name].cut(array, sizes))
+            for name, array in feeds.items()
+        }
     size, real = measure(feeds, signature)
     own = replace(work, feeds=feeds, size=size, real_tokens=real)
     return Piece(reply=reply, rows=rows, work=own, sizes=sizes)

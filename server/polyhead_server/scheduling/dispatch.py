@@ -17,6 +17,7 @@ from heapq import heapreplace
 from itertools import pairwise
 from math import inf
 from operator import mul
+from typing import TypeAlias
 
 from polyhead_server.engine.engine import Runner
 from polyhead_server.scheduling.costs import CostModel, Size
@@ -42,6 +43,10 @@ class Lanes:
     costs: CostModel
     """What its runs cost, as they are."""
     count: int = 1
+
+
+Batch: TypeAlias = tuple[list[int], Size]
+"""The positions of requests that run together, and the size of their run."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -71,7 +76,7 @@ class Planner:
 
     def cut(
         self, requests: Sequence[Size], costs: CostModel, *, at_once: int = 1, lanes: int = 1
-    ) -> Iterator[list[int]]:
+    ) -> Iterator[Batch]:
         """Cut requests into batches, each of which grows as long as that saves time.
 
         Args:
@@ -83,29 +88,30 @@ class Planner:
                 and none is larger than all work divided by the lanes, but for one request.
 
         Returns:
-            The requests' positions, in batches, the batch with the most urgent request first.
+            The batch with the most urgent request first.
         """
-        count = len(requests)
+        count, size = len(requests), requests[0]
         if count == 1:
-            return iter(([0],))
-        if requests[0].rows == 1 and requests.count(requests[0]) == count:  # the most common queue
-            size = requests[0]
+            return iter((([0], size),))
+        if size.rows == 1 and requests.count(size) == count:  # the most common queue
             most = min(self.max_tokens, costs.best_tokens(size)) / size.tokens
             rows = max(1, int(min(most, self.most_rows(size.longest, at_once))))
             batches = max(-(-count // rows), min(lanes, count))
             ends = [count * number // batches for number in range(batches + 1)]
-            return iter([list(range(start, end)) for start, end in pairwise(ends)])
+            return iter(
+                [
+                    (list(range(start, end)), Size(end - start, size.longest, (end - start) * size.tokens))
+                    for start, end in pairwise(ends)
+                ]
+            )
         if self.packed:
             return self._cut(requests, costs, at_once, lanes)
         order = sorted(range(count), key=lambda position: requests[position].longest)
         cut = self._cut([requests[position] for position in order], costs, at_once, lanes)
-        return iter(
-            sorted(([order[place] for place in batch] for batch in cut), key=lambda one: 0 not in one)
-        )
+        batches_by_length = [([order[place] for place in batch], size) for batch, size in cut]
+        return iter(sorted(batches_by_length, key=lambda one: 0 not in one[0]))
 
-    def _cut(
-        self, requests: Sequence[Size], costs: CostModel, at_once: int, lanes: int
-    ) -> Iterator[list[int]]:
+    def _cut(self, requests: Sequence[Size], costs: CostModel, at_once: int, lanes: int) -> Iterator[Batch]:
         """Cut requests into batches of neighbours."""
         alone = [costs.marginal(request) for request in requests]
         share = sum(alone) / lanes if lanes > 1 else inf
@@ -129,12 +135,12 @@ class Planner:
                 or joined.tokens > costs.best_tokens(joined)
                 or not self.fits(joined, at_once)
             ):
-                yield batch
+                yield batch, size
                 lanes -= 1
                 batch, joined, together = [], request, own
             batch.append(position)
             size, seconds = joined, together
-        yield batch
+        yield batch, size
 
     def _size(self, rows: int, longest: int, tokens: int, places: int) -> Size:
         """Return the size of a run of requests whose own tokens and B·T add up to these."""
@@ -156,7 +162,7 @@ class Dispatch:
         self.planner = planner
         self._passed_over = 0
 
-    def next(self, requests: Sequence[Size], running: int, free_in: float) -> tuple[list[int], Lanes] | None:
+    def next(self, requests: Sequence[Size], running: int, free_in: float) -> tuple[Batch, Lanes] | None:
         """Choose the next batch.
 
         Args:
@@ -165,8 +171,8 @@ class Dispatch:
             free_in: In how many seconds the last of them ends, by estimate.
 
         Returns:
-            The batch with the first request, as positions, and where it runs. None if it is better to wait
-            until a running batch is done.
+            The batch with the first request, and where it runs. None if it is better to wait until a running
+            batch is done.
         """
         lanes, planner = self.lanes, self.planner
         if running >= lanes.count:
@@ -179,14 +185,13 @@ class Dispatch:
         first = next(batches)
         if wide is None:
             return first, lanes
-        if len(first) == 1 and not planner.fits(requests[0], lanes.count):
+        if len(first[0]) == 1 and not planner.fits(first[1], lanes.count):
             return None if running else (first, wide)
         if running + len(requests) < lanes.count:  # some lanes would stay empty
-            parts = requests
-            if len(requests) > 1:
-                parts = [planner.joint([requests[at] for at in batch]) for batch in (first, *batches)]
-            if self._is_sooner(wide, planner.joint(requests), parts, running, free_in):
-                return None if running else (list(range(len(requests))), wide)
+            parts = [first[1], *(size for _, size in batches)] if len(requests) > 1 else requests
+            whole = planner.joint(parts)
+            if self._is_sooner(wide, whole, parts, running, free_in):
+                return None if running else ((list(range(len(requests))), whole), wide)
         return first, lanes
 
     def _is_sooner(
@@ -221,13 +226,11 @@ class Dispatch:
         sharing = lanes.count if self.wide else 1
         pieces = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
         ends = [0.0] * lanes.count
-        for piece in pieces:
-            heapreplace(
-                ends, ends[0] + lanes.costs.price(planner.joint([sequences[place] for place in piece]))
-            )
-        whole = self.price(planner.joint(sequences))
+        for _, size in pieces:
+            heapreplace(ends, ends[0] + lanes.costs.price(size))
+        whole = self.price(planner.joint([size for _, size in pieces]))
         if whole > TURN_SECONDS or max(ends) < whole:
-            return pieces
+            return [piece for piece, _ in pieces]
         return [list(range(len(sequences)))]
 
     def price(self, size: Size) -> float:

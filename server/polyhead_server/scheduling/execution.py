@@ -1,7 +1,7 @@
 """Run batches, in threads of their own: join requests, call the engine, split its outputs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
@@ -13,7 +13,8 @@ from polyhead_server.observability.logs import LOGGER
 from polyhead_server.observability.statistics import Execution
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling.admission import Entry, RunningBatch, broken
-from polyhead_server.scheduling.batch import Done, JointWork
+from polyhead_server.scheduling.batch import JointWork
+from polyhead_server.scheduling.costs import Size
 from polyhead_server.scheduling.dispatch import Lanes, Planner
 
 _MOST_ASKED = 2**25
@@ -33,11 +34,13 @@ class Result:
 def run_batch(
     session: Lanes,
     entries: list[Entry],
+    size: Size,
     *,
     signature: Signature,
     planner: Planner,
     wanted: Callable[[list[Entry]], list[Entry]],
-) -> Iterator[tuple[list[Entry], Result | Exception]]:
+    send: Callable[[list[Entry], Result | Exception], None],
+) -> None:
     """Run requests together, and learn what that costs.
 
     A run that fails is repeated with each half of its requests, until only the requests that cause the
@@ -47,34 +50,36 @@ def run_batch(
     Args:
         session: Runs the batch.
         entries: The requests, at least one.
+        size: That of their run.
         signature: What the graph takes and gives.
         planner: Knows the sizes of runs.
         wanted: Returns those whose callers still wait, before they are run again.
-
-    Yields:
-        Requests, and the result of their run. Every request once, except those that `wanted` leaves out.
+        send: Gets requests and the result of their run: every request once, but for those that `wanted`
+            leaves out.
     """
-    groups = [entries]
+    groups = [(entries, size)]
     while groups:
-        group = groups.pop()
+        group, size = groups.pop()
         half = len(group) // 2
+        halves = [group[half:], group[:half]]
         try:
-            works = [entry.work for entry in group]
-            joint = JointWork(works, signature, planner.joint([work.size for work in works]))
-            if half and joint.asked_bytes() > _MOST_ASKED:
-                groups += [group[half:], group[:half]]
-                continue
-            result = execute(session.engine, joint)
+            joint = JointWork([entry.work for entry in group], signature, size)
+            if not half or joint.asked_bytes() <= _MOST_ASKED:
+                result = execute(session.engine, joint)
+                halves = []
         except DeviceLostError as error:  # each half would fail, too
-            yield from (([entry], error) for entry in group)
+            send(group, error)
+            continue
         except Exception as error:
             if not half:
-                yield group, error
+                send(group, error)
                 continue
-            groups += [some for some in (wanted(group[half:]), wanted(group[:half])) if some]
+            halves = list(map(wanted, halves))
+        if halves:
+            groups += [(some, planner.joint([entry.work.size for entry in some])) for some in halves if some]
         else:
-            session.costs.observe(joint.size, result.execution.compute_ns / 1e9)
-            yield group, result
+            session.costs.observe(size, result.execution.compute_ns / 1e9)
+            send(group, result)
 
 
 def execute(engine: Runner, joint: JointWork) -> Result:
@@ -85,11 +90,12 @@ def execute(engine: Runner, joint: JointWork) -> Result:
         EngineError: Anything else went wrong.
     """
     started_ns = time.perf_counter_ns()
-    feeds = joint.feeds()
+    alone = joint.works[0] if len(joint.works) == 1 else None
+    feeds, names = (alone.feeds, alone.outputs) if alone else (joint.feeds(), joint.outputs)
     assembled_ns = time.perf_counter_ns()
-    values = engine.run(feeds, joint.outputs)
+    values = engine.run(feeds, names)
     computed_ns = time.perf_counter_ns()
-    outputs = joint.split(values)
+    outputs = [values] if alone else joint.split(values)
     execution = Execution(
         sequences=joint.size.rows,
         requests=len(joint.works),
@@ -100,17 +106,6 @@ def execute(engine: Runner, joint: JointWork) -> Result:
         output_ns=time.perf_counter_ns() - computed_ns,
     )
     return Result(outputs=outputs, started_ns=started_ns, execution=execution)
-
-
-def answer(entries: Sequence[Entry], result: Result) -> None:
-    """Send the outputs to all callers that still wait."""
-    compute_ns, sequences = result.execution.compute_ns, result.execution.sequences
-    for entry, outputs in zip(entries, result.outputs, strict=True):
-        if not entry.answer.done():
-            queue_ns = result.started_ns - entry.arrived_ns
-            entry.answer.set_result(
-                Done(outputs=outputs, queue_ns=queue_ns, compute_ns=compute_ns, batch=sequences)
-            )
 
 
 def answer_broken(entries: Sequence[Entry], name: str) -> None:

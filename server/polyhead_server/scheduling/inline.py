@@ -173,12 +173,16 @@ class Inline:
         try:
             wanted = self._wanted(entries)
             sizes = [entry.work.size for entry in wanted]
-            for positions in planner.cut(sizes, self.dispatch.lanes.costs) if sizes else ():
-                batch = [wanted[position] for position in positions]
-                for some, result in run_batch(
-                    self.dispatch.lanes, batch, signature=self.signature, planner=planner, wanted=self._wanted
-                ):
-                    self.deliver(some, result)
+            for positions, size in planner.cut(sizes, self.dispatch.lanes.costs) if sizes else ():
+                run_batch(
+                    self.dispatch.lanes,
+                    [wanted[position] for position in positions],
+                    size,
+                    signature=self.signature,
+                    planner=planner,
+                    wanted=self._wanted,
+                    send=self.deliver,
+                )
         except Exception:
             answer_broken(entries, self.signature.name)
 

@@ -22,7 +22,7 @@ from polyhead_server.scheduling.admission import (
 )
 from polyhead_server.scheduling.batch import Done, Piece, Work, split_request
 from polyhead_server.scheduling.dispatch import WINDOW, Dispatch
-from polyhead_server.scheduling.execution import EngineThreads, Result, answer, answer_broken, run_batch
+from polyhead_server.scheduling.execution import EngineThreads, Result, answer_broken, run_batch
 from polyhead_server.scheduling.inline import Inline, Iterations
 from polyhead_server.settings import Settings
 
@@ -102,10 +102,25 @@ class Scheduler:
             raise dropped(Drop.STOPPING)
         if self._broken:
             raise broken(self.signature.name)
-        self._admission.check_room(work, self.queued_tokens)
+        if waiting := self.queued_tokens:
+            self._admission.check_room(work, waiting)
         if self._inline.takes(work):
             return self._inline.submit(work)
-        return self._enqueue(work)
+        start_by = self._admission.check_reach(work)
+        if not self._started:
+            self.start()
+        if pieces := split_request(work, self.signature, self.dispatch):
+            # Once each lane could have begun, others go first; then only the deadline counts.
+            turn = self.dispatch.lanes.count
+            entries = [self._entry(piece.work, start_by, piece) for piece in pieces[:turn]]
+            entries += [self._entry(piece.work, math.inf, piece, yields=True) for piece in pieces[turn:]]
+            answer = pieces[0].reply.answer
+        else:
+            entries = [self._entry(work, start_by)]
+            answer = entries[0].answer
+        self._queue.add(entries)
+        self._threads.wake()
+        return answer
 
     async def close(self) -> None:
         """Reject new work and what waits, end the runs in progress, and answer every caller."""
@@ -128,22 +143,6 @@ class Scheduler:
     def queued_requests(self) -> int:
         """Requests, and pieces of larger ones, that wait."""
         return len(self._queue) + len(self._inline.waiting)
-
-    def _enqueue(self, work: Work) -> asyncio.Future[Done]:
-        start_by = self._admission.check_reach(work)
-        self.start()
-        if pieces := split_request(work, self.signature, self.dispatch):
-            # Once each lane could have begun, others go first; then only the deadline counts.
-            turn = self.dispatch.lanes.count
-            entries = [self._entry(piece.work, start_by, piece) for piece in pieces[:turn]]
-            entries += [self._entry(piece.work, math.inf, piece, yields=True) for piece in pieces[turn:]]
-            answer = pieces[0].reply.answer
-        else:
-            entries = [self._entry(work, start_by)]
-            answer = entries[0].answer
-        self._queue.add(entries)
-        self._threads.wake()
-        return answer
 
     def _entry(self, work: Work, start_by: float, piece: Piece | None = None, yields: bool = False) -> Entry:
         entry = Entry(
@@ -197,8 +196,19 @@ class Scheduler:
         """
         try:
             if isinstance(result, Result):
-                answer(entries, result)
-                self.observer.on_execution(result.execution)
+                execution = result.execution
+                for entry, outputs in zip(entries, result.outputs, strict=True):
+                    if not entry.answer.done():
+                        queue_ns, compute_ns = result.started_ns - entry.arrived_ns, execution.compute_ns
+                        entry.answer.set_result(
+                            Done(
+                                outputs=outputs,
+                                queue_ns=queue_ns,
+                                compute_ns=compute_ns,
+                                batch=execution.sequences,
+                            )
+                        )
+                self.observer.on_execution(execution)
                 return
             if self._closed and isinstance(result, EngineError):
                 result = Drop.STOPPING
@@ -249,30 +259,30 @@ class Scheduler:
         now = self._loop.time()
         running = list(self._running)  # other threads change it
         sizes = [entry.work.size for entry in window]
-        decision = self.dispatch.next(sizes, len(running), free_in(running, now))
+        free = free_in(running, now) if running else 0.0
+        decision = self.dispatch.next(sizes, len(running), free)
         if decision is None:
             return None
-        positions, session = decision
+        (positions, size), session = decision
         if session is self.dispatch.lanes and window[positions[0]].yields:
             positions = positions[:1]  # cut by time: joined, pieces would take as long again
-        seconds = session.costs.price(self.dispatch.planner.joint([sizes[at] for at in positions]))
-        return RunningBatch(session=session, ends=now + seconds, entries=[window[at] for at in positions])
+            size = sizes[positions[0]]
+        ends = now + session.costs.price(size)
+        entries = [window[position] for position in positions]
+        return RunningBatch(session=session, size=size, ends=ends, entries=entries)
 
     def run(self, batch: RunningBatch) -> None:
         """Run a batch."""
         try:
-            for some, result in run_batch(
+            run_batch(
                 batch.session,
                 batch.entries,
+                batch.size,
                 signature=self.signature,
                 planner=self.dispatch.planner,
                 wanted=partial(self._wanted, batch),
-            ):
-                if isinstance(result, Result):
-                    for entry, outputs in zip(some, result.outputs, strict=True):
-                        if entry.piece is not None:
-                            entry.piece.reply.write(entry.piece, outputs)
-                self._send(batch, some, result)
+                send=partial(self._send, batch),
+            )
         except Exception:  # a bug: the other callers must still get their answers
             LOGGER.exception("a batch of %s failed outside its engine", self.signature.name)
             self._send(batch, batch.entries, broken(self.signature.name))
@@ -301,9 +311,15 @@ class Scheduler:
 
     def _send(self, batch: RunningBatch, entries: Sequence[Entry], result: Result | Exception | Drop) -> None:
         """Have the event loop answer work of a batch, which ends with its last answer."""
-        sent = {*entries}
-        batch.entries = [entry for entry in batch.entries if entry not in sent]
-        if not batch.entries:
+        if isinstance(result, Result):
+            for entry, outputs in zip(entries, result.outputs, strict=True):
+                if entry.piece is not None:
+                    entry.piece.reply.write(entry.piece, outputs)
+        if len(entries) < len(batch.entries):
+            sent = {*entries}
+            batch.entries = [entry for entry in batch.entries if entry not in sent]
+        else:
+            batch.entries = []
             self._running.discard(batch)
         self._post(self._deliver, entries, result)
 

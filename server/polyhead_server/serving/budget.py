@@ -6,29 +6,26 @@ decide how long all that is, so one limit bounds all of them together.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from polyhead_server.errors import UnavailableError, scattered_retry_ms
 from polyhead_server.observability.statistics import Drop, Statistics
 
 
+@dataclass(slots=True, eq=False)
 class Reservation:
     """The bytes of one request: none at first.
 
     The end of a `with` block releases them, unless `keep` was called.
-
-    Args:
-        budget: Has them.
-        arriving: The request is not complete yet.
     """
 
-    __slots__ = ("_arriving", "_budget", "_kept", "_released", "bytes")
-
-    def __init__(self, budget: "Budget", *, arriving: bool = False) -> None:
-        self.bytes = 0
-        self._budget = budget
-        self._arriving = arriving
-        self._kept = False
-        self._released = False
+    budget: "Budget"
+    """Has them."""
+    arriving: bool = False
+    """The request is not complete yet."""
+    bytes: int = 0
+    _kept: bool = False
+    _released: bool = False
 
     def __enter__(self) -> "Reservation":
         return self
@@ -47,13 +44,13 @@ class Reservation:
         Raises:
             UnavailableError: There is no room.
         """
-        budget = self._budget
+        budget = self.budget
         if self._released:
             return
         held = budget.bytes
         if size <= 0 or held <= self.bytes or held + size <= budget.limit:
             budget.bytes = held + size
-            if self._arriving:
+            if self.arriving:
                 budget.arriving += size
             self.bytes += size
             return
@@ -66,9 +63,9 @@ class Reservation:
 
     def arrived(self) -> None:
         """Note that the request is complete: from now on a drain waits for it."""
-        if self._arriving:
-            self._budget.arriving -= self.bytes
-            self._arriving = False
+        if self.arriving:
+            self.budget.arriving -= self.bytes
+            self.arriving = False
 
     def keep(self, until: Callable[[Callable[..., None]], object]) -> None:
         """Keep the bytes beyond the block. `until` gets the function that releases them, to call it later."""
@@ -77,8 +74,12 @@ class Reservation:
 
     def release(self, *_: object) -> None:
         """Release the bytes, once."""
-        self.add(-self.bytes)
-        self._released = True
+        if not self._released:
+            self._released = True
+            self.budget.bytes -= self.bytes
+            if self.arriving:
+                self.budget.arriving -= self.bytes
+            self.bytes = 0
 
 
 class Budget:

@@ -101,11 +101,13 @@ class Tokeniser:
         self._long = LongTexts(self._whole, window, self._size, self.side, prepends)
         self._cut: dict[int, Tokenizer] = {}
         """By the most tokens that they leave."""
+        self._most: dict[int | None, int | None] = {}
+        """The most tokens of a text, by the most that its form allows."""
         for form in (PLAIN, *forms):
-            self._check_form(form, path.name)
-            if (most := self._most(form)) is None or (
-                room := most - (form.prefix_id is not None)
-            ) in self._cut:
+            most = min((each for each in (form.max_tokens, max_tokens) if each is not None), default=None)
+            self._most[form.max_tokens] = most
+            self._check_form(form, most, path.name)
+            if most is None or (room := most - (form.prefix_id is not None)) in self._cut:
                 continue
             tokenizer = _load(path)
             special = tokenizer.num_special_tokens_to_add(is_pair=pairs)
@@ -119,17 +121,11 @@ class Tokeniser:
             tokenizer.enable_truncation(room, direction=self.side)
             self._cut[room] = tokenizer
 
-    def _most(self, form: ManifestForm) -> int | None:
-        """Return the most tokens of a text of this form."""
-        if form.max_tokens is None or self.max_tokens is None:
-            return form.max_tokens or self.max_tokens
-        return min(form.max_tokens, self.max_tokens)
-
-    def _check_form(self, form: ManifestForm, name: str) -> None:
+    def _check_form(self, form: ManifestForm, most: int | None, name: str) -> None:
         for number in (form.prefix_id, form.fill_id):
             if number is not None and self._token(number) is None:
                 raise RepositoryError(f"{name} must have the tokens that are added to texts, lacks {number}")
-        if form.fill_to > (most := self._most(form) or form.fill_to):
+        if most is not None and form.fill_to > most:
             raise RepositoryError(
                 f"texts must be filled up to at most {most} tokens, the longest, were to {form.fill_to}"
             )
@@ -169,9 +165,8 @@ class Tokeniser:
             joined = [(len(text), len(between)) for text in texts]
             texts = [f"{text}{between}{pair}" for text, pair in zip(texts, pairs, strict=True)]
             pairs = None
-        if prompt:
-            texts = [prompt + text for text in texts]
-        most, added = self._most(form), int(form.prefix_id is not None)
+        texts = [prompt + text for text in texts] if prompt else texts
+        most, added = self._most[form.max_tokens], int(form.prefix_id is not None)
         cut = self._cut[most - added] if truncate and most is not None else None
         tokenizer = cut or self._whole
         portions: Iterable[tuple[list[Any], int]]
@@ -188,7 +183,7 @@ class Tokeniser:
         types: list[list[int]] = []
         tokens: list[list[str]] = []
         spans: list[NDArray[np.int32]] = []
-        with _panics_as_errors():
+        try:
             for portion, size in portions:
                 encodings: Sequence[Encoding | Truncated]
                 if cut is not None and most is not None and size > self._long.window:  # of one text or pair
@@ -205,9 +200,12 @@ class Tokeniser:
                         span = self._words.spans(given, encoding, len(prompt))
                         span = span if joined is None else in_pair(span, *joined[len(spans)])
                         spans.append(np.insert(span, [1] * added, OF_NO_TEXT, axis=0))
+        except BaseException as error:
+            _check_panic(error)
+            raise
         shape = (len(texts), max(form.fill_to, added + max(map(len, ids))))
         check_total(*shape, max_total)
-        if form != PLAIN:
+        if form is not PLAIN:
             self._give_form(form, ids, types, tokens)
         return Tokenised(
             input_ids=padded(ids, np.zeros(shape, np.int64)),
@@ -390,10 +388,14 @@ def _load(path: Path) -> Tokenizer:
 
 @contextmanager
 def _panics_as_errors() -> Iterator[None]:
-    """Turn a panic of the library, which is no `Exception`, into an `EngineError`."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
+        _check_panic(error)
+        raise
+
+
+def _check_panic(error: BaseException) -> None:
+    """Turn a panic of the library, which is no `Exception`, into an `EngineError`."""
+    if type(error).__name__ == "PanicException":
         raise EngineError(f"the tokeniser failed: {error}") from error

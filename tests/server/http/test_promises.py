@@ -278,7 +278,7 @@ def test_a_header_gives_the_priority_unless_the_body_does(
     real, seen = Scheduler.submit, []
 
     def submit(scheduler: Scheduler, work: Work) -> Any:
-        seen.append(work.priority)
+        seen.append(work.level)
         return real(scheduler, work)
 
     monkeypatch.setattr(Scheduler, "submit", submit)
@@ -292,7 +292,7 @@ def test_a_header_gives_the_priority_unless_the_body_does(
     }.items():
         assert web.post(path, body, headers).status == 200
 
-    assert seen == [5, 1, 5, 5]
+    assert seen == [4, 0, 4, 4]
 
 
 def test_a_client_that_leaves_cancels_its_request(web: OverHttp, gate: Gate) -> None:

@@ -29,7 +29,7 @@ from polyhead_server.scheduling import (
     Work,
 )
 from polyhead_server.scheduling.admission import Entry, RunningBatch
-from polyhead_server.scheduling.batch import measure
+from polyhead_server.scheduling.batch import level_of, measure
 from polyhead_server.scheduling.execution import BatchSource, EngineThreads
 
 
@@ -250,6 +250,7 @@ class Bench:
         batch: int = 1,
         length: int = 1,
         lengths: Sequence[int] | None = None,
+        priority: int = 0,
         **fields: Any,
     ) -> asyncio.Future[Any]:
         """Submits a request that is known by its number; what is refused at once is so when awaited.
@@ -259,13 +260,15 @@ class Bench:
             batch: B.
             length: T.
             lengths: Of each sequence, instead of B and T, if layers do not compute padding.
+            priority: 1 is the highest, 0 the default.
             fields: Other fields of `Work`.
         """
         own = np.array([length] * batch if lengths is None else lengths)
         x = np.where(np.arange(own.max()) < own[:, None], number, 0)
         feeds = {"x": x, "lengths": own} if self.signature.packed else {"x": x}
         size, real = measure(feeds, self.signature)
-        work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=real, **fields)
+        level = level_of(priority)
+        work = Work(feeds=feeds, outputs=["y"], size=size, real_tokens=real, level=level, **fields)
         try:
             return self.scheduler.submit(work)
         except Exception as error:
@@ -275,8 +278,7 @@ class Bench:
 
     async def _compute(self, batch: RunningBatch) -> None:
         self.taken.append((asyncio.get_running_loop().time(), batch.entries))
-        size = self.planner.joint([entry.work.size for entry in batch.entries])
-        await asyncio.sleep(batch.session.costs.price(size))
+        await asyncio.sleep(batch.session.costs.price(batch.size))
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,11 @@ from functools import partial
 import numpy as np
 from tests.server.scheduling.conftest import graph_of
 
+from polyhead_server.engine.engine import Arrays
 from polyhead_server.repository.signature import Signature
 from polyhead_server.scheduling import Planner, Size, Work
 from polyhead_server.scheduling.batch import JointWork, measure
+from polyhead_server.scheduling.execution import execute
 
 with_lengths = partial(
     graph_of,
@@ -36,12 +38,25 @@ def work(batch: int, tokens: int, outputs: tuple[str, ...] = ("output",)) -> Wor
     return Work(feeds=feeds, outputs=outputs, size=size, real_tokens=real_tokens)
 
 
-def test_one_request_is_passed_on_untouched() -> None:
-    one = work(2, 3)
-    outputs = {"output": np.zeros((2, 3, 3))}
+class Echo:
+    """Gives what it got."""
 
-    assert joint([one], GRAPH).feeds() is one.feeds
-    assert joint([one], GRAPH).split(outputs)[0] is outputs
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.asked = outputs
+        return feeds
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_one_request_is_passed_on_untouched() -> None:
+    one, engine = work(2, 3), Echo()
+
+    assert execute(engine, joint([one], GRAPH)).outputs[0] is one.feeds
+    assert engine.asked is one.outputs
 
 
 def test_shorter_ones_are_padded_with_zeros() -> None:

@@ -123,8 +123,8 @@ async def test_in_packed_graphs_nobody_overtakes_within_a_priority(
     await asyncio.gather(*answers)
 
     taken = [entry.work for _, entries in one.taken for entry in entries]
-    for priority in (1, 3, 5):
-        numbers = [int(work.feeds["x"][0, 0]) for work in taken if work.priority == priority]
+    for level in (0, 2, 4):
+        numbers = [int(work.feeds["x"][0, 0]) for work in taken if work.level == level]
         assert numbers == sorted(numbers)
 
 

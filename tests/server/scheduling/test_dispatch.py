@@ -60,7 +60,7 @@ def test_work_for_every_lane_goes_to_lanes(requests: list[Size], running: int) -
     decision: Any = dispatch().next(requests, running, 0.01)
 
     assert decision[1].engine is LANE
-    assert 0 in decision[0]
+    assert 0 in decision[0][0]
 
 
 @pytest.mark.parametrize(("wide", "most"), [(True, 3), (False, 6)])
@@ -73,7 +73,7 @@ def test_a_lane_leaves_the_others_their_share_on_a_cpu(wide: bool, most: int) ->
     )
     decision: Any = two.next([Size.full(1, 10)] * 6, 1, 0.01)
 
-    assert len(decision[0]) == most
+    assert len(decision[0][0]) == most
 
 
 def test_nothing_starts_when_every_lane_runs() -> None:
@@ -88,7 +88,7 @@ def test_few_requests_for_many_lanes_are_one_run_with_all_threads() -> None:
 
     assert few is not None
     assert many is not None
-    assert (few[0], few[1].engine) == ([0, 1, 2], WIDE)
+    assert (few[0], few[1].engine) == (([0, 1, 2], Size.full(3, 10)), WIDE)
     assert many[1].engine is LANE  # 7 × 10 ms / 6 are more than 10 ms
 
 
@@ -116,7 +116,7 @@ def test_a_request_larger_than_the_share_of_a_lane_runs_alone_with_all_threads()
     )
 
     assert alone is not None
-    assert (alone[0], alone[1].engine) == ([0], WIDE)
+    assert (alone[0], alone[1].engine) == (([0], Size.full(5, 10)), WIDE)
     assert behind is None
     assert not two.starts(Size.full(5, 10), 1, 0.1)
     beyond: Any = two.next([Size.full(100, 10)], 0, 0.0)  # a batch of several may not be so large

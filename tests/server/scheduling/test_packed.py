@@ -47,7 +47,10 @@ class Rule:
             most_rows=lambda longest, _at_once: self.most_places // longest,
         )
         costs = Prices(self.fixed, 1.0, self.attention)
-        return list(planner.cut([size_of([request]) for request in requests], costs, lanes=lanes))
+        sizes = [size_of([request]) for request in requests]
+        batches = list(planner.cut(sizes, costs, lanes=lanes))
+        assert all(size == planner.joint([sizes[at] for at in positions]) for positions, size in batches)
+        return [positions for positions, _ in batches]
 
     def joins(self, batch: Sequence[Request], request: Request, share: float) -> bool:
         """Whether one more request in a batch is worth it."""

@@ -43,7 +43,10 @@ def cut(
     lanes: int = 1,
 ) -> list[list[int]]:
     planner = Planner(most_rows=lambda longest, _at_once: most_rows(longest))
-    return list(planner.cut([Size.full(*request) for request in requests], costs, lanes=lanes))
+    sizes = [Size.full(*request) for request in requests]
+    batches = list(planner.cut(sizes, costs, lanes=lanes))
+    assert all(size == planner.joint([sizes[at] for at in positions]) for positions, size in batches)
+    return [positions for positions, _ in batches]
 
 
 def best_tokens(costs: CostModel, tokens: int) -> float:
