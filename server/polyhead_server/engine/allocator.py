@@ -1,20 +1,32 @@
-"""Return free memory from glibc's heaps to the system.
+"""The memory of this process: what is free goes back to the system, what stays lies in huge pages.
 
 glibc maps large blocks one by one and returns them when they are freed, but raises the threshold for this
 up to 32 MiB as such blocks come and go. Smaller blocks are in heaps that can only shrink at their end.
 Replies of some MiB, and regions of onnxruntime's arenas, leave holes there, and a server under mixed load
 grows for hours. Holes of smaller blocks add up more slowly; they are returned page by page once a minute.
+
+A run reads all weights. Of pages of 4 KiB the processor remembers where a small part is, and looks the others
+up, which takes long in a virtual machine. So weights are moved to pages of 2 MiB once they are loaded.
 """
 
 import asyncio
 import ctypes
+import mmap
 import os
 from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """`mallopt`'s parameters, from malloc.h."""
 _MAPPED_BYTES = 4 * 2**20
 _TRIM_SECONDS = 60.0
+_HUGE_PAGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+_FILLED = 0.9
+"""The share of a huge page that must be in memory already."""
+_COLLAPSE = 25
+"""`MADV_COLLAPSE`, of Linux 6.1."""
 _ENVIRONMENT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
@@ -44,6 +56,31 @@ async def keep_trim(*, every: float = _TRIM_SECONDS) -> None:
         await asyncio.sleep(every)
         with suppress(RuntimeError):  # no thread can be started: try again next time
             await asyncio.to_thread(malloc_trim, 0)
+
+
+def use_huge_pages() -> None:
+    """Move this process's own memory to huge pages where it fills them, so that it does not grow.
+
+    Nothing happens where the system cannot do it: before Linux 6.1, or elsewhere. Memory that comes later has
+    pages as the system gives them.
+    """
+    with suppress(OSError):  # what it needs to know is not there to be read
+        size, maps = int(_HUGE_PAGE.read_text()), Path("/proc/self/maps").read_text()
+        for line in maps.splitlines():
+            place, access, _, _, file, *name = line.split(maxsplit=5)
+            start, end = (int(address, 16) for address in place.split("-"))
+            start, end = -(-start // size) * size, end // size * size
+            if access == "rw-p" and file == "0" and name in ([], ["[heap]"]) and start < end:
+                for address in _filled(start, end, size):
+                    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE)
+
+
+def _filled(start: int, end: int, size: int) -> list[int]:
+    """Return the places between two addresses where enough of a huge page is in memory already."""
+    count, offset = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE * np.uint64().itemsize
+    pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=offset)
+    present = (pages >> np.uint64(63)).reshape(-1, size // mmap.PAGESIZE).mean(axis=1)
+    return [start + number * size for number in np.flatnonzero(present >= _FILLED).tolist()]
 
 
 def _is_set_by_user() -> bool:

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+from polyhead_server.engine.allocator import use_huge_pages
 from polyhead_server.engine.dataflow import outputs_after
 from polyhead_server.engine.device import Device
 from polyhead_server.engine.devices import check_precision
@@ -149,7 +150,11 @@ class Loader:
         try:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
+            if device.host_threads:
+                use_huge_pages()
             prior = self._measure(engines[0], signature)
+            if device.host_threads:
+                use_huge_pages()
             same = self._same_bits(path, engines, signature)
         except Exception as error:
             for engine in engines:

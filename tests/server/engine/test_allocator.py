@@ -1,4 +1,7 @@
-"""Large blocks are the system's again once they are free. Each case has a process: it is for good."""
+"""Large blocks are the system's again once they are free; what stays is in huge pages.
+
+Each case has a process: it is for good.
+"""
 
 import os
 import subprocess
@@ -60,6 +63,26 @@ print(full - resident() > 40)
 """
 
 
+HUGE = """
+import mmap
+from polyhead_server.engine.allocator import use_huge_pages
+
+def resident(name):
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name)) / 1024
+
+full, sparse = (mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2))
+data = bytes(range(256)) * (1 << 18)
+full.write(data)
+for page in range(0, 64 << 20, 8192):
+    sparse[page] = 7
+before, huge = resident("Rss"), resident("AnonHugePages")
+use_huge_pages()
+print(resident("AnonHugePages") - huge >= 56, resident("Rss") - before < 16)
+print(full[:] == data, sparse[8192], sparse[4096])
+"""
+
+
 def look(script: str = LOOK, **environment: str) -> list[str]:
     if not sys.platform.startswith("linux") or not os.confstr("CS_GNU_LIBC_VERSION"):
         pytest.skip("the C library is not glibc")
@@ -84,6 +107,14 @@ def test_what_the_environment_says_is_left() -> None:
 
 def test_holes_between_small_blocks_are_given_back() -> None:
     assert look(HOLES) == ["True"]
+
+
+def test_what_fills_huge_pages_gets_them_and_what_does_not_does_not_grow() -> None:
+    is_there, grew_not, *same = look(HUGE)
+
+    assert (grew_not, same) == ("True", ["True", "7", "0"])
+    if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 1):
+        assert is_there == "True"
 
 
 def test_holes_are_left_where_the_environment_sets_the_allocator_up() -> None:
