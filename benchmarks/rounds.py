@@ -7,7 +7,7 @@ is void, and is repeated.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
@@ -181,6 +181,11 @@ class Comparison:
     """Rounds that are void and stand in for valid ones."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """How a contender ran, by name."""
+
+    def followed_by(self, other: "Comparison") -> "Comparison":
+        """Return its rounds and those of another one under the same load."""
+        samples = {name: [*own, *other.samples[name]] for name, own in self.samples.items()}
+        return replace(self, samples=samples, disturbed=self.disturbed + other.disturbed)
 
     @property
     def base(self) -> str:

@@ -1,6 +1,7 @@
 """Contenders take turns; ratios are of one round, disturbed rounds are void, and medians are judged."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -89,6 +90,14 @@ def test_the_interval_leaves_out_what_95_percent_allow(count: int, outside: int)
     ratio = ratio_of(range(1, count + 1), [1.0] * count)
 
     assert ratio == ((count + 1) / 2, 1 + outside, count - outside)
+
+
+def test_comparisons_of_one_load_are_put_together() -> None:
+    first = replace(compared(a=[1.0, 3.0], b=[2.0, 2.0]), disturbed=1)
+    both = first.followed_by(compared(a=[8.0], b=[4.0]))
+
+    assert (both.values("a"), both.values("b"), both.disturbed) == ([1.0, 3.0, 8.0], [2.0, 2.0, 4.0], 1)
+    assert both.ratio("a", "b").value == 1.5
 
 
 def test_the_strongest_has_the_best_median() -> None:
