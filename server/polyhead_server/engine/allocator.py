@@ -64,7 +64,7 @@ def use_huge_pages() -> None:
     Nothing happens where the system cannot do it: before Linux 6.1, or elsewhere. Memory that comes later has
     pages as the system gives them.
     """
-    with suppress(OSError):  # what it needs to know is not there to be read
+    with suppress(OSError, ValueError):  # what it needs to know is not there to be read
         size, maps = int(_HUGE_PAGE.read_text()), Path("/proc/self/maps").read_text()
         for line in maps.splitlines():
             place, access, _, _, file, *name = line.split(maxsplit=5)
