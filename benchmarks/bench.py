@@ -219,7 +219,7 @@ class Bench:
         """By the encoder's name and the title."""
         self._arriving: dict[str, ServerTraffic] = {}
         self._chosen = chosen
-        self._rounds = -(-chosen.rounds // passes)
+        self._rounds, self._spare = chosen.rounds // passes, chosen.spare // passes
 
     @property
     def comparisons(self) -> Sequence[tuple[ServerTraffic, Comparison]]:
@@ -247,8 +247,8 @@ class Bench:
         measures: dict[str, Callable[[], Sample]] = {
             each.name: partial(traffic.measure, each, self._chosen.seconds) for each in served
         }
-        every, spare = {**measures, **traffic.beside}, self._chosen.spare
-        comparison = compare(traffic.title, every, self._rounds, spare=spare)
+        every = {**measures, **traffic.beside}
+        comparison = compare(traffic.title, every, self._rounds, spare=self._spare)
         key = traffic.encoder.name, traffic.title
         if (before := self._found.get(key)) is not None:
             comparison = before[1].followed_by(comparison)
@@ -321,6 +321,7 @@ def main() -> int:
         starts.append(partial(polyhead, models, name=BASELINE, program=program, http=True))
     # Which one is started first decides about its memory: it may be slower by a tenth.
     orders = [starts, starts[::-1]][: len(starts)]
+    chosen.rounds += -chosen.rounds % len(orders)
     bench, seconds = Bench(chosen, len(orders)), chosen.seconds
     for encoder in every:
         with ExitStack() as stack:

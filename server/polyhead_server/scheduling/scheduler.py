@@ -242,8 +242,11 @@ class Scheduler:
         """Choose the next batch from all that waits now; None if nothing can run. One thread at a time."""
         while self._queue.tokens and (batch := self._choose()) is not None:
             self._running.add(batch)
+            chosen = len(batch.entries)
             batch.entries = self._queue.remove(*batch.entries)
-            if self._wanted(batch, batch.entries, starting=True):
+            if wanted := self._wanted(batch, batch.entries, starting=True):
+                if len(wanted) < chosen:  # callers have left meanwhile
+                    batch.size = self.dispatch.planner.joint([entry.work.size for entry in wanted])
                 if self._queue.tokens:
                     self._threads.wake()
                 return batch

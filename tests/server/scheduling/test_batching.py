@@ -43,6 +43,22 @@ async def test_a_lane_takes_what_waits_when_it_is_free() -> None:
     assert begun[2] == pytest.approx(begun[0] + 0.1, abs=0.001)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+async def test_who_leaves_at_the_last_moment_is_no_part_of_the_run(packed: bool) -> None:
+    """Before the event loop has heard of it, and after the batch has been chosen."""
+    one = Bench(FLAT, inline=False, packed=packed)
+    *stay, leaves = (one.submit(number, lengths=[length]) for number, length in enumerate((3, 5, 40), 1))
+    leaves.cancel()
+    batch = one.scheduler.take()
+    assert batch is not None
+    assert batch.size == one.planner.joint([entry.work.size for entry in batch.entries])
+
+    one.scheduler.run(batch)
+
+    assert [done.batch for done in await asyncio.gather(*stay)] == [2, 2]
+    assert one.engine.shapes == [(2, 5)]
+
+
 async def test_what_a_free_run_can_take_is_not_refused() -> None:
     one = Bench(BY_TOKENS, lanes=2)
     loop = asyncio.get_running_loop()
