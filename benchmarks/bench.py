@@ -218,6 +218,7 @@ class Bench:
         self._found: dict[tuple[str, str], tuple[ServerTraffic, Comparison]] = {}
         """By the encoder's name and the title."""
         self._arriving: dict[str, ServerTraffic] = {}
+        """The open loop of each encoder, by name: that of the first pass."""
         self._chosen = chosen
         self._rounds, self._spare = chosen.rounds // passes, chosen.spare // passes
 
@@ -319,7 +320,7 @@ def main() -> int:
             run_module(python, "benchmarks.encoders", models, *(each.name for each in every))
         program = [str(python.with_name("polyhead"))]
         starts.append(partial(polyhead, models, name=BASELINE, program=program, http=True))
-    # Which one is started first decides about its memory: it may be slower by a tenth.
+    # The server that is started first may be slower by a tenth, by the memory that it gets.
     orders = [starts, starts[::-1]][: len(starts)]
     chosen.rounds += -chosen.rounds % len(orders)
     bench, seconds = Bench(chosen, len(orders)), chosen.seconds

@@ -5,8 +5,8 @@ up to 32 MiB as such blocks come and go. Smaller blocks are in heaps that can on
 Replies of some MiB, and regions of onnxruntime's arenas, leave holes there, and a server under mixed load
 grows for hours. Holes of smaller blocks add up more slowly; they are returned page by page once a minute.
 
-A run reads all weights. Of pages of 4 KiB the processor remembers where a small part is, and looks the others
-up, which takes long in a virtual machine. So weights are moved to pages of 2 MiB once they are loaded.
+A run reads all weights. In pages of 4 KiB, the TLB covers a small part of them, and a miss takes long in a
+virtual machine. So weights are moved to huge pages, of 2 MiB, once they are loaded.
 """
 
 import asyncio
@@ -66,13 +66,14 @@ def use_huge_pages() -> None:
     """
     with suppress(OSError, ValueError):  # what it needs to know is not there to be read
         size, maps = int(_HUGE_PAGE.read_text()), Path("/proc/self/maps").read_text()
+        madvise = ctypes.CDLL(None).madvise
         for line in maps.splitlines():
             place, access, _, _, file, *name = line.split(maxsplit=5)
             start, end = (int(address, 16) for address in place.split("-"))
             start, end = -(-start // size) * size, end // size * size
             if access == "rw-p" and file == "0" and name in ([], ["[heap]"]) and start < end:
                 for address in _filled(start, end, size):
-                    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE)
+                    madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE)
 
 
 def _filled(start: int, end: int, size: int) -> list[int]:

@@ -196,7 +196,7 @@ class Admission:
     retry_after: RetryAfter = field(default_factory=RetryAfter)
 
     def check_room(self, work: Work, waiting: int) -> None:
-        """Check that there is room for work beside so many tokens that wait: if none do, there always is.
+        """Check that there is room for work beside so many tokens that wait, at least one.
 
         Raises:
             UnavailableError: There is none.

@@ -45,7 +45,7 @@ class Work:
     """When the caller stops waiting, in the event loop's time."""
     timeout: float | None = None
     """The longest that it may wait to start, in seconds. None is the server's limit."""
-    level: int = DEFAULT_PRIORITY - 1
+    level: int = level_of(0)
     """The index of its priority in the queue, from 0, see `level_of`."""
 
 

@@ -88,7 +88,7 @@ class Planner:
                 and none is larger than all work divided by the lanes, but for one request.
 
         Returns:
-            The batch with the most urgent request first.
+            Batches, the one with the most urgent request first.
         """
         count, size = len(requests), requests[0]
         if count == 1:

@@ -196,19 +196,13 @@ class Scheduler:
         """
         try:
             if isinstance(result, Result):
-                execution = result.execution
+                compute_ns, batch = result.execution.compute_ns, result.execution.sequences
                 for entry, outputs in zip(entries, result.outputs, strict=True):
                     if not entry.answer.done():
-                        queue_ns, compute_ns = result.started_ns - entry.arrived_ns, execution.compute_ns
-                        entry.answer.set_result(
-                            Done(
-                                outputs=outputs,
-                                queue_ns=queue_ns,
-                                compute_ns=compute_ns,
-                                batch=execution.sequences,
-                            )
-                        )
-                self.observer.on_execution(execution)
+                        queue_ns = result.started_ns - entry.arrived_ns
+                        done = Done(outputs=outputs, queue_ns=queue_ns, compute_ns=compute_ns, batch=batch)
+                        entry.answer.set_result(done)
+                self.observer.on_execution(result.execution)
                 return
             if self._closed and isinstance(result, EngineError):
                 result = Drop.STOPPING

@@ -151,10 +151,8 @@ class Loader:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
             if device.host_threads:
-                use_huge_pages()
+                use_huge_pages()  # before anything is timed
             prior = self._measure(engines[0], signature)
-            if device.host_threads:
-                use_huge_pages()
             same = self._same_bits(path, engines, signature)
         except Exception as error:
             for engine in engines:

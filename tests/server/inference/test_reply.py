@@ -97,6 +97,22 @@ def test_memory_is_framed_where_it_lies() -> None:
     assert bytes(memory_of(value.T)) == value.T.tobytes()
 
 
+@given(
+    st.text(),
+    st.dictionaries(st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12), st.integers(0, 2**62)),
+)
+def test_any_id_and_all_timings_come_back(request_id: str, timings: dict[str, int]) -> None:
+    signature: Any = None  # what is written does not depend on it
+    reply = InferReply(
+        signature=signature, header=b"", request_id=request_id, outputs=(), contents=(), timings=timings
+    )
+
+    read = pb.ModelInferResponse.FromString(write_reply(reply))
+
+    assert read.id == request_id
+    assert {name: parameter.int64_param for name, parameter in read.parameters.items()} == timings
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @given(st.text(max_size=20), st.lists(st.integers(0, 300), max_size=4))
 def test_arrays_begin_at_multiples_of_8(streamed: bool, request_id: str, sizes: list[int]) -> None:
