@@ -189,14 +189,20 @@ def running(
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nothing listens on.
+    """Return a port of the loopback interface that nothing listens on, and nobody else gets for a minute.
 
-    It is none that the system gives to outgoing connections: one of those could take it before a server does.
+    The system gives it to no outgoing connection, and a closed one on it keeps other callers away: only a
+    listener with `SO_REUSEADDR`, as servers have it, can take the port meanwhile.
     """
     while True:
-        port = secrets.choice(_PORTS)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", secrets.choice(_PORTS)))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.listen()
+            with socket.create_connection(listener.getsockname()) as caller:
+                listener.accept()[0].close()  # the end that closes first is the one in TIME_WAIT
+                caller.recv(1)
+            return int(listener.getsockname()[1])
 
 
 def serve_command(models: Path | str, port: int | str, flags: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The server that a sweep starts, and one that runs."""
 
 import contextlib
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.servers import quick_settings, serving
 from polyhead_client import Client
 from polyhead_load.errors import SweepError
 from polyhead_load.sweep.families import SweepFamily, find_family, provide
-from polyhead_load.sweep.server import RunningServer, own_server
+from polyhead_load.sweep.server import RunningServer, free_port, own_server
 
 FLAGS = ("--device", "cpu")
 
@@ -87,3 +88,12 @@ def test_a_server_that_runs(repository: Path) -> None:
         assert server.cpu_seconds() is None
 
     assert not server.alive()
+
+
+def test_a_free_port_is_kept_for_a_server() -> None:
+    port = free_port()
+
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.create_server(("127.0.0.1", port)) as server:
+        assert server.getsockname()[1] == port
