@@ -20,6 +20,7 @@ from polyhead_export.errors import ExportError
 from polyhead_export.options import ExportOptions
 from polyhead_model.checkpoint_files import CheckpointError
 from polyhead_model.hub import files_of, local_checkpoint, name_of
+from polyhead_proto.names import family_name
 from polyhead_proto.system.caches import cache_folder
 
 SERVED = ("pooled", "sparse", "maxsim")
@@ -78,7 +79,7 @@ def repository_of(checkpoint: Path, task: str | None = None) -> Path:
     """
     if find_spec("torch") is None:  # said before anything is downloaded
         raise ModuleNotFoundError(name="torch")
-    folder, name = local_checkpoint(checkpoint), name_of(checkpoint)
+    folder, name = local_checkpoint(checkpoint), family_name(name_of(checkpoint))
     repository = cache_folder() / "exports" / _digest(folder, name, task)
     options = ExportOptions(checkpoint=folder, name=name, task=task, models=repository)
     manifest = repository / name / str(options.version) / "manifest.json"

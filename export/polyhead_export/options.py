@@ -14,6 +14,7 @@ from cyclopts.validators import Number
 
 from polyhead_model.head_choices import HeadChoice, parse_head_choices
 from polyhead_model.task_heads import Pooling
+from polyhead_proto.names import family_name
 
 if TYPE_CHECKING:
     from polyhead_export.family import ExportedFamily
@@ -109,7 +110,9 @@ class ExportOptions:
         """The family's name; None if it needs one."""
         from polyhead_model.hub import name_of
 
-        return self.name or self.preset or (None if self.checkpoint is None else name_of(self.checkpoint))
+        if name := self.name or self.preset:
+            return name
+        return None if self.checkpoint is None else family_name(name_of(self.checkpoint))
 
     def sources(
         self, *, heads: Sequence[HeadChoice] = (), layers: int | None = None, mask: bool = False

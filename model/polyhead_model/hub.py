@@ -55,14 +55,10 @@ def local_checkpoint(checkpoint: Path, *, weights: bool = True) -> Path:
 
 
 def name_of(checkpoint: Path) -> str:
-    """Return a name for the encoder of a checkpoint, in letters, digits, hyphens and underscores.
-
-    It is that of the folder, or NAME of `ORG/NAME`: bge-small-en-v1-5 of BAAI/bge-small-en-v1.5.
-    """
+    """Return the name of a checkpoint: that of the folder, or NAME of `ORG/NAME` on the hub."""
     match = _ON_HUB.fullmatch(str(checkpoint))
     path = os.path.abspath(checkpoint)  # noqa: PTH100 - .. without following links
-    last = Path(path if match is None or checkpoint.exists() else match["name"]).name
-    return re.sub(r"[^A-Za-z0-9_-]", "-", last).strip("-_")[:255] or "encoder"
+    return Path(path if match is None or checkpoint.exists() else match["name"]).name
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """The names that both sides of the wire use: tensors, parameters, model properties and call metadata."""
 
+import re
 from enum import StrEnum
 
 X = "x"
@@ -193,3 +194,12 @@ class Property(StrEnum):
     MAX_WORKING_BYTES = "max_working_bytes"
     EXECUTION_PROVIDER = "execution_provider"
     FORMAT = "format"
+
+
+def family_name(checkpoint: str) -> str:
+    """Return the name of a checkpoint's family: its own in letters, digits, hyphens and underscores.
+
+    Args:
+        checkpoint: The name of the checkpoint, such as bge-small-en-v1.5, whose family is bge-small-en-v1-5.
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "-", checkpoint).strip("-_")[:255] or "encoder"

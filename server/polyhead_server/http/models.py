@@ -222,7 +222,7 @@ async def list_models(caller: AnyCaller) -> Response:
     return await _list(caller, owned_by=_OWNER)
 
 
-@models_router.get("/v1/models/{name}", response_model=ListedModel, responses=OPENAI.responses(404, 503))
+@models_router.get("/v1/models/{name:path}", response_model=ListedModel, responses=OPENAI.responses(404, 503))
 async def retrieve_model(name: ModelName, caller: AnyCaller) -> Response:
     """Describe a model."""
     name = caller.registry.find(name).signature.name

@@ -186,6 +186,7 @@ def test_models_that_do_something_with_texts_are_listed(web: OverHttp) -> None:
     (same,) = web.get("/models").json["data"]
     assert same | {"owned_by": "polyhead"} == model
     assert web.get("/v1/models/tiny-tokens").json == model
+    assert web.get("/v1/models/ORG/tiny-tokens").json == model
     assert web.get("/v1/models/none").status == 404
 
 
